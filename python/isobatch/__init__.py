@@ -1,0 +1,1 @@
+"""isobatch: tune once, train the same at any GPU count."""

@@ -1,0 +1,3 @@
+//! The planner's core: pure Rust, no Python, no input or output.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]

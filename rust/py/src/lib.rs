@@ -1,0 +1,13 @@
+//! The Python binding: columns in, columns out.
+use pyo3::prelude::*;
+
+/// The compiled core of isobatch.
+#[pymodule]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        m.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
