@@ -1,1 +1,9 @@
 """isobatch: tune once, train the same at any GPU count."""
+
+from isobatch._core import __version__
+from isobatch._plan import Plan, plan
+from isobatch.errors import InputError
+from isobatch.reason import Reason
+from isobatch.recipe import Cluster, Recipe
+
+__all__ = ["Cluster", "InputError", "Plan", "Reason", "Recipe", "__version__", "plan"]

@@ -1,3 +1,13 @@
 //! The planner's core: pure Rust, no Python, no input or output.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
+
+pub mod batch;
+pub mod duration;
+pub mod fleet;
+pub mod input;
+pub mod optimizer;
+pub mod plan;
+pub mod ramp;
+pub mod reason;
+pub mod scaling;

@@ -1,10 +1,24 @@
 //! The Python binding: columns in, columns out.
-use pyo3::prelude::*;
+#![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
+
+mod errors;
+mod fleet;
+mod plan;
+mod pool;
+mod tables;
+mod value;
 
 /// The compiled core of isobatch.
-#[pymodule]
+#[pyo3::pymodule]
 mod _core {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::fleet::{fleet_fault, plan_fleet};
+    #[pymodule_export]
+    use crate::plan::Job;
+    #[pymodule_export]
+    use crate::tables::{fields, reasons, results, rules};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
