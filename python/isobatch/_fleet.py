@@ -1,0 +1,238 @@
+"""Many plans in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch import _core
+from isobatch._columns import SETTINGS_FIELDS, Table, settings_of, table_of
+from isobatch._plan import Settings
+from isobatch.errors import InputError
+from isobatch.reason import Reason, reasons_of
+
+RESULTS = dict(_core.results())
+"""Result columns of the core, with their NumPy types."""
+
+STATUS = np.array(["ok", "caution", "infeasible"])
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet that was read and checked, and is ready to be planned, whole or block by block."""
+
+    jobs: Table
+    clusters: Table
+    settings: dict[str, Any]
+    pairs: tuple[NDArray[np.uint32], NDArray[np.uint32]] | None
+    columns: tuple[str, ...]
+    threads: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result."""
+        return self.jobs.rows * self.clusters.rows if self.pairs is None else len(self.pairs[0])
+
+    @property
+    def arrow(self) -> bool:
+        """Whether the result is a `pyarrow.Table`."""
+        return self.jobs.arrow or self.clusters.arrow
+
+    def _core_arguments(self) -> tuple[Any, ...]:
+        jobs, clusters = ((table.rows, table.known) for table in (self.jobs, self.clusters))
+        return jobs, clusters, self.settings, self.pairs
+
+    def fault(self, row: int) -> tuple[str, str] | None:
+        """(field, its legal values) of what is illegal in a row of the result."""
+        return _core.fleet_fault(*self._core_arguments(), row)
+
+    def blocks(self, rows: int) -> Iterator[Fleet]:
+        """Fleets of about so many rows that follow one another to the same result."""
+        if self.pairs is not None:
+            jobs, clusters = self.pairs
+            for start in range(0, len(jobs), rows):
+                yield replace(self, pairs=(jobs[start : start + rows], clusters[start : start + rows]))
+            return
+        step = max(1, rows // max(1, self.clusters.rows))
+        for start in range(0, self.jobs.rows, step):
+            yield replace(self, jobs=self.jobs.slice(start, start + step))
+
+    def plan(self) -> Any:
+        """A `pyarrow.Table`, or a dict of arrays where dicts came in."""
+        results = [name for name in self.columns if name in RESULTS]
+        arrays = dict(zip(results, _core.plan_fleet(*self._core_arguments(), results, self.threads), strict=True))
+        if self.pairs is None:
+            jobs = np.repeat(np.arange(self.jobs.rows), self.clusters.rows)
+            clusters = np.tile(np.arange(self.clusters.rows), self.jobs.rows)
+        else:
+            jobs, clusters = self.pairs
+        columns: dict[str, Any] = {}
+        for name in self.columns:
+            if name == "status":
+                columns[name] = self._texts(STATUS, arrays[name])
+            elif name in RESULTS:
+                columns[name] = _to_arrow(name, arrays[name]) if self.arrow else arrays[name]
+            else:
+                table, rows = (self.jobs, jobs) if name == "job" or name in self.jobs.carried else (self.clusters, clusters)
+                columns[name] = self._taken(table.ids if name == table.kind else table.carried[name], rows)
+        if not self.arrow:
+            return columns
+        import pyarrow as pa
+
+        return pa.table(columns)
+
+    def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8]) -> Any:
+        if not self.arrow:
+            return texts[codes]
+        import pyarrow as pa
+
+        return pa.array(texts.tolist()).take(pa.array(codes))
+
+    def _taken(self, column: Any, rows: NDArray[Any]) -> Any:
+        if not self.arrow:
+            return column[rows]
+        import pyarrow as pa
+
+        return (pa.array(column) if isinstance(column, np.ndarray) else column).take(pa.array(rows))
+
+
+def _to_arrow(name: str, values: NDArray[Any]) -> Any:
+    """A result column as Arrow, its unknown values null, without a copy of the values."""
+    import pyarrow as pa
+
+    if name == "reasons":
+        encoded = pa.array(values).dictionary_encode()
+        lists = [[reason.value for reason in reasons_of(bits)] for bits in encoded.dictionary.to_pylist()]
+        return pa.array(lists, pa.list_(pa.string())).take(encoded.indices)
+    known = ~np.isnan(values) if values.dtype.kind == "f" else values != -1
+    kind = pa.from_numpy_dtype(values.dtype)
+    if known.all():
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    bitmap = pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])
+
+
+def prepare(
+    jobs: Any,
+    clusters: Any,
+    *,
+    pairs: Any = None,
+    columns: Sequence[str] | None = None,
+    threads: int = 0,
+    **settings: Any,
+) -> Fleet:
+    """Reads and checks a fleet; the arguments are those of `plan_fleet`."""
+    sides = _read("job", jobs), _read("cluster", clusters)
+    shared = settings_of(Settings(**settings))
+    # Refused here, once, rather than in every row.
+    _core.plan_fleet((0, []), (0, []), shared, None, [], 0)
+    _refuse_doubles(*sides)
+    every = ("job", *sides[0].carried, "cluster", *sides[1].carried, *RESULTS)
+    for name in columns or ():
+        if name not in every:
+            raise InputError(f"there is no such column; there are: {', '.join(every)}", field=name)
+    if type(threads) is not int or threads < 0:
+        raise InputError(f"{threads!r} is not legal; legal: 0 (one a core) or more", field="threads")
+    rows = None if pairs is None else _pair_rows(pairs, *sides)
+    return Fleet(*sides, shared, rows, tuple(columns) if columns is not None else every, threads)
+
+
+def _refuse_doubles(jobs: Table, clusters: Table) -> None:
+    """No column of the result may have two meanings, and no setting two columns."""
+    taken = {**dict.fromkeys((*RESULTS, "job", "cluster"), "is a column of the result")}
+    for table in (jobs, clusters):
+        settings = [name for name, _ in table.known if name in SETTINGS_FIELDS]
+        for name in (*table.carried, *settings):
+            if name in taken:
+                raise InputError(f"the column of the {table.kind}s {taken[name]}: rename it", field=name)
+        taken.update(dict.fromkeys((*table.carried, *settings), "stands in the jobs too"))
+
+
+def _read(kind: str, source: Any) -> Table:
+    if isinstance(source, (str, os.PathLike)):
+        from isobatch.tables import read_table
+
+        return table_of(kind, read_table(source, kind), file=os.fspath(source))
+    return table_of(kind, source)
+
+
+def _pair_rows(pairs: Any, jobs: Table, clusters: Table) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    file = None
+    if isinstance(pairs, (str, os.PathLike)):
+        from isobatch.tables import read_table
+
+        file, pairs = os.fspath(pairs), read_table(pairs, "pairs")
+    if hasattr(pairs, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        named = pa.table(pairs)
+        pairs = {name: named[name].to_pylist() for name in named.column_names}
+    rows = []
+    for table in (jobs, clusters):
+        if table.kind not in pairs:
+            raise InputError("the column is missing", file=file, field=table.kind)
+        ids = table.ids.to_pylist() if table.arrow else table.ids.tolist()
+        number = {name: row for row, name in enumerate(ids)}
+        wanted = pairs[table.kind]
+        wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
+        try:
+            rows.append(np.fromiter((number[name] for name in wanted), np.uint32, len(wanted)))
+        except KeyError:
+            row = next(row for row, name in enumerate(wanted, 1) if name not in number)
+            raise InputError(
+                f"there is no {table.kind} {wanted[row - 1]!r}", file=file, row=row, field=table.kind
+            ) from None
+    if len(rows[0]) != len(rows[1]):
+        raise InputError(f"{len(rows[0])} jobs for {len(rows[1])} clusters", file=file, field="pairs")
+    return rows[0], rows[1]
+
+
+def plan_fleet(
+    jobs: Any,
+    clusters: Any,
+    *,
+    pairs: Any = None,
+    columns: Sequence[str] | None = None,
+    threads: int = 0,
+    **settings: Any,
+) -> Any:
+    """Plans every job on every cluster, or the named pairs, in parallel, without holding Python's lock.
+
+    Args:
+        jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
+            Recipe's defaults, unknown columns are carried along. A mapping of NumPy arrays, any object with
+            `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path (CSV, Parquet, JSON lines, a folder or a glob of
+            one kind), or a sequence of Recipe.
+        clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts.
+        pairs: a table with the columns `job` and `cluster`, where not all are to meet.
+        columns: the columns of the result to compute, in this order; None: all.
+        threads: 0: one a core.
+        settings: the keywords of `plan`; a column of the same name in either table wins.
+
+    Returns:
+        A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
+        arrays, unknown −1 or NaN and `reasons` a bit set (`reasons_of` reads it). Rows come in the order of the pairs, or
+        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other.
+
+    Raises:
+        InputError: a table cannot be read, a column is missing or of an impossible type, an id stands twice, a setting is
+            not legal.
+
+    >>> jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
+    >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
+    {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
+    """
+    return prepare(jobs, clusters, pairs=pairs, columns=columns, threads=threads, **settings).plan()
+
+
+def summary(status: NDArray[Any], reasons: NDArray[np.uint64]) -> dict[str, Any]:
+    """Rows, feasible rows, and rows by reason, most frequent first."""
+    by_reason = {r: int(np.count_nonzero(reasons >> np.uint64(r.bit) & np.uint64(1))) for r in Reason}
+    found = sorted(((n, r) for r, n in by_reason.items() if n), key=lambda pair: -pair[0])
+    feasible = int(np.count_nonzero(status != "infeasible"))
+    return {"rows": len(status), "feasible": feasible, "reasons": {r: n for n, r in found}}
