@@ -197,6 +197,10 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
     import pyarrow as pa
 
     table = source if isinstance(source, pa.Table) else pa.table(source)
+    # Arrow's kernels do not take string views yet, which polars sends.
+    views = [(i, f) for i, f in enumerate(table.schema) if pa.types.is_string_view(f.type)]
+    for index, view in views:
+        table = table.set_column(index, view.name, table[view.name].cast(pa.string()))
     known, carried = _split(kind, table.column_names, file)
     ids = pa.chunked_array([pa.array(range(table.num_rows), pa.int64())])
     if kind in table.column_names:
@@ -225,7 +229,7 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
         return pc.fill_null(column.cast(pa.int64()), int(MISSING)).to_numpy()
     if pa.types.is_floating(kind) or kind == pa.uint64() or pa.types.is_decimal(kind):
         return np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         encoded = column.cast(pa.string()).combine_chunks().dictionary_encode("encode")
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()

@@ -527,8 +527,9 @@ fn caution(input: &Input, row: &mut Row, layout: Layout) {
     }
     when(rule == Rule::Sde && moments.beta1 < 0.5, Reason::Beta1Low);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
-    when(*warmup_steps > *total_steps, Reason::WarmupPastEnd);
-    when(*warmup_steps * 5 > *total_steps, Reason::WarmupLong);
+    let ends = *total_steps != UNKNOWN;
+    when(ends && *warmup_steps > *total_steps, Reason::WarmupPastEnd);
+    when(ends && *warmup_steps * 5 > *total_steps, Reason::WarmupLong);
     let memory = 1.0 / (1.0 - moments.beta2);
     when(
         *warmup_steps > 0 && job.optimizer.adam_like() && (*warmup_steps as f64) < memory,
