@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from isobatch import _core
 from isobatch.errors import InputError
 from isobatch.recipe import Cluster, Recipe
+from isobatch.schedules import check_spec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,7 +188,11 @@ def _checked(name: str, data: Data) -> Data:
 
 
 def _is_schedule(text: str) -> bool:
-    return bool(text)
+    try:
+        check_spec(text)
+    except InputError:
+        return False
+    return True
 
 
 # Arrow

@@ -19,7 +19,6 @@ def plan_fleet(
     shared: dict[str, Any],
     pairs: tuple[Any, Any] | None,
     results: list[str],
-    threads: int,
 ) -> list[Any]: ...
 def fleet_fault(
     jobs: tuple[int, list[tuple[str, Any]]],

@@ -31,7 +31,6 @@ class Fleet:
     settings: dict[str, Any]
     pairs: tuple[NDArray[np.uint32], NDArray[np.uint32]] | None
     columns: tuple[str, ...]
-    threads: int
 
     @property
     def rows(self) -> int:
@@ -65,7 +64,7 @@ class Fleet:
     def plan(self) -> Any:
         """A `pyarrow.Table`, or a dict of arrays where dicts came in."""
         results = [name for name in self.columns if name in RESULTS]
-        arrays = dict(zip(results, _core.plan_fleet(*self._core_arguments(), results, self.threads), strict=True))
+        arrays = dict(zip(results, _core.plan_fleet(*self._core_arguments(), results), strict=True))
         if self.pairs is None:
             jobs = np.repeat(np.arange(self.jobs.rows), self.clusters.rows)
             clusters = np.tile(np.arange(self.clusters.rows), self.jobs.rows)
@@ -123,23 +122,20 @@ def prepare(
     *,
     pairs: Any = None,
     columns: Sequence[str] | None = None,
-    threads: int = 0,
     **settings: Any,
 ) -> Fleet:
     """Reads and checks a fleet; the arguments are those of `plan_fleet`."""
     sides = _read("job", jobs), _read("cluster", clusters)
     shared = settings_of(Settings(**settings))
     # Refused here, once, rather than in every row.
-    _core.plan_fleet((0, []), (0, []), shared, None, [], 0)
+    _core.plan_fleet((0, []), (0, []), shared, None, [])
     _refuse_doubles(*sides)
     every = ("job", *sides[0].carried, "cluster", *sides[1].carried, *RESULTS)
     for name in columns or ():
         if name not in every:
             raise InputError(f"there is no such column; there are: {', '.join(every)}", field=name)
-    if type(threads) is not int or threads < 0:
-        raise InputError(f"{threads!r} is not legal; legal: 0 (one a core) or more", field="threads")
     rows = None if pairs is None else _pair_rows(pairs, *sides)
-    return Fleet(*sides, shared, rows, tuple(columns) if columns is not None else every, threads)
+    return Fleet(*sides, shared, rows, tuple(columns) if columns is not None else every)
 
 
 def _refuse_doubles(jobs: Table, clusters: Table) -> None:
@@ -198,10 +194,10 @@ def plan_fleet(
     *,
     pairs: Any = None,
     columns: Sequence[str] | None = None,
-    threads: int = 0,
     **settings: Any,
 ) -> Any:
-    """Plans every job on every cluster, or the named pairs, in parallel, without holding Python's lock.
+    """Plans every job on every cluster, or the named pairs, on all cores (RAYON_NUM_THREADS sets another number of threads),
+    without holding Python's lock.
 
     Args:
         jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
@@ -211,7 +207,6 @@ def plan_fleet(
         clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts.
         pairs: a table with the columns `job` and `cluster`, where not all are to meet.
         columns: the columns of the result to compute, in this order; None: all.
-        threads: 0: one a core.
         settings: the keywords of `plan`; a column of the same name in either table wins.
 
     Returns:
@@ -227,7 +222,7 @@ def plan_fleet(
     >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
-    return prepare(jobs, clusters, pairs=pairs, columns=columns, threads=threads, **settings).plan()
+    return prepare(jobs, clusters, pairs=pairs, columns=columns, **settings).plan()
 
 
 def summary(status: NDArray[Any], reasons: NDArray[np.uint64]) -> dict[str, Any]:

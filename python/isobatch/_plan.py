@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self, cast
@@ -16,6 +17,7 @@ from isobatch.errors import InputError
 from isobatch.explain import explain
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipe import Cluster, Recipe
+from isobatch.schedules import Schedule, Units, resolve
 
 SCHEMA = "isobatch.plan/1"
 
@@ -88,6 +90,44 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """(beta1, beta2)."""
         return self.beta1, self.beta2
 
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The learning rate as a function of the optimizer step, the first of which is 0.
+
+        Raises:
+            InputError: the plan is infeasible, or its recipe has no duration.
+        """
+        _, _, batch, _ = self._layout()
+        if self.total_steps is None or self.warmup_steps is None or self.lr is None:
+            raise InputError("a schedule needs the run's length", field="duration")
+        return resolve(
+            self.recipe.schedule,
+            peak=self.lr,
+            min_lr=self.min_lr or 0.0,
+            warmup_start=self.warmup_lr or 0.0,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.total_steps,
+            units=Units(
+                tuned_batch=self.recipe.effective_batch,
+                batch=batch,
+                steps_per_epoch=self.steps_per_epoch,
+                seq_len=self.recipe.seq_len,
+            ),
+        )
+
+    @cached_property
+    def lr_at(self) -> Callable[[float], float]:
+        """The learning rate at an optimizer step, the first of which is 0: `plan.lr_at(step)`.
+
+        Raises:
+            InputError: as `schedule`.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1, duration="1000st", warmup="100st"), 8).lr_at(50)
+        0.05
+        """
+        return self.schedule.at
+
     def explain(self) -> str:
         """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
         return explain(self)
@@ -132,7 +172,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
-        text = msgspec.json.encode({"schema": SCHEMA, **msgspec.structs.asdict(self)})
+        text = msgspec.json.encode({"schema": SCHEMA, **msgspec.structs.asdict(self)}, enc_hook=_described)
         return msgspec.json.format(text, indent=2).decode()
 
     @classmethod
@@ -167,6 +207,12 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         except OSError as error:
             raise InputError(str(error.strerror), file=str(path)) from None
         return cls.from_json(text, file=str(path))
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return msgspec.Raw(value.to_json().encode())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 @lru_cache(maxsize=4096)
