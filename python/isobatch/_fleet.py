@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from isobatch import _core
 from isobatch._columns import SETTINGS_FIELDS, Table, settings_of, table_of
 from isobatch._plan import Settings
 from isobatch.errors import InputError
-from isobatch.reason import Reason, reasons_of
+from isobatch.reason import reasons_of
 
 RESULTS = dict(_core.results())
 """Result columns of the core, with their NumPy types."""
@@ -63,8 +63,18 @@ class Fleet:
 
     def plan(self) -> Any:
         """A `pyarrow.Table`, or a dict of arrays where dicts came in."""
-        results = [name for name in self.columns if name in RESULTS]
-        arrays = dict(zip(results, _core.plan_fleet(*self._core_arguments(), results), strict=True))
+        return self._assembled(self._computed(name for name in self.columns if name in RESULTS))
+
+    def plan_with_status(self) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
+        """The plan, and the status codes and reason bits of its rows, whether or not they are among its columns."""
+        arrays = self._computed({"status", "reasons", *self.columns} & RESULTS.keys())
+        return self._assembled(arrays), arrays["status"], arrays["reasons"]
+
+    def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        results = list(names)
+        return dict(zip(results, _core.plan_fleet(*self._core_arguments(), results), strict=True))
+
+    def _assembled(self, arrays: dict[str, NDArray[Any]]) -> Any:
         if self.pairs is None:
             jobs = np.repeat(np.arange(self.jobs.rows), self.clusters.rows)
             clusters = np.tile(np.arange(self.clusters.rows), self.jobs.rows)
@@ -223,11 +233,3 @@ def plan_fleet(
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
     return prepare(jobs, clusters, pairs=pairs, columns=columns, **settings).plan()
-
-
-def summary(status: NDArray[Any], reasons: NDArray[np.uint64]) -> dict[str, Any]:
-    """Rows, feasible rows, and rows by reason, most frequent first."""
-    by_reason = {r: int(np.count_nonzero(reasons >> np.uint64(r.bit) & np.uint64(1))) for r in Reason}
-    found = sorted(((n, r) for r, n in by_reason.items() if n), key=lambda pair: -pair[0])
-    feasible = int(np.count_nonzero(status != "infeasible"))
-    return {"rows": len(status), "feasible": feasible, "reasons": {r: n for n, r in found}}

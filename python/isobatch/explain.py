@@ -45,10 +45,10 @@ def _infeasible(plan: Plan) -> Iterator[str]:
 
 def _feasible(plan: Plan) -> Iterator[str]:
     recipe = plan.recipe
-    times = "up to " if {Reason.RAGGED, Reason.UNEVEN} & set(plan.reasons) else ""
+    differ = " (micro-batches differ in size or number)" if {Reason.RAGGED, Reason.UNEVEN} & set(plan.reasons) else ""
     yield (
-        f"{plan.world_size} GPUs, {plan.data_parallel} replicas: {times}{plan.micro_batch} samples × {plan.accumulation} "
-        f"micro-batches a replica, {plan.effective_batch} samples a step."
+        f"{plan.world_size} GPUs: micro-batch {plan.micro_batch} × accumulation {plan.accumulation} × {plan.data_parallel} "
+        f"replicas, {plan.effective_batch} samples a step{differ}."
     )
     if plan.cap_source in _CAPS:
         yield f"The micro-batch is capped at {plan.micro_batch_cap} ({_CAPS[plan.cap_source]})."
