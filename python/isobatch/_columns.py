@@ -23,7 +23,8 @@ MISSING = np.iinfo(np.int64).min
 """A whole number that is not known, as the core reads it."""
 
 JOB_FIELDS, CLUSTER_FIELDS, SETTINGS_FIELDS = (
-    tuple(name for name, table, _ in _core.fields() if table == kind) for kind in ("job", "cluster", "settings")
+    tuple(name for name, table, _ in _core.fields() if table == kind)
+    for kind in ("job", "cluster", "settings")
 )
 
 Codes = tuple[NDArray[np.uint32], list[str | None]]
@@ -56,7 +57,9 @@ def table_of(kind: str, source: Any, *, file: str | None = None) -> Table:
     if hasattr(source, "__arrow_c_stream__"):
         return _from_arrow(kind, source, file)
     if isinstance(source, Mapping):
-        return _from_numpy(kind, {str(name): _array(str(name), column, file) for name, column in source.items()}, file)
+        return _from_numpy(
+            kind, {str(name): _array(str(name), column, file) for name, column in source.items()}, file
+        )
     if isinstance(source, (Sequence, range)) and not isinstance(source, str):
         return _from_numpy(kind, _of_records(kind, source), file)
     raise InputError(
@@ -105,12 +108,16 @@ def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str]
     if doubled:
         raise InputError("the column stands twice in the header", file=file, field=doubled[0])
     fields = (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
-    needed = ("effective_batch", "lr") if kind == "job" else ("nodes",) if "gpus_per_node" not in names else ()
+    needed = (
+        ("effective_batch", "lr") if kind == "job" else ("nodes",) if "gpus_per_node" not in names else ()
+    )
     for name in needed:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean it by {close[0]!r}?" if close else ""
-            raise InputError(f"the column is missing; there are: {', '.join(names) or 'none'}{hint}", file=file, field=name)
+            raise InputError(
+                f"the column is missing; there are: {', '.join(names) or 'none'}{hint}", file=file, field=name
+            )
     return [n for n in names if n in fields], [n for n in names if n not in fields and n != kind]
 
 
@@ -231,7 +238,7 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
-        return pc.fill_null(column.cast(pa.int64()), int(MISSING)).to_numpy()
+        return np.asarray(pc.fill_null(column.cast(pa.int64()), int(MISSING)).to_numpy())
     if pa.types.is_floating(kind) or kind == pa.uint64() or pa.types.is_decimal(kind):
         return np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

@@ -1,8 +1,11 @@
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
-__all__ = ["Job", "fields", "fleet_fault", "plan_fleet", "reasons", "results", "rules"]
+__all__ = ["Job", "Schedule", "fields", "fleet_fault", "plan_fleet", "reasons", "results", "rules"]
 
 __version__: str
+
+_Table: TypeAlias = tuple[int, list[tuple[str, Any]]]
+_Pairs: TypeAlias = tuple[Any, Any] | None
 
 @final
 class Job:
@@ -14,16 +17,8 @@ def reasons() -> list[tuple[str, str, str, str]]: ...
 def rules() -> list[tuple[str, str, str, str]]: ...
 def results() -> list[tuple[str, str]]: ...
 def plan_fleet(
-    jobs: tuple[int, list[tuple[str, Any]]],
-    clusters: tuple[int, list[tuple[str, Any]]],
-    shared: dict[str, Any],
-    pairs: tuple[Any, Any] | None,
-    results: list[str],
+    jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, results: list[str]
 ) -> list[Any]: ...
 def fleet_fault(
-    jobs: tuple[int, list[tuple[str, Any]]],
-    clusters: tuple[int, list[tuple[str, Any]]],
-    shared: dict[str, Any],
-    pairs: tuple[Any, Any] | None,
-    row: int,
+    jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
 ) -> tuple[str, str] | None: ...

@@ -22,6 +22,9 @@ RESULTS = dict(_core.results())
 STATUS = np.array(["ok", "caution", "infeasible"])
 
 
+_Columns = tuple[int, list[tuple[str, Any]]]
+
+
 @dataclass(frozen=True)
 class Fleet:
     """A fleet that was read and checked, and is ready to be planned, whole or block by block."""
@@ -42,13 +45,21 @@ class Fleet:
         """Whether the result is a `pyarrow.Table`."""
         return self.jobs.arrow or self.clusters.arrow
 
-    def _core_arguments(self) -> tuple[Any, ...]:
-        jobs, clusters = ((table.rows, table.known) for table in (self.jobs, self.clusters))
-        return jobs, clusters, self.settings, self.pairs
+    @property
+    def _sides(self) -> tuple[_Columns, _Columns]:
+        return (self.jobs.rows, self.jobs.known), (self.clusters.rows, self.clusters.known)
 
     def fault(self, row: int) -> tuple[str, str] | None:
         """(field, its legal values) of what is illegal in a row of the result."""
-        return _core.fleet_fault(*self._core_arguments(), row)
+        return _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
+
+    def where(self, row: int) -> str:
+        """A row of the result in words."""
+        if self.pairs is None:
+            job, cluster = divmod(row, self.clusters.rows)
+        else:
+            job, cluster = (int(side[row]) for side in self.pairs)
+        return f"job {self.jobs.ids[job]} (row {job + 1}), cluster {self.clusters.ids[cluster]} (row {cluster + 1})"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
         """Fleets of about so many rows that follow one another to the same result."""
@@ -72,14 +83,12 @@ class Fleet:
 
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
-        return dict(zip(results, _core.plan_fleet(*self._core_arguments(), results), strict=True))
+        return dict(
+            zip(results, _core.plan_fleet(*self._sides, self.settings, self.pairs, results), strict=True)
+        )
 
     def _assembled(self, arrays: dict[str, NDArray[Any]]) -> Any:
-        if self.pairs is None:
-            jobs = np.repeat(np.arange(self.jobs.rows), self.clusters.rows)
-            clusters = np.tile(np.arange(self.clusters.rows), self.jobs.rows)
-        else:
-            jobs, clusters = self.pairs
+        jobs, clusters = self._rows()
         columns: dict[str, Any] = {}
         for name in self.columns:
             if name == "status":
@@ -87,13 +96,24 @@ class Fleet:
             elif name in RESULTS:
                 columns[name] = _to_arrow(name, arrays[name]) if self.arrow else arrays[name]
             else:
-                table, rows = (self.jobs, jobs) if name == "job" or name in self.jobs.carried else (self.clusters, clusters)
+                table, rows = (
+                    (self.jobs, jobs)
+                    if name == "job" or name in self.jobs.carried
+                    else (self.clusters, clusters)
+                )
                 columns[name] = self._taken(table.ids if name == table.kind else table.carried[name], rows)
         if not self.arrow:
             return columns
         import pyarrow as pa
 
         return pa.table(columns)
+
+    def _rows(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """The rows of the jobs and of the clusters, for each row of the result."""
+        if self.pairs is not None:
+            return self.pairs
+        jobs, clusters = (np.arange(table.rows, dtype=np.uint32) for table in (self.jobs, self.clusters))
+        return np.repeat(jobs, self.clusters.rows), np.tile(clusters, self.jobs.rows)
 
     def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8]) -> Any:
         if not self.arrow:

@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the plan is infeasible, or its recipe has no duration.
         """
-        _, _, batch, _ = self._layout()
+        _, batch, _ = self._layout()
         if self.total_steps is None or self.warmup_steps is None or self.lr is None:
             raise InputError("a schedule needs the run's length", field="duration")
         return resolve(
@@ -126,7 +126,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1, duration="1000st", warmup="100st"), 8).lr_at(50)
         0.05
         """
-        return self.schedule.at
+        at: Callable[[float], float] = self.schedule.at
+        return at
 
     def explain(self) -> str:
         """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
@@ -142,7 +143,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 7, ragged=True).micro_batches(6)
         array([36])
         """
-        micro, accumulation, batch, replicas = self._layout()
+        micro, batch, replicas = self._layout()
         if type(rank) is not int or not 0 <= rank < replicas:
             raise InputError(f"{rank!r} is not legal; legal: 0 to {replicas - 1}", field="rank")
         if Reason.UNEVEN in self.reasons:
@@ -161,14 +162,14 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 8, max_micro_batch=8).loss_weights(0)
         array([0.25, 0.25, 0.25, 0.25])
         """
-        _, _, batch, replicas = self._layout()
-        return self.micro_batches(rank) * (replicas / batch)
+        _, batch, replicas = self._layout()
+        weights: NDArray[np.float64] = self.micro_batches(rank) * np.float64(replicas / batch)
+        return weights
 
-    def _layout(self) -> tuple[int, int, int, int]:
+    def _layout(self) -> tuple[int, int, int]:
         if self.status == "infeasible":
             raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
-        values = self.micro_batch, self.accumulation, self.effective_batch, self.data_parallel
-        return cast(tuple[int, int, int, int], values)
+        return cast(tuple[int, int, int], (self.micro_batch, self.effective_batch, self.data_parallel))
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
@@ -280,4 +281,6 @@ def plan(
         beta_half_life,
     )
     values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings))
-    return Plan(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster)
+    return Plan(
+        values[0], reasons_of(values[1]), *values[2:], settings=settings, recipe=recipe, cluster=cluster
+    )

@@ -45,7 +45,11 @@ def _infeasible(plan: Plan) -> Iterator[str]:
 
 def _feasible(plan: Plan) -> Iterator[str]:
     recipe = plan.recipe
-    differ = " (micro-batches differ in size or number)" if {Reason.RAGGED, Reason.UNEVEN} & set(plan.reasons) else ""
+    differ = (
+        " (micro-batches differ in size or number)"
+        if {Reason.RAGGED, Reason.UNEVEN} & set(plan.reasons)
+        else ""
+    )
     yield (
         f"{plan.world_size} GPUs: micro-batch {plan.micro_batch} × accumulation {plan.accumulation} × {plan.data_parallel} "
         f"replicas, {plan.effective_batch} samples a step{differ}."

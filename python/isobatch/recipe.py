@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 
@@ -13,7 +13,18 @@ from isobatch.errors import InputError
 from isobatch.schedules import Schedule, check_spec
 
 INTEGERS = frozenset(
-    "effective_batch dataset_size seq_len gpus micro_batch accumulation model_parallel parameters nodes gpus_per_node".split()
+    (
+        "effective_batch",
+        "dataset_size",
+        "seq_len",
+        "gpus",
+        "micro_batch",
+        "accumulation",
+        "model_parallel",
+        "parameters",
+        "nodes",
+        "gpus_per_node",
+    )
 )
 
 
@@ -25,12 +36,14 @@ def _plain(name: str, value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    _ScheduleSpec = str | Schedule
+    ScheduleSpec: TypeAlias = str | Schedule
 else:
-    _ScheduleSpec = Any  # msgspec reads no union with a class of ours
+    ScheduleSpec = Any  # msgspec reads no union with a class of ours
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Record(
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A record whose numbers are plain Python numbers."""
 
     def __post_init__(self) -> None:
@@ -86,7 +99,7 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
     dataset_size: int | None = None
     duration: str | None = None
     warmup: str | None = None
-    schedule: _ScheduleSpec = "cosine"
+    schedule: ScheduleSpec = "cosine"
     min_lr: float = 0.0
     seq_len: int | None = None
     drop_last: bool | str = False
@@ -109,8 +122,9 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.betas) is list:
-            msgspec.structs.force_setattr(self, "betas", tuple(self.betas))
+        betas: Any = self.betas
+        if type(betas) is list:
+            msgspec.structs.force_setattr(self, "betas", tuple(betas))
         if isinstance(self.schedule, dict):
             schedule = Schedule.from_json(msgspec.json.encode(self.schedule))
             msgspec.structs.force_setattr(self, "schedule", schedule)
@@ -162,7 +176,11 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
                 raise InputError("comes from gpus × batch_per_gpu × accumulation: leave it out", field=name)
         gpus, accumulation, model_parallel = (
             _count(name, value)
-            for name, value in (("gpus", gpus), ("accumulation", accumulation), ("model_parallel", model_parallel))
+            for name, value in (
+                ("gpus", gpus),
+                ("accumulation", accumulation),
+                ("model_parallel", model_parallel),
+            )
         )
         if gpus % model_parallel:
             raise InputError(f"{model_parallel} does not divide {gpus} GPUs", field="model_parallel")

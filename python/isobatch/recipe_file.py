@@ -64,7 +64,9 @@ def _parse(path: Path, file: str) -> Any:
             return _parse_yaml(text, file)
     except ValueError as error:
         raise InputError(f"cannot be read: {error}", file=file) from None
-    raise InputError(f"{path.suffix or 'no suffix'} is not legal; legal: .toml, .yaml, .yml, .json", file=file)
+    raise InputError(
+        f"{path.suffix or 'no suffix'} is not legal; legal: .toml, .yaml, .yml, .json", file=file
+    )
 
 
 def _parse_yaml(text: str, file: str) -> Any:

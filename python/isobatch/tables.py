@@ -38,10 +38,10 @@ def read_table(path: str | os.PathLike[str], kind: str) -> pa.Table:
 
 
 def _files(path: str) -> list[Path]:
-    if os.path.isdir(path):
+    if Path(path).is_dir():
         found = [p for p in sorted(Path(path).iterdir()) if p.suffix in SUFFIXES]
-    elif glob.has_magic(path) and not os.path.exists(path):
-        found = [Path(p) for p in sorted(glob.glob(path, recursive=True))]
+    elif glob.has_magic(path) and not Path(path).exists():
+        found = [Path(p) for p in sorted(glob.glob(path, recursive=True))]  # noqa: PTH207 - the path may be absolute
     else:
         found = [Path(path)]
     if not found:
@@ -51,7 +51,9 @@ def _files(path: str) -> list[Path]:
 
 def _format(path: Path) -> str:
     if path.suffix not in SUFFIXES:
-        raise InputError(f"{path.suffix or 'no suffix'} is not legal; legal: {', '.join(SUFFIXES)}", file=str(path))
+        raise InputError(
+            f"{path.suffix or 'no suffix'} is not legal; legal: {', '.join(SUFFIXES)}", file=str(path)
+        )
     return SUFFIXES[path.suffix]
 
 
@@ -88,14 +90,15 @@ def _read_csv(path: Path, kind: str) -> pa.Table:
     texts = {name: pa.string() for name in header if name not in numbers}
     return pyarrow.csv.read_csv(
         path,
-        convert_options=pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=True, null_values=["", "null", "NULL"]),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=texts, strings_can_be_null=True, null_values=["", "null", "NULL"]
+        ),
     )
 
 
 @contextmanager
 def table_writer(path: Path, metadata: dict[str, str]) -> Iterator[Callable[[Any], None]]:
     """A function that appends tables of one schema to a file, which appears when the block ends, or not at all."""
-    import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -120,7 +123,9 @@ def table_writer(path: Path, metadata: dict[str, str]) -> Iterator[Callable[[Any
             if how == "jsonl":
                 writer.write(json_lines(table))
             else:
-                writer.write_table(table.replace_schema_metadata(None) if how == "csv" else table.cast(writer.schema))
+                writer.write_table(
+                    table.replace_schema_metadata(None) if how == "csv" else table.cast(writer.schema)
+                )
 
         try:
             yield write
@@ -138,7 +143,9 @@ def joined(table: pa.Table) -> pa.Table:
 
     for index, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
-            table = table.set_column(index, field.name, pc.binary_join(table[field.name].cast(pa.list_(pa.string())), ";"))
+            table = table.set_column(
+                index, field.name, pc.binary_join(table[field.name].cast(pa.list_(pa.string())), ";")
+            )
     return table
 
 

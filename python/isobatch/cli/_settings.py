@@ -31,19 +31,32 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         type=_policy,
         help="keep (default): hold batch and learning rate; grow: hold the samples per replica; or a batch to reach",
     )
-    group.add_argument("--rule", help="how the learning rate follows the batch: see `isobatch rules` (default auto)")
+    group.add_argument(
+        "--rule", help="how the learning rate follows the batch: see `isobatch rules` (default auto)"
+    )
     group.add_argument("--max-micro-batch", type=int, metavar="N", help="samples in a forward pass that fit")
     group.add_argument("--max-batch", type=int, metavar="N", help="no effective batch above it")
     group.add_argument(
-        "--batch-tolerance", type=float, metavar="FRACTION", help="let the batch move by it to one that divides"
+        "--batch-tolerance",
+        type=float,
+        metavar="FRACTION",
+        help="let the batch move by it to one that divides",
     )
-    group.add_argument("--micro-batch-multiple", type=int, metavar="N", help="preferred divisor of the micro-batch")
+    group.add_argument(
+        "--micro-batch-multiple", type=int, metavar="N", help="preferred divisor of the micro-batch"
+    )
     group.add_argument("--require-multiple", action="store_true", default=None, help="demand that divisor")
     group.add_argument(
-        "--ragged", action="store_true", default=None, help="allow micro-batches that differ in size (needs loss weights)"
+        "--ragged",
+        action="store_true",
+        default=None,
+        help="allow micro-batches that differ in size (needs loss weights)",
     )
     group.add_argument(
-        "--uneven", action="store_true", default=None, help="allow some replicas one more micro-batch (needs loss weights)"
+        "--uneven",
+        action="store_true",
+        default=None,
+        help="allow some replicas one more micro-batch (needs loss weights)",
     )
     group.add_argument(
         "--beta-half-life", action="store_true", default=None, help="hold the half-life of beta2 in samples"

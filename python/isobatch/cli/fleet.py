@@ -20,7 +20,9 @@ SHOWN = 40
 def add(subparsers: Any) -> None:
     """Registers the command."""
     command = subparsers.add_parser("fleet", help="plan every job on every cluster", description=__doc__)
-    command.add_argument("jobs", help="CSV, Parquet or JSON lines with Recipe's fields; a file, a folder or a glob")
+    command.add_argument(
+        "jobs", help="CSV, Parquet or JSON lines with Recipe's fields; a file, a folder or a glob"
+    )
     command.add_argument("clusters", help="the same with Cluster's fields")
     command.add_argument("--pairs", metavar="FILE", help="a table of job and cluster: only these meet")
     command.add_argument("--columns", metavar="A,B,…", help="only these columns of the result")
@@ -57,7 +59,10 @@ def _sink(args: argparse.Namespace, fleet: Any) -> Iterator[Callable[[Any], None
         from isobatch._core import __version__
         from isobatch.tables import table_writer
 
-        made_by = {"isobatch.version": __version__, "isobatch.settings": msgspec.json.encode(fleet.settings).decode()}
+        made_by = {
+            "isobatch.version": __version__,
+            "isobatch.settings": msgspec.json.encode(fleet.settings).decode(),
+        }
         with table_writer(Path(args.output), made_by) as write:
             yield write
     elif args.json:
@@ -85,14 +90,26 @@ class _CsvLines:
 
         from isobatch.tables import joined
 
-        pyarrow.csv.write_csv(joined(table), sys.stdout.buffer, pyarrow.csv.WriteOptions(include_header=self.header))
+        pyarrow.csv.write_csv(
+            joined(table), sys.stdout.buffer, pyarrow.csv.WriteOptions(include_header=self.header)
+        )
         self.header = False
 
 
 class _Screen:
     """The first rows as a table."""
 
-    COLUMNS = ("job", "cluster", "status", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "reasons")
+    COLUMNS = (
+        "job",
+        "cluster",
+        "status",
+        "micro_batch",
+        "accumulation",
+        "effective_batch",
+        "lr",
+        "total_steps",
+        "reasons",
+    )
 
     def __init__(self) -> None:
         self.left = SHOWN
@@ -163,5 +180,7 @@ class Counts:
         for reason, count in sorted(self.by_reason.items(), key=lambda item: -item[1]):
             first = self.example[reason]
             fault = fleet.fault(first) if reason.startswith("invalid_") else None
-            detail = f"; row {first + 1}: {fault[0]}, legal: {fault[1]}" if fault else ""
-            print(f"  {reason.severity:10} {count:>9}  {reason.value}: {reason.text}{detail}", file=sys.stderr)
+            detail = f"; first in {fleet.where(first)}: {fault[0]}, legal: {fault[1]}" if fault else ""
+            print(
+                f"  {reason.severity:10} {count:>9}  {reason.value}: {reason.text}{detail}", file=sys.stderr
+            )

@@ -13,13 +13,19 @@ def add(subparsers: Any) -> None:
     command = subparsers.add_parser("plan", help="plan one recipe on one cluster", description=__doc__)
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
     command.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe; wins over the file's"
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the recipe; wins over the file's",
     )
     where = command.add_argument_group("where it shall run")
     where.add_argument("--gpus", type=int, metavar="N", help="so many GPUs")
     where.add_argument("--nodes", type=int, metavar="N", help="or: nodes")
     where.add_argument("--gpus-per-node", type=int, metavar="N", help="each with so many GPUs (default 8)")
-    where.add_argument("--model-parallel", type=int, metavar="N", help="GPUs that hold one replica (default the recipe's)")
+    where.add_argument(
+        "--model-parallel", type=int, metavar="N", help="GPUs that hold one replica (default the recipe's)"
+    )
     add_settings(command)
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", metavar="FILE", help="also save the plan, as JSON")

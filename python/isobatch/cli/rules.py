@@ -23,7 +23,13 @@ def run(args: argparse.Namespace) -> int:
 
     headers = ("rule", "formula", "holds", "source")
     if args.json:
-        print(json.dumps([dict(zip(headers, rule, strict=True)) for rule in _core.rules()], ensure_ascii=False, indent=2))
+        print(
+            json.dumps(
+                [dict(zip(headers, rule, strict=True)) for rule in _core.rules()],
+                ensure_ascii=False,
+                indent=2,
+            )
+        )
     else:
         show_table(headers, _core.rules())
         print("\nk = new effective batch / tuned effective batch; auto under policy keep: nothing moves.")
