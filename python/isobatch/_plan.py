@@ -281,6 +281,4 @@ def plan(
         beta_half_life,
     )
     values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings))
-    return Plan(
-        values[0], reasons_of(values[1]), *values[2:], settings=settings, recipe=recipe, cluster=cluster
-    )
+    return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))
