@@ -1,9 +1,56 @@
 """isobatch: tune once, train the same at any GPU count."""
 
-from isobatch._core import __version__
-from isobatch._plan import Plan, plan
-from isobatch.errors import InputError
-from isobatch.reason import Reason
-from isobatch.recipe import Cluster, Recipe
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Cluster", "InputError", "Plan", "Reason", "Recipe", "__version__", "plan"]
+if TYPE_CHECKING:
+    from isobatch import schedules
+    from isobatch._core import __version__
+    from isobatch._fleet import plan_fleet
+    from isobatch._plan import Plan, Settings, plan
+    from isobatch.errors import InputError
+    from isobatch.reason import Reason, reasons_of
+    from isobatch.recipe import Cluster, Recipe
+
+# Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
+_HOMES = {
+    "Cluster": "recipe",
+    "InputError": "errors",
+    "Plan": "_plan",
+    "Reason": "reason",
+    "Recipe": "recipe",
+    "Settings": "_plan",
+    "__version__": "_core",
+    "plan": "_plan",
+    "plan_fleet": "_fleet",
+    "reasons_of": "reason",
+}
+_MODULES = ("schedules",)
+
+__all__ = [
+    "Cluster",
+    "InputError",
+    "Plan",
+    "Reason",
+    "Recipe",
+    "Settings",
+    "__version__",
+    "plan",
+    "plan_fleet",
+    "reasons_of",
+    "schedules",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"isobatch.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
+    value = getattr(import_module(f"isobatch.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

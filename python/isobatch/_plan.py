@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self, cast
@@ -16,6 +17,7 @@ from isobatch.errors import InputError
 from isobatch.explain import explain
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipe import Cluster, Recipe
+from isobatch.schedules import Schedule, Units, resolve
 
 SCHEMA = "isobatch.plan/1"
 
@@ -88,6 +90,45 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """(beta1, beta2)."""
         return self.beta1, self.beta2
 
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The learning rate as a function of the optimizer step, the first of which is 0.
+
+        Raises:
+            InputError: the plan is infeasible, or its recipe has no duration.
+        """
+        _, batch, _ = self._layout()
+        if self.total_steps is None or self.warmup_steps is None or self.lr is None:
+            raise InputError("a schedule needs the run's length", field="duration")
+        return resolve(
+            self.recipe.schedule,
+            peak=self.lr,
+            min_lr=self.min_lr or 0.0,
+            warmup_start=self.warmup_lr or 0.0,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.total_steps,
+            units=Units(
+                tuned_batch=self.recipe.effective_batch,
+                batch=batch,
+                steps_per_epoch=self.steps_per_epoch,
+                seq_len=self.recipe.seq_len,
+            ),
+        )
+
+    @cached_property
+    def lr_at(self) -> Callable[[float], float]:
+        """The learning rate at an optimizer step, the first of which is 0: `plan.lr_at(step)`.
+
+        Raises:
+            InputError: as `schedule`.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1, duration="1000st", warmup="100st"), 8).lr_at(50)
+        0.05
+        """
+        at: Callable[[float], float] = self.schedule.at
+        return at
+
     def explain(self) -> str:
         """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
         return explain(self)
@@ -102,7 +143,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 7, ragged=True).micro_batches(6)
         array([36])
         """
-        micro, accumulation, batch, replicas = self._layout()
+        micro, batch, replicas = self._layout()
         if type(rank) is not int or not 0 <= rank < replicas:
             raise InputError(f"{rank!r} is not legal; legal: 0 to {replicas - 1}", field="rank")
         if Reason.UNEVEN in self.reasons:
@@ -121,18 +162,18 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 8, max_micro_batch=8).loss_weights(0)
         array([0.25, 0.25, 0.25, 0.25])
         """
-        _, _, batch, replicas = self._layout()
-        return self.micro_batches(rank) * (replicas / batch)
+        _, batch, replicas = self._layout()
+        weights: NDArray[np.float64] = self.micro_batches(rank) * np.float64(replicas / batch)
+        return weights
 
-    def _layout(self) -> tuple[int, int, int, int]:
+    def _layout(self) -> tuple[int, int, int]:
         if self.status == "infeasible":
             raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
-        values = self.micro_batch, self.accumulation, self.effective_batch, self.data_parallel
-        return cast(tuple[int, int, int, int], values)
+        return cast(tuple[int, int, int], (self.micro_batch, self.effective_batch, self.data_parallel))
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
-        text = msgspec.json.encode({"schema": SCHEMA, **msgspec.structs.asdict(self)})
+        text = msgspec.json.encode({"schema": SCHEMA, **msgspec.structs.asdict(self)}, enc_hook=_described)
         return msgspec.json.format(text, indent=2).decode()
 
     @classmethod
@@ -167,6 +208,12 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         except OSError as error:
             raise InputError(str(error.strerror), file=str(path)) from None
         return cls.from_json(text, file=str(path))
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return msgspec.Raw(value.to_json().encode())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 @lru_cache(maxsize=4096)
@@ -234,4 +281,4 @@ def plan(
         beta_half_life,
     )
     values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings))
-    return Plan(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster)
+    return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError
+from isobatch.schedules import Schedule, check_spec
 
 INTEGERS = frozenset(
-    "effective_batch dataset_size seq_len gpus micro_batch accumulation model_parallel parameters nodes gpus_per_node".split()
+    (
+        "effective_batch",
+        "dataset_size",
+        "seq_len",
+        "gpus",
+        "micro_batch",
+        "accumulation",
+        "model_parallel",
+        "parameters",
+        "nodes",
+        "gpus_per_node",
+    )
 )
 
 
@@ -23,7 +35,15 @@ def _plain(name: str, value: Any) -> Any:
     return operator.index(value) if name in INTEGERS and hasattr(value, "__index__") else value.item()
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True):
+if TYPE_CHECKING:
+    ScheduleSpec: TypeAlias = str | Schedule
+else:
+    ScheduleSpec = Any  # msgspec reads no union with a class of ours
+
+
+class _Record(
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A record whose numbers are plain Python numbers."""
 
     def __post_init__(self) -> None:
@@ -79,7 +99,7 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
     dataset_size: int | None = None
     duration: str | None = None
     warmup: str | None = None
-    schedule: str = "cosine"
+    schedule: ScheduleSpec = "cosine"
     min_lr: float = 0.0
     seq_len: int | None = None
     drop_last: bool | str = False
@@ -102,8 +122,16 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.betas) is list:
-            msgspec.structs.force_setattr(self, "betas", tuple(self.betas))
+        betas: Any = self.betas
+        if type(betas) is list:
+            msgspec.structs.force_setattr(self, "betas", tuple(betas))
+        if isinstance(self.schedule, dict):
+            schedule = Schedule.from_json(msgspec.json.encode(self.schedule))
+            msgspec.structs.force_setattr(self, "schedule", schedule)
+        elif isinstance(self.schedule, str):
+            check_spec(self.schedule)
+        elif not isinstance(self.schedule, Schedule):
+            raise InputError(f"{self.schedule!r} is no schedule", field="schedule")
         self.core  # noqa: B018 - compiles, and so checks, the fields
 
     @property
@@ -111,12 +139,14 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
         """The recipe as the core holds it, checked once."""
         job: _core.Job | None = self.__dict__.get("_core")
         if job is None:
-            job = _core.Job(msgspec.structs.asdict(self))
+            fields = msgspec.structs.asdict(self)
+            del fields["schedule"]  # read by isobatch.schedules
+            job = _core.Job(fields)
             self.__dict__["_core"] = job
         return job
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return msgspec.convert, (msgspec.structs.asdict(self), type(self))
+        return _made, (type(self), msgspec.structs.asdict(self))
 
     @classmethod
     def from_gpus(
@@ -146,7 +176,11 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
                 raise InputError("comes from gpus × batch_per_gpu × accumulation: leave it out", field=name)
         gpus, accumulation, model_parallel = (
             _count(name, value)
-            for name, value in (("gpus", gpus), ("accumulation", accumulation), ("model_parallel", model_parallel))
+            for name, value in (
+                ("gpus", gpus),
+                ("accumulation", accumulation),
+                ("model_parallel", model_parallel),
+            )
         )
         if gpus % model_parallel:
             raise InputError(f"{model_parallel} does not divide {gpus} GPUs", field="model_parallel")
@@ -163,6 +197,10 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
             batch_per_gpu = batches[0]
         micro = _count("batch_per_gpu", batch_per_gpu)
         return cls(effective_batch=micro * accumulation * replicas, micro_batch=micro, **known, **fields)
+
+
+def _made(cls: type[Recipe], fields: dict[str, Any]) -> Recipe:
+    return cls(**fields)
 
 
 def _count(name: str, value: Any) -> int:

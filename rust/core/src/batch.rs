@@ -21,10 +21,18 @@ pub struct Split {
 /// ```
 #[must_use]
 pub fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
-    if !samples.is_multiple_of(multiple) || cap < multiple {
+    if cap < multiple {
         return None;
     }
-    let (units, cap) = (samples / multiple, cap / multiple);
+    // Most plans ask for no multiple: they are spared the divisions.
+    let (units, cap) = match multiple {
+        1 => (samples, cap),
+        _ if samples.is_multiple_of(multiple) => (samples / multiple, cap / multiple),
+        _ => return None,
+    };
+    if units <= cap {
+        return Some(Split { micro_batch: samples, accumulation: 1 });
+    }
     let accumulation = smallest_divisor_from(units, units.div_ceil(cap));
     Some(Split { micro_batch: samples / accumulation, accumulation })
 }

@@ -63,6 +63,9 @@ impl Length {
     /// `⌊self × n / d⌋`, exact; `None` past 2^53.
     #[must_use]
     pub fn floor_of(self, n: u64, d: u64) -> Option<u64> {
+        if let Some((n, d)) = self.small_fraction(n, d) {
+            return Some(n / d).filter(|&n| n <= MAX_COUNT);
+        }
         let (n, d) = self.fraction(n, d);
         bounded(n / d)
     }
@@ -70,8 +73,19 @@ impl Length {
     /// `⌈self × n / d⌉`, exact; `None` past 2^53.
     #[must_use]
     pub fn ceil_of(self, n: u64, d: u64) -> Option<u64> {
+        if let Some((n, d)) = self.small_fraction(n, d) {
+            return Some(n.div_ceil(d)).filter(|&n| n <= MAX_COUNT);
+        }
         let (n, d) = self.fraction(n, d);
         bounded(n.div_ceil(d))
+    }
+
+    /// The fraction in 64 bits, where it fits: dividing 128 bits takes ten times as long.
+    fn small_fraction(self, n: u64, d: u64) -> Option<(u64, u64)> {
+        Some((
+            self.mantissa.checked_mul(n)?,
+            if self.scale == 0 { d } else { 10u64.pow(self.scale.into()).checked_mul(d)? },
+        ))
     }
 
     fn fraction(self, n: u64, d: u64) -> (u128, u128) {

@@ -8,7 +8,7 @@ pub const MISSING: i64 = i64::MIN;
 
 /// Rows that one thread plans at a time, and rows held before they are written out column by column.
 const CHUNK: usize = 1 << 13;
-const BLOCK: usize = 64;
+const BLOCK: usize = 32;
 
 /// The values of an input column.
 #[derive(Debug)]
@@ -31,14 +31,23 @@ pub struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// Sets the input's fields to those of a row.
-    pub fn apply(&self, row: usize, input: &mut Input) {
+    /// Sets the fields of each input to those of its row, column by column: the processor then sees one field at a time.
+    fn apply(&self, rows: &[u32], inputs: &mut [Input]) {
         for (field, data) in &self.columns {
+            let pairs = inputs.iter_mut().zip(rows.iter().map(|&row| row as usize));
             match data {
-                Data::Ints(values) if values[row] == MISSING => input.set(*field, &Value::Missing),
-                Data::Ints(values) => input.set(*field, &Value::Int(values[row])),
-                Data::Reals(values) => input.set(*field, &Value::Real(values[row])),
-                Data::Codes(codes, values) => input.set(*field, &values[codes[row] as usize]),
+                Data::Ints(values) => {
+                    for (input, row) in pairs {
+                        let n = values[row];
+                        input.set(*field, &if n == MISSING { Value::Missing } else { Value::Int(n) });
+                    }
+                }
+                Data::Reals(values) => {
+                    pairs.for_each(|(input, row)| input.set(*field, &Value::Real(values[row])))
+                }
+                Data::Codes(codes, values) => {
+                    pairs.for_each(|(input, row)| input.set(*field, &values[codes[row] as usize]));
+                }
             }
         }
     }
@@ -222,49 +231,48 @@ impl Fleet<'_> {
     }
 
     fn plan_chunk(&self, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
-        let mut block = Vec::with_capacity(BLOCK);
-        let mut cursor = Cursor { fleet: self, input: self.shared.clone(), job: None, job_fault: None };
+        let mut inputs = vec![self.shared.clone(); rows.min(BLOCK)];
+        let mut plans = vec![Row::unknown(); rows.min(BLOCK)];
         for at in (0..rows).step_by(BLOCK) {
-            block.clear();
-            block.extend((at..rows.min(at + BLOCK)).map(|i| plan(cursor.row(start + i))));
-            for (column, out) in &mut *out {
-                column.write(&block, out, at);
+            let count = BLOCK.min(rows - at);
+            self.fill(start + at, &mut inputs[..count]);
+            for (input, row) in inputs[..count].iter().zip(&mut plans) {
+                plan(input, row);
             }
+            for (column, out) in &mut *out {
+                column.write(&plans[..count], out, at);
+            }
+        }
+    }
+
+    /// Sets the inputs to those of the rows from `start`.
+    fn fill(&self, start: usize, inputs: &mut [Input]) {
+        let (mut jobs, mut clusters) = ([0; BLOCK], [0; BLOCK]);
+        for (i, (job, cluster)) in jobs.iter_mut().zip(&mut clusters).take(inputs.len()).enumerate() {
+            (*job, *cluster) = self.pair(start + i);
+        }
+        for input in &mut *inputs {
+            input.fault = self.shared.fault;
+        }
+        self.jobs.apply(&jobs, inputs);
+        self.clusters.apply(&clusters, inputs);
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "tables of 2^32 rows are refused by the binding")]
+    fn pair(&self, row: usize) -> (u32, u32) {
+        match self.pairs {
+            Pairs::Crossed => ((row / self.clusters.rows) as u32, (row % self.clusters.rows) as u32),
+            Pairs::Named { jobs, clusters } => (jobs[row], clusters[row]),
         }
     }
 
     /// The input of one row, for a close look at what is wrong with it.
     #[must_use]
     pub fn input(&self, row: usize) -> Input {
-        let mut cursor = Cursor { fleet: self, input: self.shared.clone(), job: None, job_fault: None };
-        cursor.row(row).clone()
-    }
-}
-
-/// The input of the row at hand. Crossed rows of one job share its fields.
-struct Cursor<'a> {
-    fleet: &'a Fleet<'a>,
-    input: Input,
-    job: Option<usize>,
-    job_fault: Option<Field>,
-}
-
-impl Cursor<'_> {
-    fn row(&mut self, row: usize) -> &Input {
-        let Fleet { shared, jobs, clusters, pairs } = self.fleet;
-        let (job, cluster) = match pairs {
-            Pairs::Crossed => (row / clusters.rows, row % clusters.rows),
-            Pairs::Named { jobs, clusters } => (jobs[row] as usize, clusters[row] as usize),
-        };
-        if self.job == Some(job) {
-            self.input.fault = self.job_fault;
-        } else {
-            self.input.fault = shared.fault;
-            jobs.apply(job, &mut self.input);
-            (self.job, self.job_fault) = (Some(job), self.input.fault);
-        }
-        clusters.apply(cluster, &mut self.input);
-        &self.input
+        let mut input = [self.shared.clone()];
+        self.fill(row, &mut input);
+        let [input] = input;
+        input
     }
 }
 

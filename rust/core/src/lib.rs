@@ -11,3 +11,4 @@ pub mod plan;
 pub mod ramp;
 pub mod reason;
 pub mod scaling;
+pub mod schedule;

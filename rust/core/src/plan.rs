@@ -102,29 +102,34 @@ fn as_column(n: u64) -> i64 {
     n as i64
 }
 
-/// Plans one row. Never panics: what cannot be planned says why.
-#[must_use]
-pub fn plan(input: &Input) -> Row {
-    let mut row = Row::unknown(input);
-    if let Some(field) = input.invalid() {
-        row.reasons.insert(field.reason());
-        return row;
-    }
-    if let Err(reason) = fill(input, &mut row) {
+/// Plans one row into `row`. Never panics: what cannot be planned says why.
+pub fn plan(input: &Input, row: &mut Row) {
+    row.reasons = Reasons::default();
+    row.rule = input.settings.rule;
+    row.nearest_world_size = Nearest::NONE;
+    row.nearest_batch = Nearest::NONE;
+    row.cap = Cap::of(input);
+    let found = match input.invalid() {
+        Some(field) => {
+            (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
+            Err(field.reason())
+        }
+        None => fill(input, row),
+    };
+    if let Err(reason) = found {
         row.reasons.insert(reason);
-    }
-    if row.reasons.status() == Status::Infeasible {
         row.forget();
     }
-    row
 }
 
 impl Row {
-    fn unknown(input: &Input) -> Row {
+    /// A row that holds nothing yet.
+    #[must_use]
+    pub fn unknown() -> Row {
         const NAN: f64 = f64::NAN;
         Row {
             reasons: Reasons::default(),
-            rule: input.settings.rule,
+            rule: Rule::None,
             world_size: UNKNOWN,
             data_parallel: UNKNOWN,
             micro_batch: UNKNOWN,
@@ -163,7 +168,7 @@ impl Row {
             nearest_world_size,
             nearest_batch,
             cap,
-            ..Row::unknown(&Input::default())
+            ..Row::unknown()
         };
     }
 }
@@ -173,7 +178,7 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     let world_size = cluster.nodes * cluster.gpus_per_node;
     let model_parallel = cluster.model_parallel.unwrap_or(job.model_parallel);
     row.world_size = as_column(world_size);
-    row.cap = Cap::of(input);
+    row.data_parallel = UNKNOWN;
     let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
     if !world_size.is_multiple_of(model_parallel) {
         let (below, above) = neighbouring_replicas(job.effective_batch / divisor, world_size, model_parallel);
@@ -316,21 +321,20 @@ fn choose(
     // With a ramp, the micro-batch must divide every batch on the way.
     let common =
         stages(&input.job, effective_batch)?.iter().fold(effective_batch, |common, s| gcd(common, s.batch));
-    if !common.is_multiple_of(unit) {
+    if common != effective_batch && !common.is_multiple_of(unit) {
         return Err(Reason::RampNotDivisible);
     }
-    let samples = common / replicas;
-    let preferred = batch::split(samples, cap, settings.micro_batch_multiple);
+    let preferred = batch::split(common / replicas, cap, settings.micro_batch_multiple);
     let split = match preferred {
         Some(split) => split,
         None if settings.require_multiple => return Err(Reason::MultipleUnmet),
         None => {
             row.reasons.insert(Reason::MultipleMissed);
-            batch::split(samples, cap, 1).ok_or(Reason::MultipleUnmet)?
+            batch::split(common / replicas, cap, 1).ok_or(Reason::MultipleUnmet)?
         }
     };
-    let accumulation = effective_batch / replicas / split.micro_batch;
-    Ok(layout(effective_batch, Split { accumulation, ..split }, false))
+    let longer = effective_batch / common;
+    Ok(layout(effective_batch, Split { accumulation: split.accumulation * longer, ..split }, false))
 }
 
 /// The stages of the recipe's ramp when it ends at `full`; empty without one.
@@ -462,6 +466,11 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
         reasons.insert_if(epoch.padded * 100 > dataset, Reason::Padded);
         reasons.insert_if(epoch.dropped * 100 > dataset, Reason::Dropped);
         reasons.insert_if(epoch.uneven_tail, Reason::UnevenTail);
+    } else {
+        row.steps_per_epoch = UNKNOWN;
+        row.samples_per_epoch = UNKNOWN;
+        row.padded_samples = UNKNOWN;
+        row.dropped_samples = UNKNOWN;
     }
     let adascale = row.rule == Rule::Adascale;
     let now = |length: Length, total: Option<u64>| clock.steps(length, total, floor);
@@ -527,8 +536,9 @@ fn caution(input: &Input, row: &mut Row, layout: Layout) {
     }
     when(rule == Rule::Sde && moments.beta1 < 0.5, Reason::Beta1Low);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
-    when(*warmup_steps > *total_steps, Reason::WarmupPastEnd);
-    when(*warmup_steps * 5 > *total_steps, Reason::WarmupLong);
+    let ends = *total_steps != UNKNOWN;
+    when(ends && *warmup_steps > *total_steps, Reason::WarmupPastEnd);
+    when(ends && *warmup_steps * 5 > *total_steps, Reason::WarmupLong);
     let memory = 1.0 / (1.0 - moments.beta2);
     when(
         *warmup_steps > 0 && job.optimizer.adam_like() && (*warmup_steps as f64) < memory,

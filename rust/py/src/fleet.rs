@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors::input_error;
-use crate::pool::pool;
+use crate::pool;
 use crate::value::set_all;
 
 /// Fewer rows are planned on the calling thread: waking others costs more.
@@ -40,21 +40,21 @@ fn columns<'a>(py: Python<'_>, given: &'a GivenTable<'_>, table: Table) -> PyRes
     let mut columns = Vec::with_capacity(given.len());
     for (name, data) in given {
         let field = Field::named(name, &[table, Table::Settings])
-            .ok_or_else(|| input_error(py, "there is no such column", Some(name)))?;
+            .ok_or_else(|| input_error(py, name, "there is no such column"))?;
         let (data, length) = match data {
             Given::Ints(array) => (Data::Ints(array.as_slice()?), array.len()?),
             Given::Reals(array) => (Data::Reals(array.as_slice()?), array.len()?),
             Given::Codes(codes, texts) => {
                 let codes = codes.as_slice()?;
                 if codes.iter().any(|&code| code as usize >= texts.len()) {
-                    return Err(input_error(py, "a code without a text", Some(name)));
+                    return Err(input_error(py, name, "a code without a text"));
                 }
                 let values = texts.iter().map(|text| read(field, text.as_deref())).collect();
                 (Data::Codes(codes, values), codes.len())
             }
         };
         if length != *rows {
-            return Err(input_error(py, &format!("{length} values for {rows} rows"), Some(name)));
+            return Err(input_error(py, name, &format!("{length} values for {rows} rows")));
         }
         columns.push((field, data));
     }
@@ -78,7 +78,7 @@ fn fleet<'a>(
             let within =
                 |rows: &[u32], table: &Columns<'_>| rows.iter().all(|&row| (row as usize) < table.rows);
             if left.len() != right.len() || !within(left, &jobs) || !within(right, &clusters) {
-                return Err(input_error(py, "a pair names a row that is not there", Some("pairs")));
+                return Err(input_error(py, "pairs", "a pair names a row that is not there"));
             }
             Pairs::Named { jobs: left, clusters: right }
         }
@@ -109,7 +109,6 @@ pub fn plan_fleet<'py>(
     shared: &Bound<'py, PyDict>,
     pairs: GivenPairs<'py>,
     results: Vec<String>,
-    threads: usize,
 ) -> PyResult<Bound<'py, PyList>> {
     let fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
     let rows = fleet.rows();
@@ -117,7 +116,7 @@ pub fn plan_fleet<'py>(
     let mut arrays = Vec::with_capacity(results.len());
     for name in &results {
         let column = Column::ALL.iter().copied().find(|column| column.name() == name);
-        let column = column.ok_or_else(|| input_error(py, "there is no such result column", Some(name)))?;
+        let column = column.ok_or_else(|| input_error(py, name, "there is no such result column"))?;
         macro_rules! typed {
             ($($kind:ident)*) => {
                 match column.kind() {
@@ -136,7 +135,7 @@ pub fn plan_fleet<'py>(
         }
         out.push((*column, slices!(U8 U64 I32 I64 F64)));
     }
-    py.detach(|| if rows < SERIAL { fleet.plan(out) } else { pool(threads).install(|| fleet.plan(out)) });
+    py.detach(|| if rows < SERIAL { fleet.plan(out) } else { pool::install(|| fleet.plan(out)) });
     drop(arrays);
     Ok(list)
 }

@@ -5,6 +5,7 @@ mod errors;
 mod fleet;
 mod plan;
 mod pool;
+mod schedule;
 mod tables;
 mod value;
 
@@ -17,6 +18,8 @@ mod _core {
     use crate::fleet::{fleet_fault, plan_fleet};
     #[pymodule_export]
     use crate::plan::Job;
+    #[pymodule_export]
+    use crate::schedule::Schedule;
     #[pymodule_export]
     use crate::tables::{fields, reasons, results, rules};
 

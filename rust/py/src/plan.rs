@@ -51,7 +51,9 @@ impl Job {
         if let Some(field) = input.invalid() {
             return Err(illegal(py, field, None));
         }
-        to_python(py, &plan(&input))
+        let mut row = Row::unknown();
+        plan(&input, &mut row);
+        to_python(py, &row)
     }
 }
 

@@ -1,28 +1,43 @@
-//! Threads for bulk work. A forked child has none of its parent's: the pool belongs to one process id.
+//! The thread pool of bulk calls, one per process.
+//!
+//! A forked child has none of its parent's threads and would wait for them for ever, so that the pool belongs to a
+//! process id. Call it with the GIL detached; run small inputs without it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process;
+use std::sync::{Arc, Mutex};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-type Pool = (u32, usize, Arc<ThreadPool>);
-static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
-/// This process's pool of `threads` (0: one a core), kept until another number is asked for.
-pub fn pool(threads: usize) -> Arc<ThreadPool> {
-    let mut kept = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((pid, size, pool)) = &*kept
-        && (*pid, *size) == (std::process::id(), threads)
-    {
-        return Arc::clone(pool);
+/// Runs `work` where rayon's parallel iterators use this process's pool.
+///
+/// It has `RAYON_NUM_THREADS` threads, else one per core that the process may use.
+pub fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    match pool() {
+        Some(pool) => pool.install(work),
+        // No thread could be started: the caller's own will do.
+        None => work(),
     }
-    let pool =
-        Arc::new(ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started"));
-    let old = kept.replace((std::process::id(), threads, Arc::clone(&pool)));
-    if let Some((pid, _, parents)) = old
-        && pid != std::process::id()
-    {
-        // Its threads do not exist here: waiting for them to end would never end.
-        std::mem::forget(parents);
+}
+
+fn pool() -> Option<Arc<ThreadPool>> {
+    // A fork may have caught another thread holding the lock; waiting for it here would never end.
+    let Ok(mut slot) = POOL.try_lock() else {
+        return start();
+    };
+    let me = process::id();
+    if let Some((owner, pool)) = slot.as_ref() {
+        if *owner == me {
+            return Some(Arc::clone(pool));
+        }
     }
-    pool
+    let fresh = start()?;
+    // The parent's pool must not be dropped here: its threads, which dropping wakes, do not exist.
+    std::mem::forget(slot.replace((me, Arc::clone(&fresh))));
+    Some(fresh)
+}
+
+fn start() -> Option<Arc<ThreadPool>> {
+    ThreadPoolBuilder::new().thread_name(|index| format!("isobatch-{index}")).build().ok().map(Arc::new)
 }

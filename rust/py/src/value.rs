@@ -35,8 +35,8 @@ pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, tables: &[Table]) 
     let py = fields.py();
     for (name, value) in fields {
         let text: String = name.extract()?;
-        let field = Field::named(&text, tables)
-            .ok_or_else(|| input_error(py, "there is no such field", Some(&text)))?;
+        let field =
+            Field::named(&text, tables).ok_or_else(|| input_error(py, &text, "there is no such field"))?;
         input.set(field, &value_of(field, &value));
         if input.fault.is_some() {
             return Err(illegal(py, field, Some(&value)));
