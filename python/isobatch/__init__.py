@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch import schedules
+    from isobatch import schedules, validate
     from isobatch._core import __version__
     from isobatch._fleet import plan_fleet
     from isobatch._plan import Plan, Settings, plan
@@ -25,7 +25,7 @@ _HOMES = {
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
 }
-_MODULES = ("schedules",)
+_MODULES = ("schedules", "validate")
 
 __all__ = [
     "Cluster",
@@ -39,6 +39,7 @@ __all__ = [
     "plan_fleet",
     "reasons_of",
     "schedules",
+    "validate",
 ]
 
 

@@ -167,6 +167,10 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Pro
         )
     short = 1 - best.bus_bw_gb_s / options.bus_gb_s
     text += f", {options.bus_gb_s:g} expected"
-    verdict = Verdict.FAIL if short > options.fail else Verdict.CAUTION if short > options.caution else Verdict.PASS
+    verdict = (
+        Verdict.FAIL if short > options.fail else Verdict.CAUTION if short > options.caution else Verdict.PASS
+    )
     cause = "a slow link, or another route than the one expected" if short > options.caution else None
-    return Proof(name="bandwidth", verdict=verdict, text=text, cause=cause, gate=options.caution, values=values)
+    return Proof(
+        name="bandwidth", verdict=verdict, text=text, cause=cause, gate=options.caution, values=values
+    )

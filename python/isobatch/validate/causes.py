@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 ULPS = 8
 
 
-def gradient(ratio: float, *, micro_batch: int, accumulation: int, ranks: int, tolerance: float = 0.02) -> str | None:
+def gradient(
+    ratio: float, *, micro_batch: int, accumulation: int, ranks: int, tolerance: float = 0.02
+) -> str | None:
     """What makes a gradient `ratio` times too large, its direction being right. DDP averages over ranks, so the effective
     batch is not what a faulty gradient is multiplied by. Where the numbers coincide, all that fit are named.
 
@@ -26,7 +28,9 @@ def gradient(ratio: float, *, micro_batch: int, accumulation: int, ranks: int, t
         "divided by the world size twice: DDP averages already": 1 / w,
         "divided by the accumulation twice": 1 / a,
     }
-    fitting = [name for name, factor in faults.items() if factor != 1 and abs(ratio / factor - 1) <= tolerance]
+    fitting = [
+        name for name, factor in faults.items() if factor != 1 and abs(ratio / factor - 1) <= tolerance
+    ]
     # The fewest faults explain best.
     fewest = min((name.count(",") + name.count(" and no ") for name in fitting), default=0)
     fitting = [name for name in fitting if name.count(",") + name.count(" and no ") == fewest]
@@ -98,4 +102,8 @@ def epoch(
         return f"{why} where the plan pads" if planned >= dataset else f"{why} beyond the plan"
     if served > planned:
         return "samples are padded where the plan drops"
-    return "samples are repeated, and others are never served" if unique < min(served, dataset) else "other samples"
+    return (
+        "samples are repeated, and others are never served"
+        if unique < min(served, dataset)
+        else "other samples"
+    )

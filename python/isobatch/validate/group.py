@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from isobatch.errors import InputError
 from isobatch.validate import network
@@ -38,7 +39,9 @@ class Group:
         global _runs
         found = network.environment(os.environ)
         if found is None:
-            raise InputError("no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`")
+            raise InputError(
+                "no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`"
+            )
         self._made = not dist.is_initialized()
         # Only so many GPUs as this host has: more ranks share one, which NCCL does not do.
         gpus = torch.cuda.device_count() if options.device != "cpu" else 0
@@ -59,12 +62,14 @@ class Group:
             os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(options.phase_seconds) + 60))
             hosts_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
             if not hosts_store:
-                network.probe(found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, options.phase_seconds))
+                network.probe(
+                    found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, options.phase_seconds)
+                )
             self._store = self._connect(hosts_store)
             self.backend = "nccl" if gpus and not self._anyone_emulated() else "gloo"
             dist.init_process_group(
                 self.backend,
-                store=dist.PrefixStore("isobatch-group", self._store),
+                store=PrefixStore("isobatch-group", self._store),
                 rank=self.rank,
                 world_size=self.world_size,
                 timeout=self.limit,
@@ -73,7 +78,7 @@ class Group:
         else:
             self.backend = dist.get_backend()
         # Objects and barriers go over gloo in any case: it can name who is missing.
-        self.control = dist.new_group(backend="gloo", timeout=self.limit)
+        self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
         _runs += 1
         self.pulse = Pulse(self, f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}")
         hosts: list[str] = self.gather(socket.gethostname())
@@ -87,13 +92,15 @@ class Group:
                 node=self.node,
                 local_rank=self.local_rank,
                 device=torch.cuda.get_device_name(self.device) if gpus else "cpu",
-                device_memory_bytes=torch.cuda.get_device_properties(self.device).total_memory if gpus else None,
+                device_memory_bytes=torch.cuda.get_device_properties(self.device).total_memory
+                if gpus
+                else None,
             )
         )
         self.pulse.hosts = hosts
 
-    def _connect(self, hosts_store: bool) -> dist.TCPStore:
-        return dist.TCPStore(
+    def _connect(self, hosts_store: bool) -> TCPStore:
+        return TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             is_master=hosts_store,
@@ -108,9 +115,9 @@ class Group:
         if self._store.add(key + "-told", 1) == self.world_size:
             self._store.set(key + "-all", "")
         self._store.wait([key + "-all"], self.limit)
-        return self._store.add(key, 0) > 0
+        return bool(self._store.add(key, 0))
 
-    def second_store(self) -> dist.Store:
+    def second_store(self) -> Store:
         """Another connection to the store, for another thread."""
         return self._connect(hosts_store=False)
 
@@ -146,7 +153,7 @@ class Group:
         self.sync()
         dist.barrier(group=self.control)
         if self.device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             work()
             end.record()
@@ -265,10 +272,12 @@ class Pulse:
         return "; ".join(dict.fromkeys(own + gone or said))
 
     def _end(self, text: str) -> None:
-        self.on_loss(f"in phase {self._phase!r}: {text}")
-        self._store.set(f"{self._key}/end", "")
-        time.sleep(2 * BEAT_SECONDS)
-        os._exit(1)
+        try:
+            self.on_loss(f"in phase {self._phase!r}: {text}")
+            self._store.set(f"{self._key}/end", "")
+            time.sleep(2 * BEAT_SECONDS)
+        finally:
+            os._exit(1)
 
     def _limit(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
@@ -282,4 +291,6 @@ class Pulse:
 
 
 def _is_witness(text: str) -> bool:
-    return any(sign in text for sign in ("Connection closed", "Connection reset", "Timed out", "monitoredBarrier"))
+    return any(
+        sign in text for sign in ("Connection closed", "Connection reset", "Timed out", "monitoredBarrier")
+    )

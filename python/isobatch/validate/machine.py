@@ -45,14 +45,15 @@ def versions() -> dict[str, str]:
     found = {
         "isobatch": __version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "system": platform.platform(),
     }
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     if torch.cuda.is_available() and dist.is_nccl_available():
         # The NCCL that torch was built against; a preloaded one would not show.
-        found["nccl_built"] = ".".join(map(str, torch.cuda.nccl.version()))
+        built = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        found["nccl_built"] = ".".join(map(str, built))
     return found
 
 
@@ -61,7 +62,9 @@ def topology(group: Group) -> str | None:
     if group.device.type != "cuda":
         return None
     try:
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
@@ -85,7 +88,9 @@ def speed(group: Group, seconds: float) -> Rank:
     passes by takes one of them, a slow device takes all."""
     size = 4096 if group.device.type == "cuda" else 384
     a = torch.randn(size, size, device=group.device)
-    source = torch.empty((256 if group.device.type == "cuda" else 16) << 20, dtype=torch.uint8, device=group.device)
+    source = torch.empty(
+        (256 if group.device.type == "cuda" else 16) << 20, dtype=torch.uint8, device=group.device
+    )
     target = torch.empty_like(source)
     matmul, copy = [], []
     for _ in range(WINDOWS):
@@ -187,7 +192,10 @@ def slow_links(group: Group, found: list[Link]) -> Proof:
     slow one."""
     if not found:
         return Proof(name="links", verdict=Verdict.UNCHECKED, text="one node: no link between nodes")
-    best = [max((k.bw_gb_s for k in found if node in (k.node, k.peer)), default=0.0) for node in range(group.nodes)]
+    best = [
+        max((k.bw_gb_s for k in found if node in (k.node, k.peer)), default=0.0)
+        for node in range(group.nodes)
+    ]
     host = {rank.node: rank.host for rank in group.roster}
     values = {"bw_gb_s": best}
     slowest = min(best)
@@ -232,4 +240,8 @@ def measure(group: Group, seconds: float, link_rounds: int) -> tuple[Machine, li
         cause=None if len(differing) == 1 else "another environment on one of the nodes",
     )
     seconds_each = [1 / (rank.matmul_gflops or float("inf")) for rank in ranks]
-    return machine, [same, stragglers(group, seconds_each, "ranks", "matrix product"), slow_links(group, found)]
+    return machine, [
+        same,
+        stragglers(group, seconds_each, "ranks", "matrix product"),
+        slow_links(group, found),
+    ]

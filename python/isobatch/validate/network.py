@@ -27,8 +27,8 @@ def slurm_hosts(nodelist: str) -> list[str]:
             hosts.append(prefix + suffix)
         for item in filter(None, ranges.split(",")):
             first, _, last = item.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                hosts.append(f"{prefix}{number:0{len(first)}d}{suffix}")
+            numbers = range(int(first), int(last or first) + 1)
+            hosts += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
     return hosts
 
 
@@ -81,7 +81,9 @@ def probe(host: str, port: int, seconds: float) -> None:
             with socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())):
                 return
         except socket.gaierror as error:
-            raise InputError(f"the name {host!r} does not resolve: {error.strerror}", field="rendezvous") from None
+            raise InputError(
+                f"the name {host!r} does not resolve: {error.strerror}", field="rendezvous"
+            ) from None
         except OSError as error:
             if time.monotonic() > end:
                 raise InputError(

@@ -53,12 +53,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         }
         for name, values in legal.items():
             if getattr(self, name) not in values:
-                raise InputError(f"{getattr(self, name)!r} is not legal; legal: {', '.join(values)}", field=name)
-        for name in ("parameters", "caution", "fail", "phase_seconds", "bus_gb_s", "step_seconds", "memory_gib"):
+                raise InputError(
+                    f"{getattr(self, name)!r} is not legal; legal: {', '.join(values)}", field=name
+                )
+        for name in (
+            "parameters",
+            "caution",
+            "fail",
+            "phase_seconds",
+            "bus_gb_s",
+            "step_seconds",
+            "memory_gib",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"{value!r} is not legal; legal: a number above 0", field=name)
         if self.noise_steps < 0 or self.noise_steps == 1:
-            raise InputError(f"{self.noise_steps!r} is not legal; legal: 0, or 2 and more", field="noise_steps")
+            raise InputError(
+                f"{self.noise_steps!r} is not legal; legal: 0, or 2 and more", field="noise_steps"
+            )
         if self.caution > self.fail:
             raise InputError(f"{self.caution!r} is above fail, {self.fail!r}", field="caution")

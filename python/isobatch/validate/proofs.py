@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from isobatch.validate import causes
 from isobatch.validate.report import Proof, Verdict
@@ -159,12 +160,14 @@ def prove_gradient(
                 name=f"equal_{name}{suffix}",
                 verdict=Verdict.FAIL if off else Verdict.PASS,
                 text=f"{name} differ on {named}" if off else f"the same bits on {group.world_size} ranks",
-                cause=f"{named} has other {name}: not averaged, or changed behind DDP's back" if off else None,
+                cause=f"{named} has other {name}: not averaged, or changed behind DDP's back"
+                if off
+                else None,
                 gate=0,
             )
         )
-    proofs = group.from_first(proofs)
-    return proofs
+    told: list[Proof] = group.from_first(proofs)
+    return told
 
 
 def _gradient(training: Training, d: Difference, gate: float, name: str, number_format: str) -> Proof:
@@ -181,8 +184,9 @@ def _gradient(training: Training, d: Difference, gate: float, name: str, number_
             ranks=training.group.world_size,
         )
     cause = cause or (
-        f"{d.ratio:.4g} × too large" if d.residual <= max(10 * gate, 1e-3) else "another direction: not the same samples, "
-        "or a loss that is no mean over them"
+        f"{d.ratio:.4g} × too large"
+        if d.residual <= max(10 * gate, 1e-3)
+        else "another direction: not the same samples, or a loss that is no mean over them"
     )
     return Proof(name=name, verdict=Verdict.FAIL, text=text, cause=cause, gate=gate, values=values)
 
@@ -230,7 +234,7 @@ def prove_learning_rate(training: Training) -> Proof:
     optimizer = training.workload.optimizer([nn.Parameter(torch.zeros(2, 2))])
     started = float(optimizer.param_groups[0]["lr"])
     own = training.workload.scheduler
-    scheduler = own(optimizer) if own is not None else PlanLR(optimizer, plan)
+    scheduler = own(optimizer) if own else LambdaLR(optimizer, lambda step: plan.lr_at(step) / started)
     steps = min(limit, plan.total_steps)
     observed = []
     for _ in range(steps):

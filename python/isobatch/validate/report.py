@@ -246,7 +246,9 @@ class Report(_Part, frozen=True, kw_only=True):
             text = Path(path).read_bytes()
             schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
             if schema != SCHEMA:
-                raise InputError(f"{schema!r} is not legal; legal: {SCHEMA!r}", file=str(path), field="schema")
+                raise InputError(
+                    f"{schema!r} is not legal; legal: {SCHEMA!r}", file=str(path), field="schema"
+                )
             return msgspec.json.decode(text, type=cls)
         except OSError as error:
             raise InputError(str(error.strerror), file=str(path)) from None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 import torch.utils.data as data
 
 from isobatch._plan import Plan
@@ -64,11 +65,8 @@ def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
     size -= skipped * batch
     if irregular:
         text = "micro-batches differ in size, which no plain loader serves: `isobatch.integrations` has a sampler"
-        return [_ids_of_sizes(plan, group), Proof(name="epoch", verdict=Verdict.UNCHECKED, text=text)]
+        return [_ids_of_sizes(plan), Proof(name="epoch", verdict=Verdict.UNCHECKED, text=text)]
 
-    import torch
-
-    torch.manual_seed(0)
     served = np.zeros(size, dtype=np.int64)
     first: list[list[int]] = []
     steps: list[int] = []
@@ -109,7 +107,7 @@ def _effective_batch(plan: Plan, firsts: list[list[int]]) -> Proof:
     )
 
 
-def _ids_of_sizes(plan: Plan, group: Group) -> Proof:
+def _ids_of_sizes(plan: Plan) -> Proof:
     sizes = [int(plan.micro_batches(replica).sum()) for replica in range(plan.data_parallel or 1)]
     weights = sum(
         float(plan.loss_weights(replica).sum()) / (plan.data_parallel or 1) for replica in range(len(sizes))
@@ -128,9 +126,7 @@ def _no_epoch() -> Proof:
     return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the recipe has no dataset_size")
 
 
-def _epoch(
-    plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], steps: set[int], skipped: int
-) -> Proof:
+def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], steps: set[int], skipped: int) -> Proof:
     if plan.steps_per_epoch is None:
         return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the convention has no epochs")
     batch = plan.effective_batch or 1
@@ -141,7 +137,11 @@ def _epoch(
         "left_out_samples": int((served == 0).sum()),
     }
     planned = {"steps_per_epoch": plan.steps_per_epoch, "samples_per_epoch": plan.samples_per_epoch}
-    wrong = [f"{name} {measured[name]}, {value} planned" for name, value in planned.items() if measured[name] != value]
+    wrong = [
+        f"{name} {measured[name]}, {value} planned"
+        for name, value in planned.items()
+        if measured[name] != value
+    ]
     if len(steps) > 1:
         wrong.append(f"replicas take {sorted(steps)} steps")
     how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"

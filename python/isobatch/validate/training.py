@@ -71,22 +71,25 @@ class Training:
         self.batch = sum(map(sum, self.sizes))
         self.model = workload.model.to(group.device)
         if options.channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.wrap(self.model)
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.rewrap(workload.hook or HOOKS.get(options.hook))
 
-    def wrap(self, model: nn.Module) -> None:
-        """Wraps a model as the training would; its weights become rank 0's."""
-        self.model = model
+    def rewrap(self, hook: Any) -> None:
+        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's."""
         # An explicit 25 MiB is not the default: it loses the small first bucket.
         cap: dict[str, Any] = (
-            {} if self.plan.recipe.bucket_cap_mb is None else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
+            {}
+            if self.plan.recipe.bucket_cap_mb is None
+            else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
         )
         devices = [self.group.device] if self.group.device.type == "cuda" else None
-        self.ddp = DistributedDataParallel(model, device_ids=devices, **cap)
-        hook = self.workload.hook or HOOKS.get(self.options.hook)
+        self.ddp = DistributedDataParallel(self.model, device_ids=devices, **cap)
         if hook is not None:
-            self.ddp.register_comm_hook(None, hook)
-        self.forward: nn.Module = cast(nn.Module, torch.compile(self.ddp)) if self.options.compile else self.ddp
+            # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
+            self.ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+        self.forward: nn.Module = (
+            cast(nn.Module, torch.compile(self.ddp)) if self.options.compile else self.ddp
+        )
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The workload's optimizer over a model's parameters."""
@@ -106,9 +109,13 @@ class Training:
             batch = _mapped(
                 batch, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
             )
-        return batch if dtype is None else _mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+        return (
+            batch if dtype is None else _mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+        )
 
-    def micro_batches(self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None) -> list[Any]:
+    def micro_batches(
+        self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
+    ) -> list[Any]:
         """The micro-batches of one step of a rank."""
         rank = self.group.rank if rank is None else rank
         return [self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank])]

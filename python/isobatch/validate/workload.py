@@ -66,7 +66,8 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
     module_name, colon, function = name.partition(":")
     if not colon:
         raise InputError(
-            f"{name!r} is not legal; legal: {', '.join(BUILT_IN)}, or package.module:factory", field="workload"
+            f"{name!r} is not legal; legal: {', '.join(BUILT_IN)}, or package.module:factory",
+            field="workload",
         )
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
@@ -86,7 +87,8 @@ def made(factory: Callable[[], Any]) -> Workload:
     workload = factory()
     if not isinstance(workload, Workload):
         raise InputError(
-            f"the factory returned {type(workload).__name__}; legal: isobatch.validate.Workload", field="workload"
+            f"the factory returned {type(workload).__name__}; legal: isobatch.validate.Workload",
+            field="workload",
         )
     if workload.reduction not in ("mean", "sum"):
         raise InputError(f"{workload.reduction!r} is not legal; legal: mean, sum", field="reduction")
@@ -170,7 +172,9 @@ class _Transformer(nn.Module):
         )
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, vocabulary)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(seq_len), persistent=False)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(seq_len), persistent=False
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.head(self.layers(self.embed(tokens) + self.place, mask=self.mask))
@@ -186,9 +190,7 @@ def transformer(plan: Plan, parameters: int) -> Workload:
         tokens = torch.randint(vocabulary, (n, seq_len + 1), generator=generator).to(device)
         return tokens[:, :-1], tokens[:, 1:]
 
-    return Workload(
-        _Transformer(width, layers, seq_len, vocabulary), _optimizer(plan), batch, _cross_entropy
-    )
+    return Workload(_Transformer(width, layers, seq_len, vocabulary), _optimizer(plan), batch, _cross_entropy)
 
 
 BUILT_IN: dict[str, Callable[[Plan, int], Workload]] = {
