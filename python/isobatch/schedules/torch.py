@@ -172,10 +172,14 @@ def OneCycleLR(
     if three_phase:
         phases = [(up, first, max_lr), (float(2 * pct_start * total) - 2, max_lr, first), (total - 1, first, final)]
     segments: list[Segment] = []
-    begin = 0.0
+    begin, last = 0.0, total
     for index, (stop, a, b) in enumerate(phases):
         final_phase = index == len(phases) - 1
         if (stop >= 0 or final_phase) and begin < total:
+            if stop <= begin and begin >= total - 1:
+                # Only step T would get here, where torch divides by zero.
+                last = total - 1
+                break
             if stop <= begin:
                 raise InputError(f"the phase from step {begin:g} to {stop:g} has no length", field="pct_start")
             segments.append(
@@ -191,7 +195,7 @@ def OneCycleLR(
                 )
             )
         begin = stop
-    return lone(*segments, last=total if quirks else None)
+    return lone(*segments, last=last if quirks else None)
 
 
 def CyclicLR(

@@ -11,7 +11,7 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::schedule::Schedule;
+    use crate::schedule::{Schedule, fill_schedules};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
