@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from isobatch.errors import InputError
     from isobatch.reason import Reason, reasons_of
     from isobatch.recipe import Cluster, Recipe
+    from isobatch.schedules._matrix import schedule_matrix
 
 # Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
 _HOMES = {
@@ -24,6 +25,7 @@ _HOMES = {
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "schedule_matrix": "schedules._matrix",
 }
 _MODULES = ("schedules",)
 
@@ -38,6 +40,7 @@ __all__ = [
     "plan",
     "plan_fleet",
     "reasons_of",
+    "schedule_matrix",
     "schedules",
 ]
 
