@@ -22,7 +22,7 @@ from isobatch.schedules import Schedule, Units, resolve
 SCHEMA = "isobatch.plan/1"
 
 
-class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was asked for: the keywords of `plan`, which are also columns of a fleet."""
 
     policy: str | int = "keep"
