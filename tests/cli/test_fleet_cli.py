@@ -156,7 +156,7 @@ def test_an_empty_table_gives_an_empty_result(files):
 def test_a_broken_write_leaves_nothing(files, monkeypatch):
     import isobatch.tables
 
-    monkeypatch.setattr(isobatch.tables, "json_lines", lambda table: 1 / 0)
+    monkeypatch.setattr(isobatch.tables, "json_lines", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fleet(files, "-o", str(files / "o.jsonl"))
     assert len(list(files.iterdir())) == 2
