@@ -1,0 +1,20 @@
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__version__: str
+MAX_GPUS: int
+
+_Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+
+def elastic_rows(
+    max_batch: NDArray[np.uint64],
+    model_parallel: NDArray[np.uint64],
+    gpus_per_node: NDArray[np.uint64],
+    micros: _Groups,
+    counts: _Groups,
+    weights: NDArray[np.float64] | None,
+    ranges: tuple[NDArray[np.uint64], NDArray[np.uint64]],
+    prefer_larger: bool,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
