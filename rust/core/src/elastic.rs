@@ -14,7 +14,7 @@ pub const MAX_PRIMITIVE: usize = 64;
 /// Totals closer than this, relatively, are equal: weights are reals, summed in any order.
 const TOLERANCE: f64 = 1e-12;
 /// Above this many marks the sieve is slower than the search.
-const SIEVE_MARKS: f64 = 12_000.0;
+const SIEVE_MARKS: f64 = 20_000.0;
 
 /// The GPU counts of one question.
 #[derive(Clone, Copy, Debug)]
@@ -263,17 +263,17 @@ impl Problem<'_> {
     fn search(&self, scratch: &mut Scratch) -> Best {
         let mut search = Search {
             problem: self,
-            all: u64::MAX >> (64 - self.micros.len()),
-            largest_micro_prime: self.micros.iter().map(|&m| largest_prime(m)).max().unwrap_or(1),
+            micros: MicroPrimes::new(self.micros),
             best: Best { total: 0.0, batch: self.cap },
             tops: std::mem::take(&mut scratch.tops),
         };
         // A good batch to start from prunes most of the tree: highly composite multiples of each micro-batch.
+        let composite = &records()[0];
         for &m in self.micros {
-            let fits = HIGHLY_COMPOSITE.partition_point(|h| h * m <= self.cap);
-            for h in &HIGHLY_COMPOSITE[fits.saturating_sub(3)..fits] {
-                let total = self.working(h * m).into_iter().map(|j| self.weight(j)).sum();
-                search.offer(h * m, total);
+            let fits = composite.partition_point(|(n, _)| n * m <= self.cap);
+            for (n, _) in &composite[fits.saturating_sub(2)..fits] {
+                let total = self.working(n * m).into_iter().map(|j| self.weight(j)).sum();
+                search.offer(n * m, total);
             }
         }
         let mut levels = std::mem::take(&mut scratch.levels);
@@ -281,7 +281,7 @@ impl Problem<'_> {
             levels.push(Level::default());
         }
         levels[0].parts.clear();
-        levels[0].parts.push((1, search.all));
+        levels[0].parts.push((1, search.micros.all));
         levels[0].reach.clear();
         search.descend(&mut levels, 0, 1, 0);
         scratch.levels = levels;
@@ -325,11 +325,62 @@ impl Problem<'_> {
     }
 }
 
+/// The primes of the micro-batches, and which of these are done with which; masks have a bit per micro-batch.
+struct MicroPrimes {
+    all: u64,
+    /// Ascending.
+    primes: Vec<u64>,
+    /// `with[i][e]`: the micro-batches that hold the i-th prime at most e times.
+    with: Vec<Vec<u64>>,
+    /// `rest[i]`: what is left of each micro-batch without its first i primes.
+    rest: Vec<Vec<u64>>,
+}
+
+impl MicroPrimes {
+    fn new(micros: &[u64]) -> Self {
+        let mut found = Self {
+            all: u64::MAX >> (64 - micros.len()),
+            primes: vec![],
+            with: vec![],
+            rest: vec![micros.to_vec()],
+        };
+        for &p in primes() {
+            let rest = &found.rest[found.primes.len()];
+            if rest.iter().all(|&m| m == 1) {
+                break;
+            }
+            let exponents: Vec<u32> = rest.iter().map(|&m| valuation(m, p)).collect();
+            let most = exponents.iter().copied().max().unwrap_or(0);
+            if most > 0 {
+                let stripped = rest.iter().zip(&exponents).map(|(m, &e)| m / p.pow(e)).collect();
+                let held = |e| mask(exponents.iter().map(|&held| held <= e));
+                found.with.push((0..=most).map(held).collect());
+                found.rest.push(stripped);
+                found.primes.push(p);
+            }
+        }
+        found
+    }
+
+    /// How many of the primes lie below p, and the masks by exponent if p is one of them.
+    fn at(&self, p: u64) -> (usize, Option<&[u64]>) {
+        let below = self.primes.partition_point(|&q| q < p);
+        (below, (self.primes.get(below) == Some(&p)).then(|| self.with[below].as_slice()))
+    }
+
+    /// Those whose part beyond the first `below` primes is at most `room`; with a room of 1, those that are done.
+    fn fitting(&self, below: usize, room: u64) -> u64 {
+        if below == self.primes.len() { self.all } else { mask(self.rest[below].iter().map(|&m| m <= room)) }
+    }
+}
+
+fn mask(bits: impl Iterator<Item = bool>) -> u64 {
+    bits.enumerate().fold(0, |mask, (i, bit)| mask | u64::from(bit) << i)
+}
+
 struct Search<'a> {
     problem: &'a Problem<'a>,
-    /// A bit for each micro-batch.
-    all: u64,
-    largest_micro_prime: u64,
+    micros: MicroPrimes,
     best: Best,
     tops: Vec<f64>,
 }
@@ -338,123 +389,141 @@ impl Search<'_> {
     /// Takes a batch whose total is known, grown to the largest multiple where larger is better.
     fn offer(&mut self, batch: u64, total: f64) {
         let cap = self.problem.cap;
+        if total < self.best.total * (1.0 - TOLERANCE) || total == 0.0 {
+            return;
+        }
         let batch = if self.problem.prefer_larger { cap / batch * batch } else { batch };
         let found = Best { total, batch };
-        if total > 0.0 && self.problem.better(found, self.best) {
+        if self.problem.better(found, self.best) {
             self.best = found;
         }
     }
 
     /// Visits batch c, whose primes before the k-th are settled, and its multiples by later primes.
     fn descend(&mut self, levels: &mut Vec<Level>, depth: usize, c: u64, mut k: usize) {
-        let problem = self.problem;
-        let room = problem.cap / c;
-        let own = self.own(&levels[depth], k);
+        let room = self.problem.cap / c;
+        let (below, _) = self.micros.at(primes()[k]);
+        let own = self.gain(&levels[depth], 1, self.micros.fitting(below, 1));
         self.offer(c, own);
+        let mut settled = self.gain(&levels[depth], 1, self.micros.all);
         if depth + 1 == levels.len() {
             levels.push(Level::default());
         }
-        loop {
-            let Some(&p) = primes().get(k) else { return };
-            if p > room {
-                return;
-            }
-            let bound = self.bound(&mut levels[depth], p, room, own.max(self.best.total));
+        while let Some(&p) = primes().get(k).filter(|&&p| p <= room) {
+            let bound = settled + self.bound(&mut levels[depth], k, room, own.max(self.best.total) - settled);
             // Multiples of c that gain nothing over c lose the tie to it, whichever way ties go.
             if bound <= own || bound < self.best.total * (1.0 - TOLERANCE) {
                 return;
             }
-            let (mut factor, mut exponent) = (1, 0);
-            while factor <= room / p {
-                factor *= p;
-                exponent += 1;
-                if self.grow(levels, depth, p, exponent) {
-                    self.descend(levels, depth + 1, c * factor, k + 1);
-                } else if self.micros_with(p, exponent) == self.all {
-                    // Once every micro-batch has its power of p, one that adds nothing ends it.
+            k += 1;
+            let (below, with) = self.micros.at(p);
+            match with {
+                None => self.powers(levels, depth, c, k, self.micros.fitting(below, 1)),
+                Some(with) => {
+                    let with = with.to_vec();
+                    self.micro_powers(levels, depth, c, k, &with);
+                    let left = with[0] & self.micros.fitting(below + 1, room);
+                    let level = &mut levels[depth];
+                    level.parts.retain_mut(|(_, mask)| {
+                        *mask &= left;
+                        *mask != 0
+                    });
+                    level.reach.clear();
+                    settled = self.gain(&levels[depth], 1, self.micros.all);
+                }
+            }
+        }
+    }
+
+    /// Visits c·p^e for every e, where p, the prime before the k-th, is in no micro-batch.
+    fn powers(&mut self, levels: &mut Vec<Level>, depth: usize, c: u64, k: usize, done: u64) {
+        let (p, room) = (primes()[k - 1], self.problem.cap / c);
+        let after = primes().get(k).copied().unwrap_or(u64::MAX);
+        let mut total = self.gain(&levels[depth], 1, done);
+        let mut factor = 1;
+        // Past the largest count a power adds nothing over the one before it.
+        while factor <= room / p && factor * p <= self.problem.hi {
+            factor *= p;
+            if room / factor < after {
+                total += self.gain(&levels[depth], factor, done);
+                self.offer(c * factor, total);
+                continue;
+            }
+            let (here, next) = levels.split_at_mut(depth + 1);
+            let (here, next) = (&here[depth], &mut next[0]);
+            next.parts.clear();
+            next.reach.clear();
+            let mut power = 1;
+            while power <= factor {
+                let scaled = here.parts.iter().map(|&(part, mask)| (part * power, mask));
+                next.parts.extend(scaled.take_while(|(part, _)| *part <= self.problem.hi));
+                power *= p;
+            }
+            // Sorted runs one after another, which a stable sort merges.
+            next.parts.sort();
+            total += self.gain(&levels[depth], factor, done);
+            self.descend(levels, depth + 1, c * factor, k);
+        }
+    }
+
+    /// As `powers`, for a prime that micro-batches hold: a higher power lets more of them work.
+    fn micro_powers(&mut self, levels: &mut Vec<Level>, depth: usize, c: u64, k: usize, with: &[u64]) {
+        let (p, room, hi) = (primes()[k - 1], self.problem.cap / c, self.problem.hi);
+        let all = self.micros.all;
+        let at_most = |exponent: usize| with.get(exponent).copied().unwrap_or(all);
+        let (mut factor, mut exponent) = (1, 0);
+        while factor <= room / p {
+            factor *= p;
+            exponent += 1;
+            let (here, next) = levels.split_at_mut(depth + 1);
+            let (here, next) = (&here[depth], &mut next[0]);
+            next.parts.clear();
+            next.reach.clear();
+            let (mut power, mut changed) = (1, false);
+            for taken in 0..=exponent {
+                let allowed = at_most(exponent - taken);
+                // What this power gives that the one below did not: a larger part, or a micro-batch more.
+                let before = if taken == exponent { 0 } else { at_most(exponent - taken - 1) };
+                for &(part, mask) in here.parts.iter().take_while(|(part, _)| part * power <= hi) {
+                    if mask & allowed != 0 {
+                        next.parts.push((part * power, mask & allowed));
+                        changed |= mask & allowed & !before != 0;
+                    }
+                }
+                power *= p;
+                if power > hi {
                     break;
                 }
             }
-            k += 1;
-            if p <= self.largest_micro_prime {
-                let without = self.micros_with(p, 0) & self.micros_that_fit(k, room);
-                let level = &mut levels[depth];
-                level.parts.retain_mut(|(_, mask)| {
-                    *mask &= without;
-                    *mask != 0
-                });
-                if level.parts.is_empty() {
-                    return;
-                }
-                level.reach.clear();
+            if changed {
+                next.parts.sort();
+                self.descend(levels, depth + 1, c * factor, k);
+            } else if exponent >= with.len() {
+                // Every micro-batch has its power of p: one that adds nothing ends it.
+                return;
             }
         }
     }
 
-    /// The micro-batches for which a condition holds, as a mask.
-    fn micros_where(&self, condition: impl Fn(u64) -> bool) -> u64 {
-        let bits = self.problem.micros.iter().enumerate().map(|(i, &m)| u64::from(condition(m)) << i);
-        bits.fold(0, |mask, bit| mask | bit)
-    }
-
-    /// The micro-batches with at most this exponent of p.
-    fn micros_with(&self, p: u64, exponent: u32) -> u64 {
-        if p > self.largest_micro_prime {
-            return self.all;
-        }
-        self.micros_where(|m| valuation(m, p) <= exponent)
-    }
-
-    /// The micro-batches whose primes from the k-th on still fit into the room.
-    fn micros_that_fit(&self, k: usize, room: u64) -> u64 {
-        let Some(&p) = primes().get(k).filter(|&&p| p <= self.largest_micro_prime) else { return self.all };
-        self.micros_where(|m| primes().iter().take_while(|&&q| q < p).fold(m, |m, &q| strip(m, q)) <= room)
-    }
-
-    /// Weight of the counts that work at c itself: micro-batches with primes still to come do not divide it.
-    fn own(&self, level: &Level, k: usize) -> f64 {
-        let done = self.micros_that_fit(k, 1);
-        level
-            .parts
-            .iter()
-            .filter(|(_, mask)| mask & done != 0)
-            .map(|&(part, _)| self.problem.weight(part))
-            .sum()
-    }
-
-    /// Fills the next level for c·p^exponent; false where nothing new can work with this power.
-    fn grow(&self, levels: &mut [Level], depth: usize, p: u64, exponent: u32) -> bool {
-        let (here, next) = levels.split_at_mut(depth + 1);
-        let (here, next) = (&here[depth], &mut next[0]);
-        next.parts.clear();
-        next.reach.clear();
-        let (mut power, mut changed) = (1, false);
-        for taken in 0..=exponent {
-            let allowed = self.micros_with(p, exponent - taken);
-            // What this power gives that the one below did not: a larger part, or a micro-batch more.
-            let before = if taken == exponent { 0 } else { self.micros_with(p, exponent - taken - 1) };
-            let limit = self.problem.hi / power;
-            for &(part, mask) in here.parts.iter().take_while(|(part, _)| *part <= limit) {
-                if mask & allowed != 0 {
-                    next.parts.push((part * power, mask & allowed));
-                    changed |= mask & allowed & !before != 0;
-                }
-            }
-            power = power.saturating_mul(p);
-            if power > self.problem.hi {
-                break;
-            }
-        }
-        next.parts.sort_unstable();
-        changed
-    }
-
-    /// An upper bound on the total of c·r for every r > 1 up to `room` without primes below p; stops counting
-    /// once it is above `enough`, which cannot prune.
-    fn bound(&mut self, level: &mut Level, p: u64, room: u64, enough: f64) -> f64 {
+    /// Weight of the counts part × factor over the parts that work with a micro-batch of the mask.
+    fn gain(&self, level: &Level, factor: u64, with: u64) -> f64 {
         let problem = self.problem;
-        let mut total: f64 = level.parts.iter().map(|&(part, _)| problem.weight(part)).sum();
-        let mut divisors = divisors_at_most(p, room, problem.hi);
+        if problem.weights.is_none() && with == self.micros.all {
+            let end = level.parts.partition_point(|(part, _)| part * factor <= problem.hi);
+            let start = level.parts[..end].partition_point(|(part, _)| part * factor < problem.lo);
+            return (end - start) as f64;
+        }
+        let parts = level.parts.iter().take_while(|(part, _)| part * factor <= problem.hi);
+        parts.filter(|(_, mask)| mask & with != 0).map(|&(part, _)| problem.weight(part * factor)).sum()
+    }
+
+    /// An upper bound on what c·r adds to c for every r > 1 up to `room` without primes below the k-th; stops
+    /// counting once it is above `enough`, which cannot prune.
+    fn bound(&mut self, level: &mut Level, k: usize, room: u64, enough: f64) -> f64 {
+        let problem = self.problem;
+        let mut total = 0.0;
+        let p = primes()[k];
+        let mut divisors = divisors_at_most(k, room, problem.hi);
         let last = room.min(problem.hi);
         let mut t = p;
         match problem.weights {
@@ -509,9 +578,15 @@ fn fill_reach(level: &mut Level, lo: u64, hi: u64) {
     }
 }
 
-/// How many divisors above 1 and up to `hi` a number up to `room` without primes below p can have, at most: it
-/// has at most ⌊log_p room⌋ prime factors, and such a divisor is a choice of at most ⌊log_p hi⌋ of them.
-fn divisors_at_most(p: u64, room: u64, hi: u64) -> u64 {
+/// How many divisors above 1 and up to `hi` a number up to `room` without primes below the k-th can have, at
+/// most. For the first primes the record holders are known; else it has at most ⌊log_p room⌋ prime factors, and
+/// such a divisor is a choice of at most ⌊log_p hi⌋ of them.
+fn divisors_at_most(k: usize, room: u64, hi: u64) -> u64 {
+    let p = primes()[k];
+    let known = records().get(k).map_or(u64::MAX, |r| r[r.partition_point(|&(n, _)| n <= room) - 1].1);
+    if room <= hi && known < u64::MAX {
+        return known;
+    }
     let factors = u64::from(room.ilog(p));
     let chosen = u64::from(hi.checked_ilog(p).unwrap_or(0));
     let (mut ways, mut sum) = (1_u64, 0_u64);
@@ -519,7 +594,37 @@ fn divisors_at_most(p: u64, room: u64, hi: u64) -> u64 {
         ways = ways.saturating_mul(factors + 1 - i) / i;
         sum = sum.saturating_add(ways);
     }
-    sum
+    sum.min(known)
+}
+
+/// For each of the first primes: the numbers without smaller primes that have more divisors than any such number
+/// below them, with the count of their divisors above 1. (For 2, the highly composite numbers.)
+fn records() -> &'static [Vec<(u64, u64)>] {
+    static RECORDS: OnceLock<Vec<Vec<(u64, u64)>>> = OnceLock::new();
+    RECORDS.get_or_init(|| (0..16).map(|k| rough_records(k, 1 << 41)).collect())
+}
+
+fn rough_records(k: usize, cap: u64) -> Vec<(u64, u64)> {
+    // A record's exponents never rise from one prime to the next: swapping them would make it smaller.
+    let mut found = vec![(1, 1)];
+    let mut open = vec![(1_u64, 1_u64, k, u64::MAX)];
+    while let Some((n, divisors, k, most)) = open.pop() {
+        let (mut n, mut exponent) = (n, 0);
+        while exponent < most && n <= cap / primes()[k] {
+            n *= primes()[k];
+            exponent += 1;
+            found.push((n, divisors * (exponent + 1)));
+            open.push((n, divisors * (exponent + 1), k + 1, exponent));
+        }
+    }
+    found.sort_unstable();
+    let mut most = 0;
+    found.retain(|&(_, divisors)| {
+        let record = divisors > most;
+        most = most.max(divisors);
+        record
+    });
+    found.iter().map(|&(n, divisors)| (n, divisors - 1)).collect()
 }
 
 /// The number after t, at least, that has no primes below p.
@@ -531,70 +636,6 @@ fn next_rough(t: u64, p: u64) -> u64 {
         _ => t + 2,
     }
 }
-
-/// Numbers with more divisors than any smaller one, as far as batches go.
-const HIGHLY_COMPOSITE: [u64; 60] = [
-    1,
-    2,
-    4,
-    6,
-    12,
-    24,
-    36,
-    48,
-    60,
-    120,
-    180,
-    240,
-    360,
-    720,
-    840,
-    1260,
-    1680,
-    2520,
-    5040,
-    7560,
-    10080,
-    15120,
-    20160,
-    25200,
-    27720,
-    45360,
-    50400,
-    55440,
-    83160,
-    110_880,
-    166_320,
-    221_760,
-    277_200,
-    332_640,
-    498_960,
-    554_400,
-    665_280,
-    720_720,
-    1_081_080,
-    1_441_440,
-    2_162_160,
-    2_882_880,
-    3_603_600,
-    4_324_320,
-    6_486_480,
-    7_207_200,
-    8_648_640,
-    10_810_800,
-    14_414_400,
-    17_297_280,
-    21_621_600,
-    32_432_400,
-    36_756_720,
-    43_243_200,
-    61_261_200,
-    73_513_440,
-    110_270_160,
-    122_522_400,
-    147_026_880,
-    183_783_600,
-];
 
 fn primes() -> &'static [u64] {
     static PRIMES: OnceLock<Vec<u64>> = OnceLock::new();
@@ -611,21 +652,6 @@ fn primes() -> &'static [u64] {
     })
 }
 
-/// The largest prime factor; a remainder without factors in the table counts as prime (it is above every count).
-fn largest_prime(mut n: u64) -> u64 {
-    let mut largest = 1;
-    for &p in primes() {
-        if p * p > n {
-            break;
-        }
-        while n % p == 0 {
-            n /= p;
-            largest = p;
-        }
-    }
-    largest.max(n)
-}
-
 fn valuation(mut n: u64, p: u64) -> u32 {
     let mut exponent = 0;
     while n % p == 0 {
@@ -633,14 +659,6 @@ fn valuation(mut n: u64, p: u64) -> u32 {
         exponent += 1;
     }
     exponent
-}
-
-/// What is left of n without its powers of p.
-fn strip(mut n: u64, p: u64) -> u64 {
-    while n % p == 0 {
-        n /= p;
-    }
-    n
 }
 
 fn gcd(mut a: u64, mut b: u64) -> u64 {

@@ -41,8 +41,10 @@ pub fn elastic_rows<'py>(
 ) -> PyResult<Columns<'py>> {
     let max_batch = max_batch.as_slice()?;
     let (model_parallel, gpus_per_node) = (model_parallel.as_slice()?, gpus_per_node.as_slice()?);
-    let (micro_values, micro_cuts, micro_group) = (micros.0.as_slice()?, micros.1.as_slice()?, micros.2.as_slice()?);
-    let (count_values, count_cuts, count_group) = (counts.0.as_slice()?, counts.1.as_slice()?, counts.2.as_slice()?);
+    let (micro_values, micro_cuts, micro_group) =
+        (micros.0.as_slice()?, micros.1.as_slice()?, micros.2.as_slice()?);
+    let (count_values, count_cuts, count_group) =
+        (counts.0.as_slice()?, counts.1.as_slice()?, counts.2.as_slice()?);
     let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
     let (first, last) = (ranges.0.as_slice()?, ranges.1.as_slice()?);
 
@@ -56,7 +58,8 @@ pub fn elastic_rows<'py>(
         };
         let config = Config {
             max_batch: max_batch[row],
-            micro_batches: &micro_values[cut(micro_cuts, usize::try_from(micro_group[row]).expect("a group"))],
+            micro_batches: &micro_values
+                [cut(micro_cuts, usize::try_from(micro_group[row]).expect("a group"))],
             gpus,
             model_parallel: model_parallel[row],
             gpus_per_node: Some(gpus_per_node[row]),
