@@ -153,7 +153,7 @@ def _column(values: ArrayLike, field: str, rows: int | None, most: int) -> NDArr
         raise InputError(
             f"has shape {column.shape}, must be one value or one for each of {rows} rows", field=field
         )
-    checked = _whole(np.atleast_1d(column), field, most, lambda i: i)
+    checked = _whole(np.atleast_1d(column), field, most, lambda i: i + 1 if column.size > 1 else None)
     return np.ascontiguousarray(np.broadcast_to(checked, (len(checked) if rows is None else rows,)))
 
 
@@ -194,17 +194,17 @@ def _cut(
     return np.array(list(chain.from_iterable(groups))), cuts
 
 
-def _group_of(cuts: NDArray[np.int64], rows: int) -> Callable[[int], int | None]:
-    """The row that a position in the values belongs to; ``None`` where one group serves all rows."""
-    if len(cuts) == 2 and rows != 1:
+def _group_of(cuts: NDArray[np.int64]) -> Callable[[int], int | None]:
+    """The row (from 1) that a position in the values belongs to; ``None`` where there is one for all."""
+    if len(cuts) == 2:
         return lambda at: None
-    return lambda at: int(np.searchsorted(cuts, at, side="right")) - 1
+    return lambda at: int(np.searchsorted(cuts, at, side="right"))
 
 
 def _groups(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> Groups:
     flat, cuts = _cut(values, field, rows)
     group = np.zeros(rows, np.int64) if len(cuts) == 2 else np.arange(rows)
-    return _whole(flat, field, _core.MAX_GPUS, _group_of(cuts, rows)), cuts, group
+    return _whole(flat, field, _core.MAX_GPUS, _group_of(cuts)), cuts, group
 
 
 def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) -> tuple[Ranges, Groups]:
@@ -212,7 +212,7 @@ def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) ->
     rows_of = gpus if _nested(gpus, "gpus", rows) else [gpus]
     spans = [span for span in rows_of if isinstance(span, range) and span.step == 1 and len(span)]
     if not weighted and len(spans) == len(rows_of):
-        group_of = _group_of(np.arange(len(spans) + 1), rows)
+        group_of = _group_of(np.arange(len(spans) + 1))
         ends = np.array([(span.start, span.stop - 1) for span in spans])
         first, last = (
             np.ascontiguousarray(np.broadcast_to(_whole(end, "gpus", _core.MAX_GPUS, group_of), (rows,)))
@@ -228,7 +228,7 @@ def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) ->
     twice = np.flatnonzero((np.diff(values[order]) == 0) & (np.diff(group[order]) == 0))
     if twice.size:
         at = int(order[twice[0]])
-        raise InputError(f"holds {values[at]} twice", row=_group_of(cuts, rows)(at), field="gpus")
+        raise InputError(f"holds {values[at]} twice", row=_group_of(cuts)(at), field="gpus")
     return (np.zeros(0, np.uint64), np.zeros(0, np.uint64)), counts
 
 
@@ -245,7 +245,7 @@ def _weights(weights: Sequence[Any] | NDArray[Any], counts: Groups) -> NDArray[n
         at = int(bad.argmax())
         raise InputError(
             f"is {values[at]}, must be finite and not negative",
-            row=_group_of(cuts, rows)(at),
+            row=_group_of(cuts)(at),
             field="weights",
         )
     return values.astype(np.float64)
@@ -261,6 +261,6 @@ def _check_primitive(micros: Groups) -> None:
         if len(found) > _MAX_PRIMITIVE:
             raise InputError(
                 f"holds {len(found)} values of which none divides another, at most {_MAX_PRIMITIVE} are possible",
-                row=row,
+                row=row + 1 if len(cuts) > 2 else None,
                 field="micro_batches",
             )

@@ -1,24 +1,21 @@
-"""The one exception that wrong input raises."""
+"""The error that every wrong use of isobatch raises."""
+
+from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Input that cannot be used: says where it is and what would be legal.
+    """An input that cannot be used. The message names the file, row and field where they are known.
 
-    Attributes: ``file``, ``row`` (counted from 0), ``field``; each ``None`` where it does not apply.
+    Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not apply.
 
-    >>> str(InputError("is 0, must be at least 1", file="jobs.csv", row=3, field="effective_batch"))
-    "jobs.csv, row 3, field 'effective_batch': is 0, must be at least 1"
+    >>> str(InputError("0 is not legal", file="jobs.csv", row=3, field="lr"))
+    "jobs.csv, row 3, field 'lr': 0 is not legal"
     """
 
     def __init__(
         self, message: str, *, file: str | None = None, row: int | None = None, field: str | None = None
     ) -> None:
-        self.file = file
-        self.row = row
-        self.field = field
-        place = [
-            *([file] if file is not None else []),
-            *([f"row {row}"] if row is not None else []),
-            *([f"field {field!r}"] if field is not None else []),
-        ]
-        super().__init__(f"{', '.join(place)}: {message}" if place else message)
+        self.message, self.file, self.row, self.field = message, file, row, field
+        where = [file, f"row {row}" if row is not None else None, f"field {field!r}" if field else None]
+        place = ", ".join(part for part in where if part)
+        super().__init__(f"{place}: {message}" if place else message)

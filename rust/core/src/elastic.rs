@@ -13,8 +13,8 @@ pub const MAX_GPUS: u64 = 1 << 20;
 pub const MAX_PRIMITIVE: usize = 64;
 /// Totals closer than this, relatively, are equal: weights are reals, summed in any order.
 const TOLERANCE: f64 = 1e-12;
-/// Above this many marks the sieve is slower than the search.
-const SIEVE_MARKS: f64 = 20_000.0;
+/// Above this many marks per micro-batch the sieve is slower than the search.
+const SIEVE_MARKS: f64 = 4_000.0;
 
 /// The GPU counts of one question.
 #[derive(Clone, Copy, Debug)]
@@ -196,7 +196,8 @@ impl Problem<'_> {
     fn solve(&self, scratch: &mut Scratch, sieve_marks: f64) -> Best {
         let span = (self.hi as f64 / self.lo as f64).ln() + 1.0 / self.lo as f64;
         let per_batch: f64 = self.micros.iter().map(|&m| span / m as f64).sum();
-        if self.cap as f64 * (per_batch + 1.0) <= sieve_marks {
+        let marks = self.cap as f64 * (per_batch + 1.0);
+        if marks <= sieve_marks * self.micros.len() as f64 {
             self.sieve(scratch)
         } else {
             self.search(scratch)
@@ -250,14 +251,11 @@ impl Problem<'_> {
                 }
             }
         }
-        let mut best = Best { total: 0.0, batch: self.cap };
-        for (batch, &total) in (floor + 1..).zip(&scratch.sums) {
-            let found = Best { total, batch };
-            if total > 0.0 && self.better(found, best) {
-                best = found;
-            }
-        }
-        best
+        let most = scratch.sums.iter().copied().fold(0.0, f64::max);
+        let mut equal = scratch.sums.iter().map(|&total| total >= most * (1.0 - TOLERANCE));
+        let at = if self.prefer_larger { equal.rposition(|is| is) } else { equal.position(|is| is) };
+        let at = at.expect("the most is among them");
+        Best { total: scratch.sums[at], batch: floor + 1 + at as u64 }
     }
 
     fn search(&self, scratch: &mut Scratch) -> Best {
