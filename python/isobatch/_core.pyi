@@ -18,3 +18,8 @@ def elastic_rows(
     ranges: tuple[NDArray[np.uint64], NDArray[np.uint64]],
     prefer_larger: bool,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+def goodput_rows(
+    rows: int,
+    times: list[NDArray[np.float64]],
+    counts: list[NDArray[np.uint64]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...

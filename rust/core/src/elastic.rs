@@ -117,7 +117,9 @@ fn elastic_by(config: &Config, scratch: &mut Scratch, sieve_marks: f64) -> Elast
     let most = config.max_batch / smallest;
     // What all micro-batches share is in every batch: the search need not look for it.
     let shared = primitive.iter().copied().reduce(gcd).unwrap_or(1);
-    primitive.iter_mut().for_each(|m| *m /= shared);
+    for m in &mut primitive {
+        *m /= shared;
+    }
     let mut table = std::mem::take(&mut scratch.table);
     let (lo, hi) = match config.gpus {
         Counts::Range(lo, hi) => (lo.div_ceil(unit), (hi / unit).min(most)),
@@ -140,7 +142,8 @@ fn elastic_by(config: &Config, scratch: &mut Scratch, sieve_marks: f64) -> Elast
     let found = if best.total > 0.0 {
         let batch = best.batch * shared;
         let split = |j| {
-            let micro = micros.iter().rev().find(|&&m| batch % (j * m) == 0).expect("a count that works");
+            let micro =
+                micros.iter().rev().find(|&&m| batch.is_multiple_of(j * m)).expect("a count that works");
             Split { gpus: j * unit, micro_batch: micro / replicas, accumulation: batch / (j * micro) }
         };
         let splits = problem.working(best.batch).into_iter().map(split).collect();
@@ -290,7 +293,7 @@ impl Problem<'_> {
     /// The counts that work at a batch, ascending: divisors of batch/m between lo and hi.
     fn working(&self, batch: u64) -> Vec<u64> {
         let mut counts: Vec<u64> = Vec::new();
-        for m in self.micros.iter().filter(|&&m| batch % m == 0) {
+        for m in self.micros.iter().filter(|&&m| batch.is_multiple_of(m)) {
             let start = counts.len();
             counts.push(1);
             let mut rest = batch / m;
@@ -302,7 +305,7 @@ impl Problem<'_> {
                 let p = if p * p > rest { rest } else { p };
                 let known = counts.len();
                 let mut power = 1;
-                while rest % p == 0 {
+                while rest.is_multiple_of(p) {
                     rest /= p;
                     power *= p;
                     if power <= self.hi {
@@ -320,6 +323,14 @@ impl Problem<'_> {
         counts.sort_unstable();
         counts.dedup();
         counts
+    }
+}
+
+impl Level {
+    /// The parts are sorted runs one after another: a stable sort merges them.
+    #[allow(clippy::stable_sort_primitive)]
+    fn sort(&mut self) {
+        self.parts.sort();
     }
 }
 
@@ -457,8 +468,7 @@ impl Search<'_> {
                 next.parts.extend(scaled.take_while(|(part, _)| *part <= self.problem.hi));
                 power *= p;
             }
-            // Sorted runs one after another, which a stable sort merges.
-            next.parts.sort();
+            next.sort();
             total += self.gain(&levels[depth], factor, done);
             self.descend(levels, depth + 1, c * factor, k);
         }
@@ -494,7 +504,7 @@ impl Search<'_> {
                 }
             }
             if changed {
-                next.parts.sort();
+                next.sort();
                 self.descend(levels, depth + 1, c * factor, k);
             } else if exponent >= with.len() {
                 // Every micro-batch has its power of p: one that adds nothing ends it.
@@ -577,8 +587,8 @@ fn fill_reach(level: &mut Level, lo: u64, hi: u64) {
 }
 
 /// How many divisors above 1 and up to `hi` a number up to `room` without primes below the k-th can have, at
-/// most. For the first primes the record holders are known; else it has at most ⌊log_p room⌋ prime factors, and
-/// such a divisor is a choice of at most ⌊log_p hi⌋ of them.
+/// most. For the first primes the record holders are known; else it has at most ⌊log room / log p⌋ prime factors, and
+/// such a divisor is a choice of at most ⌊log hi / log p⌋ of them.
 fn divisors_at_most(k: usize, room: u64, hi: u64) -> u64 {
     let p = primes()[k];
     let known = records().get(k).map_or(u64::MAX, |r| r[r.partition_point(|&(n, _)| n <= room) - 1].1);
@@ -652,7 +662,7 @@ fn primes() -> &'static [u64] {
 
 fn valuation(mut n: u64, p: u64) -> u32 {
     let mut exponent = 0;
-    while n % p == 0 {
+    while n.is_multiple_of(p) {
         n /= p;
         exponent += 1;
     }
@@ -684,9 +694,12 @@ mod tests {
         let mut best = (0.0, None);
         for batch in 1..=config.max_batch {
             let works = |g: u64| {
-                g % config.model_parallel == 0
-                    && g % config.gpus_per_node.unwrap_or(1) == 0
-                    && config.micro_batches.iter().any(|m| batch % (g / config.model_parallel * m) == 0)
+                g.is_multiple_of(config.model_parallel)
+                    && g.is_multiple_of(config.gpus_per_node.unwrap_or(1))
+                    && config
+                        .micro_batches
+                        .iter()
+                        .any(|m| batch.is_multiple_of(g / config.model_parallel * m))
             };
             let total: f64 = match config.gpus {
                 Counts::Range(lo, hi) => (lo..=hi).filter(|&g| works(g)).count() as f64,

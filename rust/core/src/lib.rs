@@ -3,3 +3,5 @@
 #![deny(missing_docs)]
 
 pub mod elastic;
+pub mod forecast;
+pub mod goodput;

@@ -68,23 +68,22 @@ pub fn elastic_rows<'py>(
         elastic(&config, scratch)
     };
     let rows = max_batch.len();
-    let columns = py.detach(|| {
+    let flat = py.detach(|| {
         let found: Vec<Elastic> = if rows < SERIAL_ROWS {
             let mut scratch = Scratch::default();
             (0..rows).map(|row| answer(&mut scratch, row)).collect()
         } else {
             pool::install(|| (0..rows).into_par_iter().map_init(Scratch::default, answer).collect())
         };
-        flatten(&found)
+        Flat::of(&found)
     });
-    let (batch, weight, offsets, gpus, micro_batch, accumulation) = columns;
     Ok((
-        batch.into_pyarray(py),
-        weight.into_pyarray(py),
-        offsets.into_pyarray(py),
-        gpus.into_pyarray(py),
-        micro_batch.into_pyarray(py),
-        accumulation.into_pyarray(py),
+        flat.batch.into_pyarray(py),
+        flat.weight.into_pyarray(py),
+        flat.offsets.into_pyarray(py),
+        flat.gpus.into_pyarray(py),
+        flat.micro_batch.into_pyarray(py),
+        flat.accumulation.into_pyarray(py),
     ))
 }
 
@@ -93,20 +92,32 @@ fn cut(cuts: &[i64], group: usize) -> std::ops::Range<usize> {
     at(group)..at(group + 1)
 }
 
-fn flatten(found: &[Elastic]) -> (Vec<i64>, Vec<f64>, Vec<i64>, Vec<i64>, Vec<i64>, Vec<i64>) {
-    let total = found.iter().map(|f| f.splits.len()).sum();
-    let (mut gpus, mut micro) = (Vec::with_capacity(total), Vec::with_capacity(total));
-    let mut accumulation = Vec::with_capacity(total);
-    let mut offsets = Vec::with_capacity(found.len() + 1);
-    offsets.push(0);
-    for f in found {
-        for split in &f.splits {
-            gpus.push(split.gpus.cast_signed());
-            micro.push(split.micro_batch.cast_signed());
-            accumulation.push(split.accumulation.cast_signed());
+/// The answers as columns.
+#[derive(Default)]
+struct Flat {
+    batch: Vec<i64>,
+    weight: Vec<f64>,
+    offsets: Vec<i64>,
+    gpus: Vec<i64>,
+    micro_batch: Vec<i64>,
+    accumulation: Vec<i64>,
+}
+
+impl Flat {
+    fn of(found: &[Elastic]) -> Flat {
+        let mut flat = Flat { offsets: vec![0], ..Flat::default() };
+        let mut end = 0_i64;
+        for answer in found {
+            flat.batch.push(answer.effective_batch.map_or(-1, u64::cast_signed));
+            flat.weight.push(answer.weight);
+            for split in &answer.splits {
+                flat.gpus.push(split.gpus.cast_signed());
+                flat.micro_batch.push(split.micro_batch.cast_signed());
+                flat.accumulation.push(split.accumulation.cast_signed());
+                end += 1;
+            }
+            flat.offsets.push(end);
         }
-        offsets.push(gpus.len() as i64);
+        flat
     }
-    let batch = found.iter().map(|f| f.effective_batch.map_or(-1, u64::cast_signed)).collect();
-    (batch, found.iter().map(|f| f.weight).collect(), offsets, gpus, micro, accumulation)
 }

@@ -2,6 +2,7 @@
 use pyo3::prelude::*;
 
 mod elastic;
+mod goodput;
 mod pool;
 
 /// The compiled core of isobatch.
@@ -11,6 +12,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::elastic::elastic_rows;
+    #[pymodule_export]
+    use crate::goodput::goodput_rows;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
