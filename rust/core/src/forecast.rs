@@ -211,7 +211,9 @@ impl Replicas {
 #[must_use]
 pub fn overlapped(compute: f64, sync: f64, gamma: f64) -> f64 {
     let (long, short) = if compute > sync { (compute, sync) } else { (sync, compute) };
-    if short <= 0.0 { long } else { long * (1.0 + (short / long).powf(gamma)).powf(1.0 / gamma) }
+    // (short/long)^γ, by its logarithm: nothing overflows, and what would not be seen beside 1 is not computed.
+    let log_power = gamma * (short / long).ln();
+    if log_power < -37.0 { long } else { long * ((1.0 + log_power.exp()).ln() / gamma).exp() }
 }
 
 /// 2(n−1) messages, 2(n−1)/n of the bytes.

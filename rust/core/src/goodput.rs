@@ -65,27 +65,26 @@ pub fn optimize(pair: &Pair) -> Option<Best> {
         return None;
     }
     let cost = Cost { pair, phi: pair.noise_scale / pair.replicas as f64 };
-    let one_pass = least <= cap && (cap == most || cost.line(cap).passes(cost.phi) <= 1.0);
-    let (micro_batch, accumulation) =
-        if one_pass { (cost.best_micro_batch(least, cap), 1) } else { cost.best_split(least, most, cap)? };
-    Some(pair.at(micro_batch, accumulation))
+    let one_pass = least <= cap && (cap == most || cost.one_pass_is_best(cap));
+    let (value, micro_batch, accumulation) =
+        if one_pass { cost.best_pass(least, cap) } else { cost.best_split(least, most, cap)? };
+    let q = (micro_batch * accumulation) as f64;
+    Some(pair.best(micro_batch, accumulation, value * q / (cost.phi + q)))
 }
 
 impl Pair {
     /// What a split brings.
     #[must_use]
     pub fn at(&self, micro_batch: u64, accumulation: u64) -> Best {
-        let batch = (self.replicas * micro_batch * accumulation) as f64;
         let line = Cost { pair: self, phi: 0.0 }.line(micro_batch);
-        let step_seconds = line.constant + accumulation as f64 * line.pass;
+        self.best(micro_batch, accumulation, line.constant + accumulation as f64 * line.pass)
+    }
+
+    fn best(&self, micro_batch: u64, accumulation: u64, step_seconds: f64) -> Best {
+        let batch = (self.replicas * micro_batch * accumulation) as f64;
         let efficiency = (self.noise_scale + self.tuned_batch as f64) / (self.noise_scale + batch);
-        Best {
-            micro_batch,
-            accumulation,
-            step_seconds,
-            efficiency,
-            goodput: batch / step_seconds * efficiency,
-        }
+        let goodput = batch / step_seconds * efficiency;
+        Best { micro_batch, accumulation, step_seconds, efficiency, goodput }
     }
 }
 
@@ -126,8 +125,17 @@ impl Cost<'_> {
         Line { constant: last - pass + self.pair.update, pass, micro_batch }
     }
 
-    /// The best micro-batch in one pass, which is no larger than `high`.
-    fn best_micro_batch(&self, low: u64, high: u64) -> u64 {
+    /// Whether more than one pass, at the cap, would be no gain among real numbers.
+    fn one_pass_is_best(&self, cap: u64) -> bool {
+        // Most often that is plain from the bound that nothing is hidden.
+        let pass = self.compute(cap as f64);
+        let shown =
+            Line { constant: self.pair.sync_seconds + self.pair.update, pass, micro_batch: cap as f64 };
+        shown.passes(self.phi) <= 1.0 || self.line(cap).passes(self.phi) <= 1.0
+    }
+
+    /// The best micro-batch in one pass, with its value and the pass.
+    fn best_pass(&self, low: u64, high: u64) -> (f64, u64, u64) {
         let value = |b: u64| self.line(b).value(1.0, self.phi);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Clamped into a range of counts.
         let mut b = (self.real_micro_batch(high as f64).round() as u64).clamp(low, high);
@@ -137,14 +145,14 @@ impl Cost<'_> {
         let mut stride = 1;
         loop {
             let neighbours = [b.saturating_sub(stride).max(low), b.saturating_add(stride).min(high)];
-            let lower =
-                neighbours.into_iter().map(|next| (value(next), next)).find(|&(there, _)| there < here);
+            let others = neighbours.into_iter().filter(|&next| next != b);
+            let lower = others.map(|next| (value(next), next)).find(|&(there, _)| there < here);
             match (lower, stride) {
                 (Some(found), _) => {
                     (here, b) = found;
                     stride *= 2;
                 }
-                (None, 1) => return b,
+                (None, 1) => return (here, b, 1),
                 (None, _) => stride = 1,
             }
         }
@@ -164,8 +172,8 @@ impl Cost<'_> {
                 continue;
             }
             let last = overlapped(linear, pair.sync_seconds, pair.overlap);
-            let shown = if pair.sync_seconds > 0.0 { (linear / last).powf(pair.overlap - 1.0) } else { 1.0 };
-            let slope = pair.compute_per_sample * shown;
+            // d(x^γ + s^γ)^(1/γ)/dx = (x/last)^(γ−1).
+            let slope = pair.compute_per_sample * ((pair.overlap - 1.0) * (linear / last).ln()).exp();
             let next = ((last + pair.update - slope * b).max(0.0) * self.phi / slope).sqrt().clamp(1.0, cap);
             let moved = (next - b).abs();
             b = next;
@@ -176,9 +184,9 @@ impl Cost<'_> {
         b
     }
 
-    /// The best micro-batch up to `cap` and passes, for `least` to `most` samples a replica.
-    fn best_split(&self, least: u64, most: u64, cap: u64) -> Option<(u64, u64)> {
-        let mut best = (f64::INFINITY, None);
+    /// The best value, its micro-batch up to `cap` and its passes, for `least` to `most` samples a replica.
+    fn best_split(&self, least: u64, most: u64, cap: u64) -> Option<(f64, u64, u64)> {
+        let mut best = (f64::INFINITY, 0, 0);
         for b in (1..=cap).rev() {
             let line = self.line(b);
             let passes = line.passes(self.phi);
@@ -195,12 +203,12 @@ impl Cost<'_> {
                     let a = a.clamp(few, many);
                     let value = line.value(a as f64, self.phi);
                     if value < best.0 {
-                        best = (value, Some((b, a)));
+                        best = (value, b, a);
                     }
                 }
             }
         }
-        best.1
+        (best.2 > 0).then_some(best)
     }
 }
 
