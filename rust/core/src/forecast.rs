@@ -23,7 +23,8 @@ pub struct Link {
     pub per_byte: Constant,
 }
 
-/// The constants of a workload on one kind of GPU and network.
+/// The constants of a workload on one kind of GPU and network. One that is not known is NaN, and so is every
+/// forecast that needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     /// αc, seconds a micro-batch.
@@ -81,6 +82,8 @@ pub struct Shape {
 /// What is to be expected of a [`Shape`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
+    /// Seconds to reduce the gradients.
+    pub sync_seconds: f64,
     /// Seconds a step.
     pub step_seconds: f64,
     /// Half the width of its 95 % interval, from the errors of the constants and the scatter of the steps.
@@ -131,7 +134,8 @@ impl Profile {
         let step = |profile: &Profile| {
             profile.step_seconds(shape.micro_batch, shape.accumulation, profile.sync_seconds(shape))
         };
-        let step_seconds = step(self);
+        let sync_seconds = self.sync_seconds(shape);
+        let step_seconds = self.step_seconds(shape.micro_batch, shape.accumulation, sync_seconds);
         let mut variance = (self.scatter * step_seconds).powi(2);
         for moved in self.moved() {
             variance += (step(&moved) - step_seconds).powi(2);
@@ -140,6 +144,7 @@ impl Profile {
         let samples = shape.micro_batch * shape.accumulation * replicas.all;
         let within = |value: u64, (low, high): (u64, u64)| low <= value && value <= high;
         Forecast {
+            sync_seconds,
             step_seconds,
             step_error: variance.sqrt(),
             samples_per_second: samples as f64 / step_seconds,
@@ -219,6 +224,9 @@ pub fn overlapped(compute: f64, sync: f64, gamma: f64) -> f64 {
 /// 2(n−1) messages, 2(n−1)/n of the bytes.
 #[must_use]
 pub fn ring(n: u64, bytes: f64, link: Link) -> f64 {
+    if n < 2 {
+        return 0.0;
+    }
     let n = n as f64;
     2.0 * (n - 1.0) * (link.latency.value + bytes / n * link.per_byte.value)
 }

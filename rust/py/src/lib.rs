@@ -2,6 +2,7 @@
 use pyo3::prelude::*;
 
 mod elastic;
+mod forecast;
 mod goodput;
 mod pool;
 
@@ -12,6 +13,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::elastic::elastic_rows;
+    #[pymodule_export]
+    use crate::forecast::{forecast_rows, micro_batch_rows};
     #[pymodule_export]
     use crate::goodput::goodput_rows;
 
