@@ -1,16 +1,71 @@
 """isobatch: tune once, train the same at any GPU count."""
 
-from isobatch._core import __version__
-from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
-from isobatch._goodput import optimize_goodput
-from isobatch.errors import InputError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isobatch import schedules
+    from isobatch._core import __version__
+    from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
+    from isobatch._fleet import plan_fleet
+    from isobatch._goodput import optimize_goodput
+    from isobatch._plan import Plan, Settings, plan
+    from isobatch.errors import InputError
+    from isobatch.profile import Profile
+    from isobatch.reason import Reason, reasons_of
+    from isobatch.recipe import Cluster, Recipe
+
+# Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
+_HOMES = {
+    "Cluster": "recipe",
+    "Elastic": "_elastic",
+    "ElasticMany": "_elastic",
+    "InputError": "errors",
+    "Plan": "_plan",
+    "Profile": "profile",
+    "Reason": "reason",
+    "Recipe": "recipe",
+    "Settings": "_plan",
+    "__version__": "_core",
+    "elastic": "_elastic",
+    "elastic_many": "_elastic",
+    "optimize_goodput": "_goodput",
+    "plan": "_plan",
+    "plan_fleet": "_fleet",
+    "reasons_of": "reason",
+}
+_MODULES = ("schedules",)
 
 __all__ = [
+    "Cluster",
     "Elastic",
     "ElasticMany",
     "InputError",
+    "Plan",
+    "Profile",
+    "Reason",
+    "Recipe",
+    "Settings",
     "__version__",
     "elastic",
     "elastic_many",
     "optimize_goodput",
+    "plan",
+    "plan_fleet",
+    "reasons_of",
+    "schedules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"isobatch.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
+    value = getattr(import_module(f"isobatch.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

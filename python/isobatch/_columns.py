@@ -1,52 +1,259 @@
-"""Checked columns: one value for all rows or one each."""
+"""Tables of any kind as the columns that the core takes."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from isobatch import _core
 from isobatch.errors import InputError
+from isobatch.recipe import Cluster, Recipe
+from isobatch.schedules import check_spec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MISSING = np.iinfo(np.int64).min
+"""A whole number that is not known, as the core reads it."""
+
+JOB_FIELDS, CLUSTER_FIELDS, SETTINGS_FIELDS = (
+    tuple(name for name, table, _ in _core.fields() if table == kind)
+    for kind in ("job", "cluster", "settings")
+)
+
+Codes = tuple[NDArray[np.uint32], list[str | None]]
+Data = NDArray[np.int64] | NDArray[np.float64] | Codes
 
 
-def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], Any]) -> NDArray[np.float64]:
-    """The values as float64, at least one-dimensional; the first illegal one is named.
+@dataclass(frozen=True)
+class Table:
+    """One side of a fleet: `known` columns for the core, `ids` of its rows, and the rest, `carried` along."""
 
-    >>> reals([0.5, -1], "overlap", "a number above 0", lambda x: x > 0)
-    Traceback (most recent call last):
-    isobatch.errors.InputError: row 2, field 'overlap': is -1.0, must be a number above 0
-    """
-    column = np.asarray(values)
-    if column.dtype.kind not in "iuf" or column.ndim > 1:
-        raise InputError(f"is {column.dtype} of shape {column.shape}, must be {legal}", field=field)
-    column = np.ascontiguousarray(np.atleast_1d(column), np.float64)
-    _raise_first(column, ~(np.isfinite(column) & is_legal(column)), field, legal)
-    return column
+    kind: str
+    rows: int
+    known: list[tuple[str, Data]]
+    ids: Any
+    carried: dict[str, Any]
+    arrow: bool
 
-
-def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.uint64]:
-    """The values as uint64, at least one-dimensional; the first outside the limits is named."""
-    column = np.asarray(values)
-    legal = f"a whole number from {least} to {most}"
-    if column.dtype.kind not in "iu" or column.ndim > 1:
-        raise InputError(f"is {column.dtype} of shape {column.shape}, must be {legal}", field=field)
-    column = np.atleast_1d(column)
-    _raise_first(column, (column < least) | (column > most), field, legal)
-    return np.ascontiguousarray(column, np.uint64)
+    def slice(self, start: int, stop: int) -> Table:
+        """The rows from start to stop."""
+        cut = slice(start, stop)
+        known = [(name, (d[0][cut], d[1]) if isinstance(d, tuple) else d[cut]) for name, d in self.known]
+        carried = {name: column[cut] for name, column in self.carried.items()}
+        return Table(self.kind, min(stop, self.rows) - start, known, self.ids[cut], carried, self.arrow)
 
 
-def common_rows(columns: dict[str, NDArray[Any]]) -> int:
-    """The number of rows that the columns agree on."""
-    rows = max(map(len, columns.values()))
-    for field, column in columns.items():
-        if len(column) not in (1, rows):
-            raise InputError(f"has {len(column)} values, must have one or {rows}", field=field)
-    return rows
-
-
-def _raise_first(column: NDArray[Any], bad: NDArray[np.bool_], field: str, legal: str) -> None:
-    if bad.any():
-        at = int(bad.argmax())
-        raise InputError(
-            f"is {column[at]}, must be {legal}", row=at + 1 if len(column) > 1 else None, field=field
+def table_of(kind: str, source: Any, *, file: str | None = None) -> Table:
+    """A job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts."""
+    if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
+        source = [source]
+    if hasattr(source, "__arrow_c_stream__"):
+        return _from_arrow(kind, source, file)
+    if isinstance(source, Mapping):
+        return _from_numpy(
+            kind, {str(name): _array(str(name), column, file) for name, column in source.items()}, file
         )
+    if isinstance(source, (Sequence, range)) and not isinstance(source, str):
+        return _from_numpy(kind, _of_records(kind, source), file)
+    raise InputError(
+        f"{type(source).__name__} is not a table; legal: a mapping of NumPy arrays, an object with __arrow_c_stream__, "
+        f"a path, or a sequence of {'Recipe' if kind == 'job' else 'Cluster'}",
+        field=kind,
+    )
+
+
+def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    cls = Recipe if kind == "job" else Cluster
+    made = [Cluster(nodes=1, gpus_per_node=r) if kind == "cluster" and type(r) is int else r for r in records]
+    for row, record in enumerate(made, 1):
+        if type(record) is not cls:
+            raise InputError(f"{type(record).__name__} is not a {cls.__name__}", row=row)
+    columns = {}
+    for name in cls.__struct_fields__:
+        column = np.empty(len(made), dtype=object)
+        column[:] = [getattr(record, name) for record in made]
+        columns[name] = column
+    return columns
+
+
+def _array(name: str, column: Any, file: str | None) -> NDArray[Any]:
+    array: NDArray[Any]
+    if isinstance(column, np.ndarray):
+        array = column
+    else:
+        try:
+            array = np.asarray(column)
+        except ValueError:  # lists of unequal length
+            array = np.empty(len(column), dtype=object)
+            array[:] = column
+    if array.ndim == 2 and name == "betas" and array.shape[1] == 2:
+        pairs = np.empty(len(array), dtype=object)
+        pairs[:] = [(float(first), float(second)) for first, second in array]
+        return pairs
+    if array.ndim != 1:
+        raise InputError(f"an array of {array.ndim} dimensions is not a column", file=file, field=name)
+    return array
+
+
+def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str], list[str]]:
+    """(known, carried) names; refuses doubled ones and a table without what it must have."""
+    doubled = sorted({name for name in names if list(names).count(name) > 1})
+    if doubled:
+        raise InputError("the column stands twice in the header", file=file, field=doubled[0])
+    fields = (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
+    needed = (
+        ("effective_batch", "lr") if kind == "job" else ("nodes",) if "gpus_per_node" not in names else ()
+    )
+    for name in needed:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean it by {close[0]!r}?" if close else ""
+            raise InputError(
+                f"the column is missing; there are: {', '.join(names) or 'none'}{hint}", file=file, field=name
+            )
+    return [n for n in names if n in fields], [n for n in names if n not in fields and n != kind]
+
+
+def _check_ids(kind: str, ids: Sequence[Any], file: str | None) -> None:
+    if len(set(ids)) == len(ids) and None not in ids:
+        return
+    first: dict[Any, int] = {}
+    for row, name in enumerate(ids, 1):
+        if name is None:
+            raise InputError("missing", file=file, row=row, field=kind)
+        if name in first:
+            raise InputError(f"{name!r} stands already in row {first[name]}", file=file, row=row, field=kind)
+        first[name] = row
+
+
+# NumPy
+
+
+def _from_numpy(kind: str, columns: dict[str, NDArray[Any]], file: str | None) -> Table:
+    known, carried = _split(kind, list(columns), file)
+    rows = len(next(iter(columns.values())))
+    for name, column in columns.items():
+        if len(column) != rows:
+            raise InputError(f"{len(column)} values where other columns have {rows}", file=file, field=name)
+    ids = columns.get(kind)
+    if ids is None:
+        ids = np.arange(rows)
+    else:
+        _check_ids(kind, ids.tolist(), file)
+    return Table(
+        kind,
+        rows,
+        [(name, _checked(name, _numpy_data(name, columns[name], file))) for name in known],
+        ids,
+        {name: columns[name] for name in carried},
+        arrow=False,
+    )
+
+
+def _numpy_data(name: str, column: NDArray[Any], file: str | None) -> Data:
+    mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
+    values = np.asarray(column)
+    if values.dtype.kind in "bi" or (values.dtype.kind == "u" and values.dtype.itemsize < 8):
+        integers = np.ascontiguousarray(values, dtype=np.int64)
+        return integers if mask is None else np.where(mask, MISSING, integers)
+    if values.dtype.kind in "uf":
+        reals = np.ascontiguousarray(values, dtype=np.float64)
+        return reals if mask is None else np.where(mask, np.nan, reals)
+    if values.dtype.kind in "UO":
+        texts = values.tolist()
+        if mask is not None:
+            texts = [None if hidden else text for text, hidden in zip(texts, mask.tolist(), strict=True)]
+        return _factorize(texts)
+    raise InputError(f"values of type {values.dtype} are not legal", file=file, field=name)
+
+
+def _factorize(values: list[Any]) -> Codes:
+    numbers: dict[Any, int] = {}
+    codes = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.uint32, len(values))
+    return codes, [_text(value) for value in numbers]
+
+
+def _text(value: Any) -> str | None:
+    """A cell as the text that the core reads; None where it is not known."""
+    if value is None or value == "" or value != value:
+        return None
+    return value if isinstance(value, str) else str(value)
+
+
+def _checked(name: str, data: Data) -> Data:
+    """Texts that only Python can read are read here: an illegal one becomes the empty text, which the core refuses."""
+    if name != "schedule" or not isinstance(data, tuple):
+        return data
+    return data[0], [text if text is None or _is_schedule(text) else "" for text in data[1]]
+
+
+def _is_schedule(text: str) -> bool:
+    try:
+        check_spec(text)
+    except InputError:
+        return False
+    return True
+
+
+# Arrow
+
+
+def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
+    import pyarrow as pa
+
+    table = source if isinstance(source, pa.Table) else pa.table(source)
+    # Arrow's kernels do not take string views yet, which polars sends.
+    views = [(i, f) for i, f in enumerate(table.schema) if pa.types.is_string_view(f.type)]
+    for index, view in views:
+        table = table.set_column(index, view.name, table[view.name].cast(pa.string()))
+    known, carried = _split(kind, table.column_names, file)
+    ids = pa.chunked_array([pa.array(range(table.num_rows), pa.int64())])
+    if kind in table.column_names:
+        ids = table[kind]
+        if ids.null_count or len(ids.unique()) < len(ids):
+            _check_ids(kind, ids.to_pylist(), file)
+    return Table(
+        kind,
+        table.num_rows,
+        [(name, _checked(name, _arrow_data(name, table[name], file))) for name in known],
+        ids,
+        {name: table[name] for name in carried},
+        arrow=True,
+    )
+
+
+def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
+        return np.asarray(pc.fill_null(column.cast(pa.int64()), int(MISSING)).to_numpy())
+    if pa.types.is_floating(kind) or kind == pa.uint64() or pa.types.is_decimal(kind):
+        return np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode("encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        texts = [_text(text) for text in encoded.dictionary.to_pylist()]
+        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.uint32), texts
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.uint32), [None]
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
+        return _factorize([None if pair is None else tuple(pair) for pair in column.to_pylist()])
+    raise InputError(f"values of type {kind} are not legal", file=file, field=name)
+
+
+def settings_of(fields: msgspec.Struct) -> dict[str, Any]:
+    """The settings that every row shares."""
+    return {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}

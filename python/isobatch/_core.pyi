@@ -1,10 +1,44 @@
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Job",
+    "Schedule",
+    "elastic_rows",
+    "fields",
+    "fleet_fault",
+    "forecast_rows",
+    "goodput_rows",
+    "micro_batch_rows",
+    "plan_fleet",
+    "reasons",
+    "results",
+    "rules",
+]
+
 __version__: str
-MAX_GPUS: int
+ELASTIC_MAX: int
+
+_Table: TypeAlias = tuple[int, list[tuple[str, Any]]]
+_Pairs: TypeAlias = tuple[Any, Any] | None
+
+@final
+class Job:
+    def __new__(cls, fields: dict[str, Any]) -> Job: ...
+    def plan(self, cluster: tuple[Any, ...], settings: tuple[Any, ...]) -> tuple[Any, ...]: ...
+
+def fields() -> list[tuple[str, str, str]]: ...
+def reasons() -> list[tuple[str, str, str, str]]: ...
+def rules() -> list[tuple[str, str, str, str]]: ...
+def results() -> list[tuple[str, str]]: ...
+def plan_fleet(
+    jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, results: list[str]
+) -> list[Any]: ...
+def fleet_fault(
+    jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
+) -> tuple[str, str] | None: ...
 
 _Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
 

@@ -135,8 +135,8 @@ def elastic_many(
     ranges, counts = _counts(gpus, rows, weighted=weights is not None)
     columns = _core.elastic_rows(
         cap,
-        _column(model_parallel, "model_parallel", rows, _core.MAX_GPUS),
-        _column(1 if gpus_per_node is None else gpus_per_node, "gpus_per_node", rows, _core.MAX_GPUS),
+        _column(model_parallel, "model_parallel", rows, _core.ELASTIC_MAX),
+        _column(1 if gpus_per_node is None else gpus_per_node, "gpus_per_node", rows, _core.ELASTIC_MAX),
         micros,
         counts,
         None if weights is None else _weights(weights, counts),
@@ -197,14 +197,14 @@ def _cut(
 def _group_of(cuts: NDArray[np.int64]) -> Callable[[int], int | None]:
     """The row (from 1) that a position in the values belongs to; ``None`` where there is one for all."""
     if len(cuts) == 2:
-        return lambda at: None
+        return lambda _: None
     return lambda at: int(np.searchsorted(cuts, at, side="right"))
 
 
 def _groups(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> Groups:
     flat, cuts = _cut(values, field, rows)
     group = np.zeros(rows, np.int64) if len(cuts) == 2 else np.arange(rows)
-    return _whole(flat, field, _core.MAX_GPUS, _group_of(cuts)), cuts, group
+    return _whole(flat, field, _core.ELASTIC_MAX, _group_of(cuts)), cuts, group
 
 
 def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) -> tuple[Ranges, Groups]:
@@ -215,7 +215,7 @@ def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) ->
         group_of = _group_of(np.arange(len(spans) + 1))
         ends = np.array([(span.start, span.stop - 1) for span in spans])
         first, last = (
-            np.ascontiguousarray(np.broadcast_to(_whole(end, "gpus", _core.MAX_GPUS, group_of), (rows,)))
+            np.ascontiguousarray(np.broadcast_to(_whole(end, "gpus", _core.ELASTIC_MAX, group_of), (rows,)))
             for end in ends.T
         )
         nothing = np.zeros(0, np.uint64), np.zeros(1, np.int64), np.full(rows, -1)

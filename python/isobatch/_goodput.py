@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch._columns import common_rows, reals, wholes
+from isobatch._arrays import common_rows, reals, wholes
 
 _MAX_BATCH = 2**40
 

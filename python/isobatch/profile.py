@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch._columns import common_rows, reals, wholes
+from isobatch._arrays import common_rows, reals, wholes
+from isobatch._files import write_whole
 from isobatch.errors import InputError
 
 SCHEMA = 1
@@ -117,13 +118,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the profile as JSON; the file appears whole or not at all."""
-        target = Path(path)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            beside.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(Path(path), msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
@@ -356,9 +351,7 @@ def _check(name: str, constant: Constant) -> None:
 
 def _check_noise_table(table: tuple[tuple[float, float], ...]) -> None:
     starts = [start for start, _ in table]
-    if table and (
-        starts[0] != 0 or starts[-1] >= 1 or any(a >= b for a, b in pairwise(starts))
-    ):
+    if table and (starts[0] != 0 or starts[-1] >= 1 or any(a >= b for a, b in pairwise(starts))):
         raise InputError(f"has progress {starts}, must ascend from 0 to below 1", field="noise_by_progress")
     for _, noise in table:
         if not (math.isfinite(noise) and noise > 0):

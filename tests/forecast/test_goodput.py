@@ -35,7 +35,8 @@ def test_as_good_as_every_split(pair):
     found = {name: column[0] for name, column in ib.optimize_goodput(**pair).items()}
     if best == 0:
         assert found["micro_batch"] == found["effective_batch"] == -1
-        assert np.isnan(found["goodput"]) and np.isnan(found["samples_per_second"])
+        assert np.isnan(found["goodput"])
+        assert np.isnan(found["samples_per_second"])
     else:
         assert pair["tuned_batch"] <= found["effective_batch"] <= pair["max_batch"]
         assert found["micro_batch"] <= pair["max_micro_batch"]

@@ -1,13 +1,18 @@
 """``isobatch elastic``: the batch that works at the most GPU counts."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
 from typing import Any
 
+from isobatch.cli._show import show_table
+from isobatch.errors import InputError
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command to the parser."""
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
     parser = subparsers.add_parser(
         "elastic",
         help="the effective batch under a cap that works at the most GPU counts",
@@ -31,7 +36,6 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="whole nodes of this size only")
     parser.add_argument("--prefer-smaller", action="store_true", help="the smallest of equally good batches")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         print("no batch under the cap works at any of these GPU counts", file=sys.stderr)
     else:
         print(f"effective batch {found.effective_batch}, works at {len(found.gpus)} GPU counts")
-        _print_table(zip(found.gpus, found.micro_batch, found.accumulation, strict=True))
+        rows = zip(found.gpus, found.micro_batch, found.accumulation, strict=True)
+        show_table(("GPUs", "micro-batch", "accumulation"), [[str(cell) for cell in row] for row in rows])
     return 0 if found.effective_batch is not None else 1
 
 
@@ -69,25 +74,7 @@ def gpu_counts(text: str, option: str) -> range | list[int]:
 
 
 def _numbers(text: str, option: str, kind: type) -> list[Any]:
-    from isobatch.errors import InputError
-
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{text!r} is not a list such as 2,4,6", field=option) from None
-
-
-def _print_table(rows: Any) -> None:
-    header = ("GPUs", "micro-batch", "accumulation")
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(*header)
-        for row in rows:
-            table.add_row(*map(str, row))
-        Console().print(table)
-    else:
-        print(*header, sep="\t")
-        for row in rows:
-            print(*row, sep="\t")

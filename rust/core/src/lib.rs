@@ -2,6 +2,16 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod batch;
+pub mod duration;
 pub mod elastic;
+pub mod fleet;
 pub mod forecast;
 pub mod goodput;
+pub mod input;
+pub mod optimizer;
+pub mod plan;
+pub mod ramp;
+pub mod reason;
+pub mod scaling;
+pub mod schedule;

@@ -1,24 +1,43 @@
-//! Worker threads that survive a fork: a forked child has none of its parent's threads, and rayon's global pool
-//! would wait for them forever, so each process gets a pool of its own.
-use std::sync::{Arc, Mutex, PoisonError};
+//! The thread pool of bulk calls, one per process.
+//!
+//! A forked child has none of its parent's threads and would wait for them for ever, so that the pool belongs to a
+//! process id. Call it with the GIL detached; run small inputs without it.
+
+use std::process;
+use std::sync::{Arc, Mutex};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
-/// Runs `work` in this process's pool.
+/// Runs `work` where rayon's parallel iterators use this process's pool.
+///
+/// It has `RAYON_NUM_THREADS` threads, else one per core that the process may use.
 pub fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    let pool = {
-        let mut slot = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*slot {
-            Some((owner, pool)) if *owner == std::process::id() => pool.clone(),
-            _ => {
-                let pool = Arc::new(ThreadPoolBuilder::new().build().expect("threads can be started"));
-                // The parent's pool must not be dropped here: that would wake threads which do not exist.
-                std::mem::forget(slot.replace((std::process::id(), pool.clone())));
-                pool
-            }
-        }
+    match pool() {
+        Some(pool) => pool.install(work),
+        // No thread could be started: the caller's own will do.
+        None => work(),
+    }
+}
+
+fn pool() -> Option<Arc<ThreadPool>> {
+    // A fork may have caught another thread holding the lock; waiting for it here would never end.
+    let Ok(mut slot) = POOL.try_lock() else {
+        return start();
     };
-    pool.install(work)
+    let me = process::id();
+    if let Some((owner, pool)) = slot.as_ref() {
+        if *owner == me {
+            return Some(Arc::clone(pool));
+        }
+    }
+    let fresh = start()?;
+    // The parent's pool must not be dropped here: its threads, which dropping wakes, do not exist.
+    std::mem::forget(slot.replace((me, Arc::clone(&fresh))));
+    Some(fresh)
+}
+
+fn start() -> Option<Arc<ThreadPool>> {
+    ThreadPoolBuilder::new().thread_name(|index| format!("isobatch-{index}")).build().ok().map(Arc::new)
 }

@@ -1,0 +1,5 @@
+"""`python -m isobatch`."""
+
+from isobatch.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,284 @@
+"""One plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Self, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch._files import write_whole
+from isobatch.errors import InputError
+from isobatch.explain import explain
+from isobatch.reason import Reason, reasons_of
+from isobatch.recipe import Cluster, Recipe
+from isobatch.schedules import Schedule, Units, resolve
+
+SCHEMA = "isobatch.plan/1"
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What was asked for: the keywords of `plan`, which are also columns of a fleet."""
+
+    policy: str | int = "keep"
+    rule: str = "auto"
+    max_micro_batch: int | None = None
+    max_batch: int | None = None
+    batch_tolerance: float = 0.0
+    micro_batch_multiple: int = 1
+    require_multiple: bool = False
+    ragged: bool = False
+    uneven: bool = False
+    beta_half_life: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
+
+    The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
+    `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
+    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "tuned" or "open"); `settings`, `recipe`, `cluster`.
+    """
+
+    status: str
+    reasons: tuple[Reason, ...]
+    rule: str
+    world_size: int
+    data_parallel: int | None
+    micro_batch: int | None
+    accumulation: int | None
+    effective_batch: int | None
+    batch_change: float | None
+    lr: float | None
+    lr_scale: float | None
+    beta1: float | None
+    beta2: float | None
+    eps: float | None
+    weight_decay: float | None
+    momentum: float | None
+    ema_decay: float | None
+    warmup_steps: int | None
+    steps_per_epoch: int | None
+    total_steps: int | None
+    samples_per_epoch: int | None
+    padded_samples: int | None
+    dropped_samples: int | None
+    nearest_world_size: int | None
+    nearest_batch: int | None
+    warmup_lr: float | None
+    min_lr: float | None
+    nearest_world_sizes: tuple[int | None, int | None]
+    nearest_batches: tuple[int | None, int | None]
+    micro_batch_cap: int | None
+    cap_source: str
+    settings: Settings
+    recipe: Recipe
+    cluster: Cluster
+
+    @property
+    def policy(self) -> str | int:
+        """What was held: "keep", "grow", "goodput" or the effective batch to reach."""
+        return self.settings.policy
+
+    @property
+    def betas(self) -> tuple[float | None, float | None]:
+        """(beta1, beta2)."""
+        return self.beta1, self.beta2
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The learning rate as a function of the optimizer step, the first of which is 0.
+
+        Raises:
+            InputError: the plan is infeasible, or its recipe has no duration.
+        """
+        _, batch, _ = self._layout()
+        if self.total_steps is None or self.warmup_steps is None or self.lr is None:
+            raise InputError("a schedule needs the run's length", field="duration")
+        return resolve(
+            self.recipe.schedule,
+            peak=self.lr,
+            min_lr=self.min_lr or 0.0,
+            warmup_start=self.warmup_lr or 0.0,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.total_steps,
+            units=Units(
+                tuned_batch=self.recipe.effective_batch,
+                batch=batch,
+                steps_per_epoch=self.steps_per_epoch,
+                seq_len=self.recipe.seq_len,
+            ),
+        )
+
+    @cached_property
+    def lr_at(self) -> Callable[[float], float]:
+        """The learning rate at an optimizer step, the first of which is 0: `plan.lr_at(step)`.
+
+        Raises:
+            InputError: as `schedule`.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1, duration="1000st", warmup="100st"), 8).lr_at(50)
+        0.05
+        """
+        at: Callable[[float], float] = self.schedule.at
+        return at
+
+    def explain(self) -> str:
+        """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
+        return explain(self)
+
+    def micro_batches(self, rank: int) -> NDArray[np.int64]:
+        """The sizes of a replica's micro-batches in one full step, shape (its accumulation,), samples.
+
+        Raises:
+            InputError: the plan is infeasible, or has no such replica.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1), 7, ragged=True).micro_batches(6)
+        array([36])
+        """
+        micro, batch, replicas = self._layout()
+        if type(rank) is not int or not 0 <= rank < replicas:
+            raise InputError(f"{rank!r} is not legal; legal: 0 to {replicas - 1}", field="rank")
+        if Reason.UNEVEN in self.reasons:
+            passes = batch // micro
+            return np.full(passes // replicas + (rank < passes % replicas), micro, dtype=np.int64)
+        samples = batch // replicas + (rank < batch % replicas)
+        sizes = np.full(-(-samples // micro), micro, dtype=np.int64)
+        sizes[-1] = samples - micro * (len(sizes) - 1)
+        return sizes
+
+    def loss_weights(self, rank: int) -> NDArray[np.float64]:
+        """The factor of each micro-batch's mean loss on a replica, shape as `micro_batches`, so that the gradients that DDP
+        averages over replicas are those of the mean over the effective batch: n·replicas/effective_batch.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1), 8, max_micro_batch=8).loss_weights(0)
+        array([0.25, 0.25, 0.25, 0.25])
+        """
+        _, batch, replicas = self._layout()
+        weights: NDArray[np.float64] = self.micro_batches(rank) * np.float64(replicas / batch)
+        return weights
+
+    def _layout(self) -> tuple[int, int, int]:
+        if self.status == "infeasible":
+            raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
+        return cast(tuple[int, int, int], (self.micro_batch, self.effective_batch, self.data_parallel))
+
+    def to_json(self) -> str:
+        """The plan as JSON text with a schema version."""
+        text = msgspec.json.encode({"schema": SCHEMA, **msgspec.structs.asdict(self)}, enc_hook=_described)
+        return msgspec.json.format(text, indent=2).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, file: str | None = None) -> Self:
+        """The plan that `to_json` wrote.
+
+        Raises:
+            InputError: it is no plan, or of another schema version.
+        """
+        try:
+            fields = msgspec.json.decode(text)
+            schema = fields.pop("schema", None) if isinstance(fields, dict) else None
+            if schema != SCHEMA:
+                raise InputError(f"{schema!r} is not legal; legal: {SCHEMA!r}", file=file, field="schema")
+            return msgspec.convert(fields, cls)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"no plan: {error}", file=file) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as JSON, whole or not at all."""
+        write_whole(Path(path), (self.to_json() + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a plan that `save` wrote.
+
+        Raises:
+            InputError: the file cannot be read, or holds no plan of this version.
+        """
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(str(error.strerror), file=str(path)) from None
+        return cls.from_json(text, file=str(path))
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return msgspec.Raw(value.to_json().encode())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+@lru_cache(maxsize=4096)
+def _gpus(count: int) -> Cluster:
+    return Cluster(nodes=1, gpus_per_node=count)
+
+
+def plan(
+    recipe: Recipe,
+    cluster: Cluster | int,
+    *,
+    policy: str | int = "keep",
+    rule: str = "auto",
+    max_micro_batch: int | None = None,
+    max_batch: int | None = None,
+    batch_tolerance: float = 0.0,
+    micro_batch_multiple: int = 1,
+    require_multiple: bool = False,
+    ragged: bool = False,
+    uneven: bool = False,
+    beta_half_life: bool = False,
+) -> Plan:
+    """Works out how to train a recipe on a cluster.
+
+    Args:
+        recipe: what was tuned.
+        cluster: where it shall run; a number is that many GPUs.
+        policy: "keep" holds the effective batch and the learning rate; "grow" holds the samples per replica, so that the
+            batch grows with the replicas; a number is the effective batch to reach.
+        rule: how the learning rate follows the batch: `isobatch rules` lists them. Under "keep" nothing moves.
+        max_micro_batch: samples in a forward pass that fit; else the tuned micro-batch is the cap, where it is known.
+        max_batch: no effective batch above it.
+        batch_tolerance: the fraction by which the batch may move to one that divides.
+        micro_batch_multiple: preferred divisor of the micro-batch (8 for tensor cores).
+        require_multiple: whether that is a demand.
+        ragged: allows micro-batches that differ in size; their losses then need `Plan.loss_weights`.
+        uneven: allows the first replicas one more micro-batch than the others; likewise.
+        beta_half_life: holds the half-life of β2 in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
+
+    Returns:
+        A Plan. One that cannot be is a Plan too, with status "infeasible" and its reasons.
+
+    Raises:
+        InputError: a value is not legal; the message names the field and what is.
+
+    >>> recipe = Recipe.from_gpus(gpus=32, batch_per_gpu=8, lr=0.1, optimizer="sgd")
+    >>> p = plan(recipe, 64)
+    >>> p.micro_batch, p.accumulation, p.effective_batch, p.lr
+    (4, 1, 256, 0.1)
+    >>> plan(recipe, 128, policy="grow", rule="sqrt").lr
+    0.2
+    """
+    if type(cluster) is not Cluster:
+        cluster = _gpus(cluster)
+    settings = Settings(
+        policy,
+        rule,
+        max_micro_batch,
+        max_batch,
+        batch_tolerance,
+        micro_batch_multiple,
+        require_multiple,
+        ragged,
+        uneven,
+        beta_half_life,
+    )
+    values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings))
+    return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))

@@ -1,0 +1,68 @@
+"""The keywords of `ib.plan` as options."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+_NAMES = (
+    "policy",
+    "rule",
+    "max_micro_batch",
+    "max_batch",
+    "batch_tolerance",
+    "micro_batch_multiple",
+    "require_multiple",
+    "ragged",
+    "uneven",
+    "beta_half_life",
+)
+
+
+def _policy(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds them."""
+    group = parser.add_argument_group("how to plan")
+    group.add_argument(
+        "--policy",
+        type=_policy,
+        help="keep (default): hold batch and learning rate; grow: hold the samples per replica; or a batch to reach",
+    )
+    group.add_argument(
+        "--rule", help="how the learning rate follows the batch: see `isobatch rules` (default auto)"
+    )
+    group.add_argument("--max-micro-batch", type=int, metavar="N", help="samples in a forward pass that fit")
+    group.add_argument("--max-batch", type=int, metavar="N", help="no effective batch above it")
+    group.add_argument(
+        "--batch-tolerance",
+        type=float,
+        metavar="FRACTION",
+        help="let the batch move by it to one that divides",
+    )
+    group.add_argument(
+        "--micro-batch-multiple", type=int, metavar="N", help="preferred divisor of the micro-batch"
+    )
+    group.add_argument("--require-multiple", action="store_true", default=None, help="demand that divisor")
+    group.add_argument(
+        "--ragged",
+        action="store_true",
+        default=None,
+        help="allow micro-batches that differ in size (needs loss weights)",
+    )
+    group.add_argument(
+        "--uneven",
+        action="store_true",
+        default=None,
+        help="allow some replicas one more micro-batch (needs loss weights)",
+    )
+    group.add_argument(
+        "--beta-half-life", action="store_true", default=None, help="hold the half-life of beta2 in samples"
+    )
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}

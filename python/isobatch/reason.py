@@ -1,0 +1,96 @@
+"""Why a plan is not simply ok."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+
+from isobatch import _core
+
+_CARDS = _core.reasons()
+_BY_NAME = {name: (bit, severity, text, source) for bit, (name, severity, text, source) in enumerate(_CARDS)}
+
+
+class Reason(StrEnum):
+    """A caution or an infeasibility. `.text` says it in words, `.source` cites where the limit comes from (may be
+    empty), `.severity` is "caution" or "infeasible", `.bit` is its bit in a fleet's `reasons` column.
+
+    >>> Reason.NOT_DIVISIBLE.severity
+    'infeasible'
+    """
+
+    INVALID_BATCH = "invalid_batch"
+    INVALID_LR = "invalid_lr"
+    INVALID_OPTIMIZER = "invalid_optimizer"
+    INVALID_LENGTH = "invalid_length"
+    INVALID_NOISE = "invalid_noise"
+    INVALID_CLUSTER = "invalid_cluster"
+    INVALID_SETTING = "invalid_setting"
+    TOO_LARGE = "too_large"
+    NOT_DIVISIBLE = "not_divisible"
+    MULTIPLE_UNMET = "multiple_unmet"
+    MODEL_PARALLEL = "model_parallel"
+    ABOVE_MAX_BATCH = "above_max_batch"
+    ABOVE_MEMORY = "above_memory"
+    BATCH_ABOVE_DATASET = "batch_above_dataset"
+    RUN_BELOW_STEP = "run_below_step"
+    BETA_NOT_POSITIVE = "beta_not_positive"
+    NEEDS_TUNED_GPUS = "needs_tuned_gpus"
+    NEEDS_NOISE = "needs_noise"
+    NEEDS_POWER = "needs_power"
+    RAMP_NOT_DIVISIBLE = "ramp_not_divisible"
+    NEEDS_PROFILE = "needs_profile"
+    BATCH_MOVED = "batch_moved"
+    RAGGED = "ragged"
+    UNEQUAL_DEVICES = "unequal_devices"
+    MULTIPLE_MISSED = "multiple_missed"
+    MICRO_BATCH_SHRUNK = "micro_batch_shrunk"
+    BATCH_NORM_MOVED = "batch_norm_moved"
+    ABOVE_CRITICAL_BATCH = "above_critical_batch"
+    LARGE_GROWTH = "large_growth"
+    RULE_MISMATCH = "rule_mismatch"
+    RULE_RANGE = "rule_range"
+    RULE_ASSUMED = "rule_assumed"
+    SQRT_SCALE_DOWN = "sqrt_scale_down"
+    BETA1_LOW = "beta1_low"
+    DECAY_UNKNOWN = "decay_unknown"
+    NO_WARMUP = "no_warmup"
+    WARMUP_LONG = "warmup_long"
+    WARMUP_SHORT = "warmup_short"
+    WARMUP_PAST_END = "warmup_past_end"
+    PADDED = "padded"
+    DROPPED = "dropped"
+    UNEVEN_TAIL = "uneven_tail"
+    MEMORY_ESTIMATED = "memory_estimated"
+    OUTSIDE_MEASURED = "outside_measured"
+    FORECAST_ESTIMATED = "forecast_estimated"
+    UNEVEN = "uneven"
+
+    @property
+    def bit(self) -> int:
+        return _BY_NAME[self.value][0]
+
+    @property
+    def severity(self) -> str:
+        return _BY_NAME[self.value][1]
+
+    @property
+    def text(self) -> str:
+        return _BY_NAME[self.value][2]
+
+    @property
+    def source(self) -> str:
+        return _BY_NAME[self.value][3]
+
+
+_ALL = tuple(Reason)
+
+
+@lru_cache(maxsize=4096)
+def reasons_of(bits: int) -> tuple[Reason, ...]:
+    """The reasons in a bit set, infeasibilities first.
+
+    >>> reasons_of(1 << Reason.RAGGED.bit)
+    (<Reason.RAGGED: 'ragged'>,)
+    """
+    return tuple(reason for reason in _ALL if bits >> reason.bit & 1)

@@ -1,0 +1,642 @@
+//! One row's input: a recipe, a cluster, the settings; every field with its name and its legal values.
+
+use std::sync::Arc;
+
+use crate::batch::MAX_BATCH;
+use crate::duration::{Convention, DropLast, Length, MAX_COUNT, Unit};
+use crate::optimizer::{Decay, Moments, Optimizer};
+use crate::ramp::Ramp;
+use crate::reason::Reason;
+use crate::scaling::{Noise, Rule};
+
+/// No cluster has more GPUs.
+pub const MAX_GPUS: u64 = 1 << 31;
+
+/// Where a field comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The recipe.
+    Job,
+    /// The cluster.
+    Cluster,
+    /// A keyword of the call, or a column of the same name in either table.
+    Settings,
+}
+
+macro_rules! fields {
+    ($($variant:ident $name:literal $table:ident $reason:ident $legal:literal)*) => {
+        /// A field of the input.
+        #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they stand")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Field {
+            $(#[doc = $legal] $variant,)*
+        }
+
+        impl Field {
+            /// Every field.
+            pub const ALL: &'static [Field] = &[$(Field::$variant,)*];
+
+            /// Its name in its table.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Field::$variant => $name,)* }
+            }
+
+            /// The field of this name in one of these tables.
+            #[must_use]
+            pub fn named(name: &str, tables: &[Table]) -> Option<Field> {
+                Field::ALL.iter().copied().find(|field| field.name() == name && tables.contains(&field.table()))
+            }
+
+            /// Its table.
+            #[must_use]
+            pub fn table(self) -> Table {
+                match self { $(Field::$variant => Table::$table,)* }
+            }
+
+            /// The values that it may have.
+            #[must_use]
+            pub fn legal(self) -> &'static str {
+                match self { $(Field::$variant => $legal,)* }
+            }
+
+            /// The reason on a row where it has another.
+            #[must_use]
+            pub fn reason(self) -> Reason {
+                match self { $(Field::$variant => Reason::$reason,)* }
+            }
+        }
+    };
+}
+
+fields! {
+    EffectiveBatch "effective_batch" Job InvalidBatch "a whole number from 1 to 2^40"
+    Lr "lr" Job InvalidLr "a finite number above 0"
+    Optimizer "optimizer" Job InvalidOptimizer "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
+    Momentum "momentum" Job InvalidOptimizer "a number from 0 to below 1"
+    Betas "betas" Job InvalidOptimizer "two numbers from 0 to below 1"
+    Eps "eps" Job InvalidOptimizer "a finite number, 0 or more"
+    WeightDecay "weight_decay" Job InvalidOptimizer "a finite number, 0 or more"
+    Decay "decay" Job InvalidOptimizer "lr_multiplied or independent"
+    EmaDecay "ema_decay" Job InvalidOptimizer "a number from 0 to below 1"
+    DatasetSize "dataset_size" Job InvalidLength "a whole number of samples from 1 to 2^53; needed where a length is in ep"
+    Duration "duration" Job InvalidLength "a number above 0 with a unit: ep, st, sp or tok"
+    Warmup "warmup" Job InvalidLength "a number with a unit: ep, st, sp, tok or %"
+    Schedule "schedule" Job InvalidLength "a schedule's name, or its call with arguments"
+    MinLr "min_lr" Job InvalidLr "a finite number from 0 to lr"
+    SeqLen "seq_len" Job InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
+    DropLast "drop_last" Job InvalidLength "true, false, sampler or loader"
+    Convention "convention" Job InvalidLength "torch, lightning, transformers or megatron"
+    Gpus "gpus" Job InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
+    MicroBatch "micro_batch" Job InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
+    Accumulation "accumulation" Job InvalidBatch "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch"
+    ModelParallel "model_parallel" Job InvalidBatch "a whole number from 1 to 2^31"
+    Power "power" Job InvalidLr "a finite number"
+    NoiseScale "noise_scale" Job InvalidNoise "a finite number of samples above 0"
+    SigmaSq "sigma_sq" Job InvalidNoise "a finite number above 0"
+    MuSq "mu_sq" Job InvalidNoise "a finite number above 0"
+    Ramp "ramp" Job InvalidBatch "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch"
+    Parameters "parameters" Job InvalidBatch "a whole number from 1 to 2^53"
+    Precision "precision" Job InvalidOptimizer "fp32, tf32, bf16 or fp16"
+    ClipNorm "clip_norm" Job InvalidOptimizer "a finite number above 0"
+    BucketCapMb "bucket_cap_mb" Job InvalidOptimizer "a finite number above 0"
+    BatchNorm "batch_norm" Job InvalidBatch "true or false"
+    DeviceBatches "device_batches" Job InvalidBatch "one whole number above 0 for each GPU"
+    Nodes "nodes" Cluster InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
+    GpusPerNode "gpus_per_node" Cluster InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
+    ClusterModelParallel "model_parallel" Cluster InvalidCluster "a whole number from 1 to 2^31"
+    Gpu "gpu" Cluster InvalidCluster "a name"
+    MemoryGib "memory_gib" Cluster InvalidCluster "a finite number above 0"
+    IntraGbS "intra_gb_s" Cluster InvalidCluster "a finite number above 0"
+    InterGbS "inter_gb_s" Cluster InvalidCluster "a finite number above 0"
+    LatencyUs "latency_us" Cluster InvalidCluster "a finite number, 0 or more"
+    PricePerGpuHour "price_per_gpu_hour" Cluster InvalidCluster "a finite number, 0 or more"
+    Policy "policy" Settings InvalidSetting "keep, grow, goodput, or the effective batch to reach (1 to 2^40)"
+    Rule "rule" Settings InvalidSetting "none, linear, sqrt, sde, adascale, saturating, surge, power or auto"
+    MaxMicroBatch "max_micro_batch" Settings InvalidSetting "a whole number from 1 to 2^31-1"
+    MaxBatch "max_batch" Settings InvalidSetting "a whole number from 1 to 2^40"
+    BatchTolerance "batch_tolerance" Settings InvalidSetting "a fraction from 0 to below 1"
+    MicroBatchMultiple "micro_batch_multiple" Settings InvalidSetting "a whole number from 1 to 2^31-1"
+    RequireMultiple "require_multiple" Settings InvalidSetting "true or false"
+    Ragged "ragged" Settings InvalidSetting "true or false; not with uneven or require_multiple"
+    Uneven "uneven" Settings InvalidSetting "true or false; not with ragged"
+    BetaHalfLife "beta_half_life" Settings InvalidSetting "true or false"
+}
+
+/// What to hold when the GPU count changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The effective batch and the learning rate.
+    Keep,
+    /// The samples per replica: the batch grows with the replicas.
+    Grow,
+    /// This effective batch.
+    Batch(u64),
+    /// The batch that reaches the same loss soonest.
+    Goodput,
+}
+
+/// What was tuned.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "named and described in Field")]
+pub struct Job {
+    pub effective_batch: u64,
+    pub lr: f64,
+    pub optimizer: Optimizer,
+    pub momentum: f64,
+    pub betas: (f64, f64),
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub decay: Option<Decay>,
+    pub ema_decay: f64,
+    pub dataset_size: Option<u64>,
+    pub duration: Option<Length>,
+    pub warmup: Length,
+    pub min_lr: f64,
+    pub seq_len: Option<u64>,
+    pub drop_last: DropLast,
+    pub convention: Convention,
+    pub gpus: Option<u64>,
+    pub micro_batch: Option<u64>,
+    pub accumulation: Option<u64>,
+    pub model_parallel: u64,
+    pub noise: Noise,
+    pub ramp: Option<Arc<Ramp>>,
+    pub parameters: Option<u64>,
+    pub batch_norm: bool,
+    pub unequal_devices: bool,
+}
+
+/// Where it shall run.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "named and described in Field")]
+pub struct Cluster {
+    pub nodes: u64,
+    pub gpus_per_node: u64,
+    pub model_parallel: Option<u64>,
+    pub memory_gib: f64,
+    pub intra_gb_s: f64,
+    pub inter_gb_s: f64,
+    pub latency_us: f64,
+    pub price_per_gpu_hour: f64,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+#[allow(
+    missing_docs,
+    clippy::struct_excessive_bools,
+    reason = "named and described in Field; each is a user's switch"
+)]
+pub struct Settings {
+    pub policy: Policy,
+    pub rule: Rule,
+    pub max_micro_batch: Option<u64>,
+    pub max_batch: Option<u64>,
+    pub batch_tolerance: f64,
+    pub micro_batch_multiple: u64,
+    pub require_multiple: bool,
+    pub ragged: bool,
+    pub uneven: bool,
+    pub beta_half_life: bool,
+}
+
+/// One row's input. Start from the default, [`set`](Input::set) what is known, hand it to [`plan`](crate::plan::plan).
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// What was tuned.
+    pub job: Job,
+    /// Where it shall run.
+    pub cluster: Cluster,
+    /// What is asked for.
+    pub settings: Settings,
+    /// The first field that was set to an illegal value.
+    pub fault: Option<Field>,
+}
+
+impl Default for Input {
+    fn default() -> Input {
+        const NAN: f64 = f64::NAN;
+        Input {
+            job: Job {
+                effective_batch: 0,
+                lr: NAN,
+                optimizer: Optimizer::AdamW,
+                momentum: NAN,
+                betas: (NAN, NAN),
+                eps: NAN,
+                weight_decay: 0.0,
+                decay: None,
+                ema_decay: NAN,
+                dataset_size: None,
+                duration: None,
+                warmup: Length::ZERO,
+                min_lr: 0.0,
+                seq_len: None,
+                drop_last: DropLast::default(),
+                convention: Convention::Torch,
+                gpus: None,
+                micro_batch: None,
+                accumulation: None,
+                model_parallel: 1,
+                noise: Noise { scale: NAN, sigma_sq: NAN, mu_sq: NAN, power: NAN },
+                ramp: None,
+                parameters: None,
+                batch_norm: false,
+                unequal_devices: false,
+            },
+            cluster: Cluster {
+                nodes: 1,
+                gpus_per_node: 8,
+                model_parallel: None,
+                memory_gib: NAN,
+                intra_gb_s: NAN,
+                inter_gb_s: NAN,
+                latency_us: NAN,
+                price_per_gpu_hour: NAN,
+            },
+            settings: Settings {
+                policy: Policy::Keep,
+                rule: Rule::Auto,
+                max_micro_batch: None,
+                max_batch: None,
+                batch_tolerance: 0.0,
+                micro_batch_multiple: 1,
+                require_multiple: false,
+                ragged: false,
+                uneven: false,
+                beta_half_life: false,
+            },
+            fault: None,
+        }
+    }
+}
+
+impl Job {
+    /// The optimizer's running averages, by the recipe or by the optimizer's defaults.
+    #[must_use]
+    pub fn moments(&self) -> Moments {
+        let defaults = self.optimizer.defaults();
+        let or = |value: f64, default: f64| if value.is_nan() { default } else { value };
+        Moments {
+            beta1: or(self.betas.0, defaults.beta1),
+            beta2: or(self.betas.1, defaults.beta2),
+            eps: or(self.eps, defaults.eps),
+        }
+    }
+
+    /// The replicas that the recipe was tuned on.
+    #[must_use]
+    pub fn tuned_replicas(&self) -> Option<u64> {
+        self.gpus.map(|gpus| gpus / self.model_parallel)
+    }
+}
+
+/// A value on its way into a field. A column's texts are read once each, not once a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Unknown: the field's default, where it has one.
+    Missing,
+    /// A whole number.
+    Int(i64),
+    /// A real; NaN is unknown.
+    Real(f64),
+    /// A text that is a value of its field.
+    Read(Read),
+    /// Not a value of any field.
+    Illegal,
+}
+
+/// What a text stands for.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "named as the types they hold")]
+pub enum Read {
+    Optimizer(Optimizer),
+    Betas(f64, f64),
+    Decay(Decay),
+    Length(Length),
+    DropLast(DropLast),
+    Convention(Convention),
+    Ramp(Arc<Ramp>),
+    Policy(Policy),
+    Rule(Rule),
+    Flag(bool),
+    Name,
+}
+
+fn named<T: Copy>(all: &[(&str, T)], text: &str) -> Option<T> {
+    all.iter().find(|(name, _)| *name == text).map(|&(_, value)| value)
+}
+
+fn flag(text: &str) -> Option<bool> {
+    named(
+        &[("true", true), ("false", false), ("True", true), ("False", false), ("1", true), ("0", false)],
+        text,
+    )
+}
+
+fn betas(text: &str) -> Option<(f64, f64)> {
+    let inner = text.trim_matches(['(', ')', '[', ']', ' ']);
+    let (first, second) = inner.split_once(',').or_else(|| inner.split_once(' '))?;
+    Some((first.trim().parse().ok()?, second.trim().parse().ok()?))
+}
+
+fn policy(text: &str) -> Option<Policy> {
+    named(&[("keep", Policy::Keep), ("grow", Policy::Grow), ("goodput", Policy::Goodput)], text)
+        .or_else(|| text.parse().ok().filter(|b| (1..=MAX_BATCH).contains(b)).map(Policy::Batch))
+}
+
+fn drop_last(text: &str) -> Option<DropLast> {
+    match text {
+        "sampler" => Some(DropLast { sampler: true, loader: false }),
+        "loader" => Some(DropLast { sampler: false, loader: true }),
+        _ => flag(text).map(|both| DropLast { sampler: both, loader: both }),
+    }
+}
+
+impl Value {
+    /// Reads a text as a value of `field`.
+    #[must_use]
+    pub fn read(field: Field, text: &str) -> Value {
+        let text = text.trim();
+        if text.is_empty() {
+            return Value::Missing;
+        }
+        let read = match field {
+            Field::Optimizer => named(&Optimizer::ALL, text).map(Read::Optimizer),
+            Field::Betas => betas(text).map(|(first, second)| Read::Betas(first, second)),
+            Field::Decay => named(&Decay::ALL, text).map(Read::Decay),
+            Field::Duration | Field::Warmup => Length::parse(text).map(Read::Length),
+            Field::DropLast => drop_last(text).map(Read::DropLast),
+            Field::Convention => named(&Convention::ALL, text).map(Read::Convention),
+            Field::Ramp => Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))),
+            Field::Policy => policy(text).map(Read::Policy),
+            Field::Rule => Rule::ALL.iter().find(|card| card.name == text).map(|card| Read::Rule(card.rule)),
+            Field::BatchNorm
+            | Field::RequireMultiple
+            | Field::Ragged
+            | Field::Uneven
+            | Field::BetaHalfLife => flag(text).map(Read::Flag),
+            Field::Precision => matches!(text, "fp32" | "tf32" | "bf16" | "fp16").then_some(Read::Name),
+            Field::Schedule | Field::Gpu | Field::DeviceBatches => Some(Read::Name),
+            _ => {
+                return text
+                    .parse()
+                    .map(Value::Int)
+                    .or_else(|_| text.parse().map(Value::Real))
+                    .unwrap_or(Value::Illegal);
+            }
+        };
+        read.map_or(Value::Illegal, Value::Read)
+    }
+
+    /// A whole number from 1 to `max`; `None` where it is unknown.
+    fn count(&self, max: u64) -> Result<Option<u64>, Illegal> {
+        let n = match *self {
+            Value::Missing => return Ok(None),
+            Value::Int(n) => n,
+            Value::Real(x) if x.is_nan() => return Ok(None),
+            #[allow(clippy::cast_possible_truncation, reason = "whole and at most 2^53")]
+            Value::Real(x) if x.fract() == 0.0 && x.abs() <= MAX_COUNT as f64 => x as i64,
+            _ => return Err(Illegal),
+        };
+        u64::try_from(n).ok().filter(|n| (1..=max).contains(n)).map(Some).ok_or(Illegal)
+    }
+
+    /// A finite real for which `legal` holds; NaN where it is unknown.
+    fn real(&self, legal: impl Fn(f64) -> bool) -> Result<f64, Illegal> {
+        let x = match *self {
+            Value::Missing => return Ok(f64::NAN),
+            Value::Int(n) => n as f64,
+            Value::Real(x) if x.is_nan() => return Ok(x),
+            Value::Real(x) => x,
+            _ => return Err(Illegal),
+        };
+        if x.is_finite() && legal(x) { Ok(x) } else { Err(Illegal) }
+    }
+
+    fn flag(&self) -> Result<bool, Illegal> {
+        match *self {
+            Value::Missing | Value::Int(0) => Ok(false),
+            Value::Int(1) => Ok(true),
+            Value::Read(Read::Flag(value)) => Ok(value),
+            _ => Err(Illegal),
+        }
+    }
+}
+
+/// A value that its field cannot have.
+struct Illegal;
+
+fn positive(x: f64) -> bool {
+    x > 0.0
+}
+
+fn not_negative(x: f64) -> bool {
+    x >= 0.0
+}
+
+fn fraction(x: f64) -> bool {
+    (0.0..1.0).contains(&x)
+}
+
+impl Input {
+    /// Sets a field; an illegal value is kept as the row's fault.
+    pub fn set(&mut self, field: Field, value: &Value) {
+        if self.assign(field, value).is_err() && self.fault.is_none() {
+            self.fault = Some(field);
+        }
+    }
+
+    #[allow(clippy::too_many_lines, reason = "one line a field")]
+    fn assign(&mut self, field: Field, value: &Value) -> Result<(), Illegal> {
+        const I32: u64 = i32::MAX as u64;
+        let Input { job, cluster, settings, .. } = self;
+        let known = |x: f64| (!x.is_nan()).then_some(x);
+        match field {
+            Field::EffectiveBatch => job.effective_batch = value.count(MAX_BATCH)?.ok_or(Illegal)?,
+            Field::Lr => job.lr = known(value.real(positive)?).ok_or(Illegal)?,
+            Field::Optimizer => match *value {
+                Value::Read(Read::Optimizer(optimizer)) => job.optimizer = optimizer,
+                Value::Missing => job.optimizer = Optimizer::AdamW,
+                _ => return Err(Illegal),
+            },
+            Field::Momentum => job.momentum = value.real(fraction)?,
+            Field::Betas => match *value {
+                Value::Read(Read::Betas(first, second)) if fraction(first) && fraction(second) => {
+                    job.betas = (first, second);
+                }
+                Value::Missing => job.betas = (f64::NAN, f64::NAN),
+                _ => return Err(Illegal),
+            },
+            Field::Eps => job.eps = value.real(not_negative)?,
+            Field::WeightDecay => job.weight_decay = known(value.real(not_negative)?).unwrap_or(0.0),
+            Field::Decay => match *value {
+                Value::Read(Read::Decay(decay)) => job.decay = Some(decay),
+                Value::Missing => job.decay = None,
+                _ => return Err(Illegal),
+            },
+            Field::EmaDecay => job.ema_decay = value.real(fraction)?,
+            Field::DatasetSize => job.dataset_size = value.count(MAX_COUNT)?,
+            Field::Duration => match *value {
+                Value::Read(Read::Length(length)) if !length.is_zero() && length.unit != Unit::Percent => {
+                    job.duration = Some(length);
+                }
+                Value::Missing => job.duration = None,
+                _ => return Err(Illegal),
+            },
+            Field::Warmup => match *value {
+                Value::Read(Read::Length(length)) => job.warmup = length,
+                Value::Missing => job.warmup = Length::ZERO,
+                _ => return Err(Illegal),
+            },
+            Field::MinLr => job.min_lr = known(value.real(not_negative)?).unwrap_or(0.0),
+            Field::SeqLen => job.seq_len = value.count(MAX_BATCH)?,
+            Field::DropLast => {
+                job.drop_last = if let Value::Read(Read::DropLast(drop)) = *value {
+                    drop
+                } else {
+                    let both = value.flag()?;
+                    DropLast { sampler: both, loader: both }
+                }
+            }
+            Field::Convention => match *value {
+                Value::Read(Read::Convention(convention)) => job.convention = convention,
+                Value::Missing => job.convention = Convention::Torch,
+                _ => return Err(Illegal),
+            },
+            Field::Gpus => job.gpus = value.count(MAX_GPUS)?,
+            Field::MicroBatch => job.micro_batch = value.count(I32)?,
+            Field::Accumulation => job.accumulation = value.count(I32)?,
+            Field::ModelParallel => job.model_parallel = value.count(MAX_GPUS)?.unwrap_or(1),
+            Field::Power => job.noise.power = value.real(|_| true)?,
+            Field::NoiseScale => job.noise.scale = value.real(positive)?,
+            Field::SigmaSq => job.noise.sigma_sq = value.real(positive)?,
+            Field::MuSq => job.noise.mu_sq = value.real(positive)?,
+            Field::Ramp => match value {
+                Value::Read(Read::Ramp(ramp)) => job.ramp = Some(Arc::clone(ramp)),
+                Value::Missing => job.ramp = None,
+                _ => return Err(Illegal),
+            },
+            Field::Parameters => job.parameters = value.count(MAX_COUNT)?,
+            Field::ClipNorm | Field::BucketCapMb => drop(value.real(positive)?),
+            Field::BatchNorm => job.batch_norm = value.flag()?,
+            Field::Schedule | Field::Precision | Field::Gpu => match value {
+                Value::Missing | Value::Read(Read::Name) => (),
+                _ => return Err(Illegal),
+            },
+            Field::DeviceBatches => job.unequal_devices = *value != Value::Missing,
+            Field::Nodes => cluster.nodes = value.count(MAX_GPUS)?.unwrap_or(1),
+            Field::GpusPerNode => cluster.gpus_per_node = value.count(MAX_GPUS)?.unwrap_or(8),
+            Field::ClusterModelParallel => cluster.model_parallel = value.count(MAX_GPUS)?,
+            Field::MemoryGib => cluster.memory_gib = value.real(positive)?,
+            Field::IntraGbS => cluster.intra_gb_s = value.real(positive)?,
+            Field::InterGbS => cluster.inter_gb_s = value.real(positive)?,
+            Field::LatencyUs => cluster.latency_us = value.real(not_negative)?,
+            Field::PricePerGpuHour => cluster.price_per_gpu_hour = value.real(not_negative)?,
+            Field::Policy => match value {
+                Value::Read(Read::Policy(policy)) => settings.policy = *policy,
+                Value::Missing => settings.policy = Policy::Keep,
+                _ => settings.policy = Policy::Batch(value.count(MAX_BATCH)?.ok_or(Illegal)?),
+            },
+            Field::Rule => match *value {
+                Value::Read(Read::Rule(rule)) => settings.rule = rule,
+                Value::Missing => settings.rule = Rule::Auto,
+                _ => return Err(Illegal),
+            },
+            Field::MaxMicroBatch => settings.max_micro_batch = value.count(I32)?,
+            Field::MaxBatch => settings.max_batch = value.count(MAX_BATCH)?,
+            Field::BatchTolerance => settings.batch_tolerance = known(value.real(fraction)?).unwrap_or(0.0),
+            Field::MicroBatchMultiple => settings.micro_batch_multiple = value.count(I32)?.unwrap_or(1),
+            Field::RequireMultiple => settings.require_multiple = value.flag()?,
+            Field::Ragged => settings.ragged = value.flag()?,
+            Field::Uneven => settings.uneven = value.flag()?,
+            Field::BetaHalfLife => settings.beta_half_life = value.flag()?,
+        }
+        Ok(())
+    }
+
+    /// The first field that is illegal by itself or beside the others.
+    #[must_use]
+    pub fn invalid(&self) -> Option<Field> {
+        let Input { job, cluster, settings, fault } = self;
+        if fault.is_some() {
+            return *fault;
+        }
+        let in_unit = |unit| job.duration.is_some_and(|d| d.unit == unit) || job.warmup.unit == unit;
+        let replicas = job.tuned_replicas();
+        let per_replica = replicas.map(|r| job.effective_batch / r.max(1));
+        let checks = [
+            (Field::EffectiveBatch, job.effective_batch > 0),
+            (Field::Lr, !job.lr.is_nan()),
+            (Field::MinLr, job.min_lr <= job.lr),
+            (Field::DatasetSize, job.dataset_size.is_some() || !in_unit(Unit::Epochs)),
+            (Field::SeqLen, job.seq_len.is_some() || !in_unit(Unit::Tokens)),
+            (
+                Field::Gpus,
+                job.gpus.is_none_or(|gpus| {
+                    gpus.is_multiple_of(job.model_parallel)
+                        && (job.unequal_devices
+                            || job.effective_batch.is_multiple_of(gpus / job.model_parallel))
+                }),
+            ),
+            (
+                Field::MicroBatch,
+                job.unequal_devices
+                    || per_replica
+                        .zip(job.micro_batch)
+                        .is_none_or(|(samples, micro)| samples.is_multiple_of(micro)),
+            ),
+            (
+                Field::Accumulation,
+                job.unequal_devices
+                    || per_replica.zip(job.accumulation).is_none_or(|(samples, accumulation)| {
+                        job.micro_batch.map_or(samples.is_multiple_of(accumulation), |micro| {
+                            micro * accumulation == samples
+                        })
+                    }),
+            ),
+            (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
+            (Field::Ragged, !(settings.ragged && (settings.uneven || settings.require_multiple))),
+        ];
+        checks.into_iter().find_map(|(field, legal)| (!legal).then_some(field))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_takes_or_refuses_each_kind_of_value() {
+        let values = [
+            Value::Missing,
+            Value::Int(-1),
+            Value::Int(i64::MAX),
+            Value::Real(f64::INFINITY),
+            Value::Real(-0.5),
+            Value::Illegal,
+        ];
+        for &field in Field::ALL {
+            let mut input = Input::default();
+            input.set(field, &Value::Illegal);
+            if field != Field::DeviceBatches {
+                assert_eq!(input.fault, Some(field));
+            }
+            for value in &values {
+                Input::default().set(field, value);
+            }
+        }
+    }
+
+    #[test]
+    fn texts_are_read_by_field() {
+        assert_eq!(Value::read(Field::EffectiveBatch, " 256 "), Value::Int(256));
+        assert_eq!(Value::read(Field::Lr, "3e-4"), Value::Real(3e-4));
+        assert_eq!(Value::read(Field::Lr, "fast"), Value::Illegal);
+        assert_eq!(Value::read(Field::Policy, "512"), Value::Read(Read::Policy(Policy::Batch(512))));
+        assert_eq!(Value::read(Field::Betas, "(0.9, 0.95)"), Value::Read(Read::Betas(0.9, 0.95)));
+        assert_eq!(Value::read(Field::Rule, "lineer"), Value::Illegal);
+        assert_eq!(Value::read(Field::Warmup, ""), Value::Missing);
+    }
+}

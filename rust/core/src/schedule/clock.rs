@@ -1,0 +1,102 @@
+//! The clock: which point of a schedule an optimizer step stands at.
+
+use super::{ScheduleError, finite};
+
+/// Piecewise linear and rising, through (step, schedule step) knots.
+///
+/// Before the first knot and past the last one it goes on with the slope of its first and last piece; a single knot
+/// is a shift. A run that changes its batch half-way keeps its schedule by bending its clock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clock {
+    pieces: Vec<Piece>,
+}
+
+/// From `step` on, the schedule stands at `at + (x − step)·slope`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Piece {
+    pub step: f64,
+    pub at: f64,
+    pub slope: f64,
+}
+
+impl Piece {
+    pub fn map(self, x: f64) -> f64 {
+        self.at + (x - self.step) * self.slope
+    }
+}
+
+impl Clock {
+    /// The clock that leaves every step as it is.
+    #[must_use]
+    pub fn identity() -> Self {
+        Self { pieces: vec![Piece { step: 0.0, at: 0.0, slope: 1.0 }] }
+    }
+
+    /// The clock through these knots.
+    ///
+    /// # Errors
+    /// When there is no knot, a number is not finite, or the knots do not rise in both coordinates.
+    pub fn new(knots: &[(f64, f64)]) -> Result<Self, ScheduleError> {
+        for &(step, at) in knots {
+            finite("clock", step)?;
+            finite("clock", at)?;
+        }
+        if knots.is_empty() {
+            return Err(ScheduleError::new("clock", "needs at least one (step, schedule step) knot"));
+        }
+        let mut pieces: Vec<Piece> = Vec::with_capacity(knots.len());
+        for pair in knots.windows(2) {
+            let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
+            if x1 <= x0 || y1 <= y0 {
+                return Err(ScheduleError::new(
+                    "clock",
+                    format!("knots must rise: ({x1}, {y1}) follows ({x0}, {y0})"),
+                ));
+            }
+            pieces.push(Piece { step: x0, at: y0, slope: (y1 - y0) / (x1 - x0) });
+        }
+        let slope = pieces.last().map_or(1.0, |piece| piece.slope);
+        let (step, at) = knots[knots.len() - 1];
+        pieces.push(Piece { step, at, slope });
+        Ok(Self { pieces })
+    }
+
+    /// Where the schedule stands at optimizer step `x`.
+    #[must_use]
+    pub fn at(&self, x: f64) -> f64 {
+        self.pieces[self.index(x)].map(x)
+    }
+
+    /// The piece that holds `x`, and the step where the next one starts.
+    pub(crate) fn piece(&self, x: f64) -> (Piece, f64) {
+        let index = self.index(x);
+        (self.pieces[index], self.pieces.get(index + 1).map_or(f64::INFINITY, |next| next.step))
+    }
+
+    fn index(&self, x: f64) -> usize {
+        if self.pieces.len() == 1 {
+            return 0;
+        }
+        self.pieces.partition_point(|piece| piece.step <= x).saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bends_at_its_knots_and_goes_on_with_its_last_slope() {
+        let clock = Clock::new(&[(0.0, 0.0), (10.0, 10.0), (11.0, 14.0)]).unwrap();
+        let seen: Vec<f64> = [0.0, 5.0, 10.0, 10.5, 12.0].map(|x| clock.at(x)).to_vec();
+        assert_eq!(seen, [0.0, 5.0, 10.0, 12.0, 18.0]);
+    }
+
+    #[test]
+    fn refuses_knots_that_do_not_rise() {
+        assert!(Clock::new(&[(0.0, 0.0), (0.0, 1.0)]).is_err());
+        assert!(Clock::new(&[(0.0, 1.0), (1.0, 1.0)]).is_err());
+        assert!(Clock::new(&[]).is_err());
+        assert!(Clock::new(&[(f64::NAN, 1.0)]).is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! Cosine: ((1 + cos π·waves·u^stretch)/2)^exponent.
+
+use std::f64::consts::PI;
+
+use super::polynomial::{Expansion, MAX_TERMS, Precision};
+use super::{ScheduleError, finite, positive};
+
+/// The half wave from 1 at u = 0 to 0 at u = 1, with the peers' variations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cosine {
+    waves: f64,
+    stretch: f64,
+    exponent: f64,
+    wrap: bool,
+}
+
+impl Cosine {
+    /// The plain half wave.
+    pub const HALF_WAVE: Self = Self { waves: 1.0, stretch: 1.0, exponent: 1.0, wrap: false };
+
+    /// The shape with `waves` half waves; `wrap` restarts at 1 after each of them (transformers' restarts, rounding
+    /// included) instead of coming back up.
+    ///
+    /// # Errors
+    /// When `waves` is not finite or an exponent is not above 0.
+    pub fn new(waves: f64, stretch: f64, exponent: f64, wrap: bool) -> Result<Self, ScheduleError> {
+        Ok(Self {
+            waves: finite("waves", waves)?,
+            stretch: positive("stretch", stretch)?,
+            exponent: positive("exponent", exponent)?,
+            wrap,
+        })
+    }
+
+    pub(super) fn at(self, u: f64) -> f64 {
+        let mut phase = self.waves * if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
+        if self.wrap {
+            phase %= 1.0;
+        }
+        let half = (1.0 + (PI * phase).cos()) * 0.5;
+        if self.exponent == 1.0 { half } else { half.powf(self.exponent) }
+    }
+
+    pub(super) fn series(self, u: f64, precision: &Precision) -> Option<Expansion> {
+        if self.stretch != 1.0 || self.exponent != 1.0 || self.wrap || self.waves <= 0.0 {
+            return None;
+        }
+        let rate = PI * self.waves;
+        let reach = precision.trig / rate;
+        // The blocks lie about u = 1 so that the end is a centre: there the odd terms vanish and nothing cancels.
+        let blocks = ((u - 1.0) / (2.0 * reach) + 0.5).floor();
+        let centre = 1.0 + 2.0 * reach * blocks;
+        let (sin, cos) =
+            if blocks == 0.0 && self.waves == 1.0 { (0.0, -1.0) } else { (rate * centre).sin_cos() };
+        let mut c = [0.0; MAX_TERMS];
+        c[0] = 0.5 * (1.0 + cos);
+        let mut term = 0.5;
+        let angle = rate * reach;
+        let turns = [-sin, -cos, sin, cos];
+        for (k, c) in c.iter_mut().enumerate().take(precision.terms).skip(1) {
+            term *= angle / k as f64;
+            *c = term * turns[(k - 1) % 4];
+        }
+        Some(Expansion { reach, centre, coefficients: c, degree: precision.terms - 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_from_one_to_zero_and_back() {
+        let half = Cosine::HALF_WAVE;
+        assert_eq!([half.at(0.0), half.at(1.0), half.at(2.0)], [1.0, 0.0, 1.0]);
+        let wrap = Cosine::new(2.0, 1.0, 1.0, true).unwrap();
+        assert_eq!(wrap.at(0.5), 1.0);
+    }
+}

@@ -1,0 +1,73 @@
+//! Power: (1 − u^stretch)^exponent; linear, polynomial, 1 − √u and timm's k-decay.
+
+use super::polynomial::{Expansion, MAX_TERMS, Precision, binomials, power_block};
+use super::{ScheduleError, positive};
+
+/// (1 − u^stretch)^exponent, from 1 at u = 0 to 0 at u = 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Power {
+    stretch: f64,
+    exponent: f64,
+}
+
+impl Power {
+    /// The straight line 1 − u.
+    pub const LINEAR: Self = Self { stretch: 1.0, exponent: 1.0 };
+
+    /// The shape with these exponents.
+    ///
+    /// # Errors
+    /// When one is not above 0.
+    pub fn new(stretch: f64, exponent: f64) -> Result<Self, ScheduleError> {
+        Ok(Self { stretch: positive("stretch", stretch)?, exponent: positive("exponent", exponent)? })
+    }
+
+    pub(crate) fn is_linear(self) -> bool {
+        self == Self::LINEAR
+    }
+
+    pub(super) fn at(self, u: f64) -> f64 {
+        let left = 1.0 - if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
+        if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
+    }
+
+    /// With both exponents at work there is no short series, and `at` serves.
+    pub(super) fn series(self, u: f64, precision: &Precision) -> Option<Expansion> {
+        if self.is_linear() {
+            let mut c = [0.0; MAX_TERMS];
+            c[0] = 1.0;
+            c[1] = -1.0;
+            return Some(Expansion { reach: f64::INFINITY, centre: 0.0, coefficients: c, degree: 1 });
+        }
+        if self.stretch == 1.0 {
+            // t = 1 − u falls to the singular point 0.
+            let (binomial, ratio) = binomials(self.exponent, precision);
+            let centre = (1.0 - u) / (1.0 + ratio);
+            let block = power_block(centre, ratio, self.exponent, &binomial, -1.0);
+            return Some(Expansion { centre: 1.0 - centre, ..block });
+        }
+        if self.exponent == 1.0 {
+            let (binomial, ratio) = binomials(self.stretch, precision);
+            let centre = u / (1.0 - ratio);
+            let mut block = power_block(centre, ratio, self.stretch, &binomial, 1.0);
+            block.coefficients = block.coefficients.map(|c| -c);
+            block.coefficients[0] += 1.0;
+            return Some(block);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_its_closed_form() {
+        assert_eq!(Power::LINEAR.at(0.25), 0.75);
+        assert_eq!(Power::new(0.5, 1.0).unwrap().at(0.25), 0.5);
+        assert_eq!(Power::new(1.0, 2.0).unwrap().at(0.5), 0.25);
+        assert!(Power::new(0.0, 1.0).is_err());
+        assert!(Power::new(1.0, f64::NAN).is_err());
+    }
+}

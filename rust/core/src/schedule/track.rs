@@ -1,0 +1,70 @@
+//! A track: segments one after another, and maybe a cycle.
+
+use super::{Cycle, Decay, ScheduleError, Segment};
+
+/// Segments in the order of their starts; the first one also holds what lies before it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Track {
+    segments: Vec<Segment>,
+    cycle: Option<Cycle>,
+}
+
+impl Track {
+    /// A track of these segments, repeated by `cycle` if there is one.
+    ///
+    /// # Errors
+    /// When there is no segment, one is not sound, or the starts fall back.
+    pub fn new(segments: Vec<Segment>, cycle: Option<Cycle>) -> Result<Self, ScheduleError> {
+        if segments.is_empty() {
+            return Err(ScheduleError::new("segments", "a track needs at least one segment"));
+        }
+        for segment in &segments {
+            segment.check()?;
+        }
+        if let Some(pair) = segments.windows(2).find(|pair| pair[1].start < pair[0].start) {
+            return Err(ScheduleError::new(
+                "segments",
+                format!("boundaries must not fall: {} follows {}", pair[1].start, pair[0].start),
+            ));
+        }
+        Ok(Self { segments, cycle })
+    }
+
+    /// The value at a point.
+    #[must_use]
+    pub fn at(&self, x: f64) -> f64 {
+        let Some(cycle) = &self.cycle else {
+            return self.segments[self.index(x)].at(x, 1.0);
+        };
+        let (index, local) = cycle.locate(x);
+        if let Some(end) = cycle.ended(index) {
+            return end;
+        }
+        let segment = &self.segments[self.index(local)];
+        match cycle.decay() {
+            Decay::None => segment.at(local, 1.0),
+            Decay::Peak(factor) => segment.at(local, factor.powf(index)),
+            Decay::Amplitude { factor, about } => {
+                about + (segment.at(local, 1.0) - about) * factor.powf(index)
+            }
+        }
+    }
+
+    pub(crate) fn cycle(&self) -> Option<&Cycle> {
+        self.cycle.as_ref()
+    }
+
+    pub(crate) fn index(&self, x: f64) -> usize {
+        if self.segments.len() == 1 {
+            return 0;
+        }
+        let reached = |s: &Segment| if s.after { s.start < x } else { s.start <= x };
+        self.segments.partition_point(reached).saturating_sub(1)
+    }
+
+    /// The segment that holds `x`, and the one after it.
+    pub(crate) fn segment(&self, x: f64) -> (&Segment, Option<&Segment>) {
+        let index = self.index(x);
+        (&self.segments[index], self.segments.get(index + 1))
+    }
+}

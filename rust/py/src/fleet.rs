@@ -1,0 +1,155 @@
+//! Bulk plans: `NumPy` columns in, fresh `NumPy` columns out, the GIL released in between.
+
+use isobatch_core::fleet::{Column, Columns, Data, Fleet, Kind, Out, Pairs};
+use isobatch_core::input::{Field, Input, Table, Value};
+use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::errors::input_error;
+use crate::pool;
+use crate::value::set_all;
+
+/// Fewer rows are planned on the calling thread: waking others costs more.
+const SERIAL: usize = 4096;
+
+/// A column as Python hands it over.
+#[derive(FromPyObject)]
+pub enum Given<'py> {
+    Ints(PyReadonlyArray1<'py, i64>),
+    Reals(PyReadonlyArray1<'py, f64>),
+    /// Each row's number in the list of texts; `None` is unknown, an empty text illegal.
+    Codes(PyReadonlyArray1<'py, u32>, Vec<Option<String>>),
+}
+
+/// (rows, columns by name) of one table.
+type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
+/// Rows of the jobs and of the clusters that meet.
+type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;
+
+fn read(field: Field, text: Option<&str>) -> Value {
+    match text.map(str::trim) {
+        None => Value::Missing,
+        Some("") => Value::Illegal,
+        Some(text) => Value::read(field, text),
+    }
+}
+
+fn columns<'a>(py: Python<'_>, given: &'a GivenTable<'_>, table: Table) -> PyResult<Columns<'a>> {
+    let (rows, given) = given;
+    let mut columns = Vec::with_capacity(given.len());
+    for (name, data) in given {
+        let field = Field::named(name, &[table, Table::Settings])
+            .ok_or_else(|| input_error(py, name, "there is no such column"))?;
+        let (data, length) = match data {
+            Given::Ints(array) => (Data::Ints(array.as_slice()?), array.len()?),
+            Given::Reals(array) => (Data::Reals(array.as_slice()?), array.len()?),
+            Given::Codes(codes, texts) => {
+                let codes = codes.as_slice()?;
+                if codes.iter().any(|&code| code as usize >= texts.len()) {
+                    return Err(input_error(py, name, "a code without a text"));
+                }
+                let values = texts.iter().map(|text| read(field, text.as_deref())).collect();
+                (Data::Codes(codes, values), codes.len())
+            }
+        };
+        if length != *rows {
+            return Err(input_error(py, name, &format!("{length} values for {rows} rows")));
+        }
+        columns.push((field, data));
+    }
+    Ok(Columns { rows: *rows, columns })
+}
+
+fn fleet<'a>(
+    py: Python<'_>,
+    jobs: &'a GivenTable<'_>,
+    clusters: &'a GivenTable<'_>,
+    shared: &Bound<'_, PyDict>,
+    pairs: &'a GivenPairs<'_>,
+) -> PyResult<Fleet<'a>> {
+    let mut input = Input::default();
+    set_all(&mut input, shared, &[Table::Settings])?;
+    let (jobs, clusters) = (columns(py, jobs, Table::Job)?, columns(py, clusters, Table::Cluster)?);
+    let pairs = match pairs {
+        None => Pairs::Crossed,
+        Some((left, right)) => {
+            let (left, right) = (left.as_slice()?, right.as_slice()?);
+            let within =
+                |rows: &[u32], table: &Columns<'_>| rows.iter().all(|&row| (row as usize) < table.rows);
+            if left.len() != right.len() || !within(left, &jobs) || !within(right, &clusters) {
+                return Err(input_error(py, "pairs", "a pair names a row that is not there"));
+            }
+            Pairs::Named { jobs: left, clusters: right }
+        }
+    };
+    Ok(Fleet { shared: input, jobs, clusters, pairs })
+}
+
+/// A fresh result column, typed.
+enum Fresh<'py> {
+    U8(PyReadwriteArray1<'py, u8>),
+    U64(PyReadwriteArray1<'py, u64>),
+    I32(PyReadwriteArray1<'py, i32>),
+    I64(PyReadwriteArray1<'py, i64>),
+    F64(PyReadwriteArray1<'py, f64>),
+}
+
+fn fresh<T: Element>(py: Python<'_>, rows: usize) -> (Bound<'_, PyAny>, PyReadwriteArray1<'_, T>) {
+    let array = PyArray1::<T>::zeros(py, rows, false);
+    (array.clone().into_any(), array.readwrite())
+}
+
+/// Plans every row; gives a list of arrays, one for each of `results`.
+#[pyfunction]
+pub fn plan_fleet<'py>(
+    py: Python<'py>,
+    jobs: GivenTable<'py>,
+    clusters: GivenTable<'py>,
+    shared: &Bound<'py, PyDict>,
+    pairs: GivenPairs<'py>,
+    results: Vec<String>,
+) -> PyResult<Bound<'py, PyList>> {
+    let fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
+    let rows = fleet.rows();
+    let list = PyList::empty(py);
+    let mut arrays = Vec::with_capacity(results.len());
+    for name in &results {
+        let column = Column::ALL.iter().copied().find(|column| column.name() == name);
+        let column = column.ok_or_else(|| input_error(py, name, "there is no such result column"))?;
+        macro_rules! typed {
+            ($($kind:ident)*) => {
+                match column.kind() {
+                    $(Kind::$kind => { let (array, memory) = fresh(py, rows); list.append(array)?; Fresh::$kind(memory) })*
+                }
+            };
+        }
+        arrays.push((column, typed!(U8 U64 I32 I64 F64)));
+    }
+    let mut out = Vec::with_capacity(arrays.len());
+    for (column, array) in &mut arrays {
+        macro_rules! slices {
+            ($($kind:ident)*) => {
+                match array { $(Fresh::$kind(array) => Out::$kind(array.as_slice_mut()?),)* }
+            };
+        }
+        out.push((*column, slices!(U8 U64 I32 I64 F64)));
+    }
+    py.detach(|| if rows < SERIAL { fleet.plan(out) } else { pool::install(|| fleet.plan(out)) });
+    drop(arrays);
+    Ok(list)
+}
+
+/// What is illegal in one row: (field, its legal values), or None.
+#[pyfunction]
+pub fn fleet_fault<'py>(
+    py: Python<'py>,
+    jobs: GivenTable<'py>,
+    clusters: GivenTable<'py>,
+    shared: &Bound<'py, PyDict>,
+    pairs: GivenPairs<'py>,
+    row: usize,
+) -> PyResult<Option<(&'static str, &'static str)>> {
+    let fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
+    Ok(fleet.input(row).invalid().map(|field| (field.name(), field.legal())))
+}

@@ -1,0 +1,141 @@
+//! One plan: a recipe compiled once, planned many times.
+
+use isobatch_core::input::{Field, Input, Table};
+use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan};
+use isobatch_core::reason::Status;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::errors::illegal;
+use crate::value::{set_all, value_of};
+
+/// A recipe whose fields were checked.
+#[pyclass(frozen, module = "isobatch._core")]
+pub struct Job {
+    input: Input,
+}
+
+#[pymethods]
+impl Job {
+    /// `fields` holds the recipe's values by name; an illegal one raises `InputError` with its name.
+    #[new]
+    fn new(fields: &Bound<'_, PyDict>) -> PyResult<Job> {
+        let mut input = Input::default();
+        set_all(&mut input, fields, &[Table::Job])?;
+        match input.invalid() {
+            None => Ok(Job { input }),
+            Some(field) => Err(illegal(fields.py(), field, fields.get_item(field.name())?.as_ref())),
+        }
+    }
+
+    /// Plans for one cluster, `cluster` and `settings` in the order of their fields; gives the values of a Plan.
+    #[pyo3(signature = (cluster, settings))]
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        cluster: &Bound<'py, PyTuple>,
+        settings: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let mut input = self.input.clone();
+        for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
+            for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
+                if value.is_none() {
+                    continue;
+                }
+                input.set(field, &value_of(field, &value));
+                if input.fault.is_some() {
+                    return Err(illegal(py, field, Some(&value)));
+                }
+            }
+        }
+        if let Some(field) = input.invalid() {
+            return Err(illegal(py, field, None));
+        }
+        let mut row = Row::unknown();
+        plan(&input, &mut row);
+        to_python(py, &row)
+    }
+}
+
+/// The order of `Cluster`'s fields in Python.
+const CLUSTER: [Field; 9] = [
+    Field::Nodes,
+    Field::GpusPerNode,
+    Field::ClusterModelParallel,
+    Field::Gpu,
+    Field::MemoryGib,
+    Field::IntraGbS,
+    Field::InterGbS,
+    Field::LatencyUs,
+    Field::PricePerGpuHour,
+];
+
+/// The order of `Settings`' fields in Python.
+const SETTINGS: [Field; 10] = [
+    Field::Policy,
+    Field::Rule,
+    Field::MaxMicroBatch,
+    Field::MaxBatch,
+    Field::BatchTolerance,
+    Field::MicroBatchMultiple,
+    Field::RequireMultiple,
+    Field::Ragged,
+    Field::Uneven,
+    Field::BetaHalfLife,
+];
+
+fn count(n: i64) -> Option<i64> {
+    (n != UNKNOWN).then_some(n)
+}
+
+fn real(x: f64) -> Option<f64> {
+    (!x.is_nan()).then_some(x)
+}
+
+fn both(nearest: Nearest) -> (Option<i64>, Option<i64>) {
+    (count(nearest.below), count(nearest.above))
+}
+
+/// The values in the order of `Plan`'s fields.
+fn to_python<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyTuple>> {
+    let status = row.reasons.status();
+    let (cap, cap_source) = match row.cap {
+        Cap::Asked(samples) => (Some(samples), "max_micro_batch"),
+        Cap::Tuned(samples) => (Some(samples), "tuned"),
+        Cap::Open => (None, "open"),
+    };
+    let values: [Bound<'py, PyAny>; 31] = [
+        Status::NAMES[status as usize].into_pyobject(py)?.into_any(),
+        row.reasons.bits().into_pyobject(py)?.into_any(),
+        row.rule.card().name.into_pyobject(py)?.into_any(),
+        count(row.world_size).into_pyobject(py)?,
+        count(row.data_parallel).into_pyobject(py)?,
+        count(row.micro_batch).into_pyobject(py)?,
+        count(row.accumulation).into_pyobject(py)?,
+        count(row.effective_batch).into_pyobject(py)?,
+        real(row.batch_change).into_pyobject(py)?,
+        real(row.lr).into_pyobject(py)?,
+        real(row.lr_scale).into_pyobject(py)?,
+        real(row.moments.beta1).into_pyobject(py)?,
+        real(row.moments.beta2).into_pyobject(py)?,
+        real(row.moments.eps).into_pyobject(py)?,
+        real(row.weight_decay).into_pyobject(py)?,
+        real(row.momentum).into_pyobject(py)?,
+        real(row.ema_decay).into_pyobject(py)?,
+        count(row.warmup_steps).into_pyobject(py)?,
+        count(row.steps_per_epoch).into_pyobject(py)?,
+        count(row.total_steps).into_pyobject(py)?,
+        count(row.samples_per_epoch).into_pyobject(py)?,
+        count(row.padded_samples).into_pyobject(py)?,
+        count(row.dropped_samples).into_pyobject(py)?,
+        count(row.nearest_world_size.nearest).into_pyobject(py)?,
+        count(row.nearest_batch.nearest).into_pyobject(py)?,
+        real(row.warmup_lr).into_pyobject(py)?,
+        real(row.min_lr).into_pyobject(py)?,
+        both(row.nearest_world_size).into_pyobject(py)?.into_any(),
+        both(row.nearest_batch).into_pyobject(py)?.into_any(),
+        cap.into_pyobject(py)?,
+        cap_source.into_pyobject(py)?.into_any(),
+    ];
+    PyTuple::new(py, values)
+}
