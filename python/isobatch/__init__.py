@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
     from isobatch.recipe import Cluster, Recipe
+    from isobatch.schedules._matrix import schedule_matrix
 
 # Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "schedule_matrix": "schedules._matrix",
 }
 _MODULES = ("schedules",)
 
@@ -53,6 +55,7 @@ __all__ = [
     "plan",
     "plan_fleet",
     "reasons_of",
+    "schedule_matrix",
     "schedules",
 ]
 

@@ -6,6 +6,7 @@ array of them, `isobatch.schedule_matrix` many schedules × many steps.
 
 from isobatch._core import Schedule
 
+from . import composer, megatron, optax, timm, torch, transformers
 from ._form import Form, join, product, scaled, with_clock
 from ._kinds import (
     constant,
@@ -36,6 +37,7 @@ __all__ = [
     "Schedule",
     "Units",
     "check_spec",
+    "composer",
     "constant",
     "cosine",
     "cosine_restarts",
@@ -45,9 +47,11 @@ __all__ = [
     "join",
     "linear",
     "linear_to_zero",
+    "megatron",
     "multistep",
     "one_cycle",
     "one_minus_sqrt",
+    "optax",
     "polynomial",
     "product",
     "resolve",
@@ -56,6 +60,9 @@ __all__ = [
     "step",
     "table",
     "tanh",
+    "timm",
+    "torch",
+    "transformers",
     "trapezoid",
     "vaswani",
     "warmup",

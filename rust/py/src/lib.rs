@@ -28,7 +28,7 @@ mod _core {
     #[pymodule_export]
     use crate::plan::Job;
     #[pymodule_export]
-    use crate::schedule::Schedule;
+    use crate::schedule::{Schedule, fill_schedules};
     #[pymodule_export]
     use crate::tables::{fields, reasons, results, rules};
 

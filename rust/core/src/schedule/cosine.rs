@@ -33,11 +33,11 @@ impl Cosine {
     }
 
     pub(super) fn at(self, u: f64) -> f64 {
-        let mut phase = self.waves * if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
-        if self.wrap {
-            phase %= 1.0;
-        }
-        let half = (1.0 + (PI * phase).cos()) * 0.5;
+        let stretched = if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
+        // The order of the products is the peers' own: far out, an ulp of the angle is many of the value.
+        let angle =
+            if self.wrap { PI * ((self.waves * stretched) % 1.0) } else { (PI * self.waves) * stretched };
+        let half = (1.0 + angle.cos()) * 0.5;
         if self.exponent == 1.0 { half } else { half.powf(self.exponent) }
     }
 

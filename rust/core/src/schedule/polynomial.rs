@@ -14,7 +14,7 @@ pub(crate) const MAX_TERMS: usize = TERMS_F64;
 
 /// How long a series is, and how far it may be taken.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Precision {
+pub struct Precision {
     pub terms: usize,
     /// The remainder allowed, as a share of the segment's height.
     pub tolerance: f64,
@@ -49,11 +49,24 @@ impl Precision {
 /// shape(u) = Σ coefficients[k]·s^k for |s| ≤ 1, s = (u − centre)/reach; an exact polynomial has an infinite reach
 /// and s = u − centre.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Expansion {
+pub struct Expansion {
     pub centre: f64,
     pub reach: f64,
     pub coefficients: [f64; MAX_TERMS],
     pub degree: usize,
+}
+
+impl Expansion {
+    /// The series of b + (a − b)·shape.
+    pub fn between(mut self, a: f64, b: f64) -> Self {
+        self.coefficients = self.coefficients.map(|c| (a - b) * c);
+        self.coefficients[0] += b;
+        self
+    }
+
+    pub fn at(&self, s: f64) -> f64 {
+        self.coefficients[..=self.degree].iter().rev().fold(0.0, |sum, c| sum * s + c)
+    }
 }
 
 /// The binomial coefficients of t^exponent, and the share of t that a block may span to either side.
@@ -126,5 +139,25 @@ pub(crate) fn fill_f64(out: &mut [f64], c: &[f64; TERMS_F64], offset: f64, rate:
             }
             *out = p;
         }
+    }
+}
+
+/// Writes start + i·slope, computed in float64.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
+pub(crate) fn line_f32(out: &mut [f32], start: f64, slope: f64) {
+    for (i, out) in out.iter_mut().enumerate() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+        let (i, value) = (f64::from(i as i32), |i: f64| (i * slope + start) as f32);
+        *out = value(i);
+    }
+}
+
+/// Writes start + i·slope.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
+pub(crate) fn line_f64(out: &mut [f64], start: f64, slope: f64) {
+    for (i, out) in out.iter_mut().enumerate() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+        let i = f64::from(i as i32);
+        *out = i * slope + start;
     }
 }

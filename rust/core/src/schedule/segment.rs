@@ -39,7 +39,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    fn at(&self, u: f64) -> f64 {
+    pub(crate) fn at(&self, u: f64) -> f64 {
         match self {
             Self::Constant => 1.0,
             Self::Power(shape) => shape.at(u),
