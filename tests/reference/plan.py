@@ -97,30 +97,31 @@ def _batch(
     """The effective batch, not yet split, and the cap on the micro-batch."""
     policy = options.get("policy", "keep")
     cap = options.get("max_micro_batch") or _tuned_micro(recipe)
-    if policy == "grow":
+    wanted = policy
+    if policy == "keep":
+        wanted = recipe["effective_batch"]
+    elif policy == "grow":
         tuned = _tuned_replicas(recipe)
-        if tuned:
-            return recipe["effective_batch"] // tuned * replicas, cap
-        if not options.get("max_micro_batch"):
+        if not tuned and not options.get("max_micro_batch"):
             raise _Infeasible("needs_tuned_gpus")
-        return cap * replicas, cap
-    wanted = recipe["effective_batch"] if policy == "keep" else policy
+        wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
     if options.get("ragged") and wanted >= replicas:
         return wanted, cap
     demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
     if cap and demand > cap:
         raise _Infeasible("multiple_unmet")
-    batch = split.tolerated(wanted, replicas, options.get("batch_tolerance", 0.0), demand)
+    highest = options.get("max_batch")
+    batch = split.tolerated(wanted, replicas, options.get("batch_tolerance", 0.0), demand, highest)
     if batch is None:
-        if options.get("max_batch") and wanted > options["max_batch"]:
+        if highest and wanted > highest:
             raise _Infeasible("above_max_batch")
-        counts = [c for c in split.nearest_replicas(wanted, replicas, demand) if c]
-        count = split.nearest(counts, replicas)
-        row["nearest_world_size"] = count and count * (row["world_size"] // replicas)
-        row["nearest_batch"] = split.nearest(
-            [b for b in split.nearest_batches(wanted, replicas, demand) if b], wanted
-        )
-        raise _Infeasible("not_divisible")
+        if policy != "grow":  # it fits any count of replicas, or none
+            counts = [c for c in split.nearest_replicas(wanted, replicas, demand) if c]
+            count = split.nearest(counts, replicas)
+            row["nearest_world_size"] = count and count * (row["world_size"] // replicas)
+        nearby = [b for b in split.nearest_batches(wanted, replicas, demand) if b and b <= (highest or b)]
+        row["nearest_batch"] = split.nearest(nearby, wanted)
+        raise _Infeasible("not_divisible" if wanted % replicas else "multiple_unmet")
     if batch != wanted:
         row["reasons"].add("batch_moved")
     return batch, cap
@@ -134,7 +135,9 @@ def _nearest_whole(
     if policy == "grow":
         counts = [world // model_parallel, world // model_parallel + 1]
     else:
-        counts = split.divisors(recipe["effective_batch"] if policy == "keep" else policy)
+        demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
+        batch = recipe["effective_batch"] if policy == "keep" else policy
+        counts = [] if batch % demand else split.divisors(batch // demand)
     return split.nearest([count * model_parallel for count in counts if count], world)
 
 

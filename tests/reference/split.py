@@ -47,15 +47,24 @@ def nearest_replicas(batch: int, replicas: int, multiple: int = 1) -> tuple[int 
     )
 
 
-def tolerated(batch: int, replicas: int, tolerance: float, multiple: int = 1) -> int | None:
-    """The batch itself where it divides, else the nearest one that does within the tolerance, the smaller of two."""
+def tolerated(
+    batch: int, replicas: int, tolerance: float, multiple: int = 1, highest: int | None = None
+) -> int | None:
+    """The batch itself where it divides, else the nearest one that does within the tolerance, the smaller of two.
+
+    None is above `highest`.
+    """
     unit = replicas * multiple
     if batch % unit == 0:
-        return batch
-    candidates = [b for b in (batch // unit * unit, batch // unit * unit + unit) if b > 0]
-    best = nearest(candidates, batch)
+        return batch if highest is None or batch <= highest else None
+    candidates = [batch // unit * unit, batch // unit * unit + unit]
     # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
-    return best if best is not None and abs(best - batch) / batch <= tolerance else None
+    allowed = [
+        b
+        for b in candidates
+        if b > 0 and abs(b - batch) / batch <= tolerance and (highest is None or b <= highest)
+    ]
+    return nearest(allowed, batch)
 
 
 def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None:
