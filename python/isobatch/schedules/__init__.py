@@ -6,6 +6,7 @@ array of them, `isobatch.schedule_matrix` many schedules × many steps.
 
 from isobatch._core import Schedule
 
+from . import composer, megatron, optax, timm, torch, transformers
 from ._form import Form, join, product, scaled, with_clock
 from ._kinds import (
     constant,
@@ -29,25 +30,32 @@ from ._kinds import (
     warmup,
     wsd,
 )
+from ._lint import ScheduleReason
+from ._live import from_torch
 from ._resolve import Units, check_spec, resolve
 
 __all__ = [
     "Form",
     "Schedule",
+    "ScheduleReason",
     "Units",
     "check_spec",
+    "composer",
     "constant",
     "cosine",
     "cosine_restarts",
     "exponential",
+    "from_torch",
     "goyal",
     "inverse_sqrt",
     "join",
     "linear",
     "linear_to_zero",
+    "megatron",
     "multistep",
     "one_cycle",
     "one_minus_sqrt",
+    "optax",
     "polynomial",
     "product",
     "resolve",
@@ -56,6 +64,9 @@ __all__ = [
     "step",
     "table",
     "tanh",
+    "timm",
+    "torch",
+    "transformers",
     "trapezoid",
     "vaswani",
     "warmup",

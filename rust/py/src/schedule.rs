@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use isobatch_core::schedule::{
     Clock, Cosine, Cycle, Decay, Exponential, Inner, Power, Reciprocal, Rex, Schedule as Core, ScheduleError,
-    Segment, Shape, Table, Tail, Tanh, Track,
+    Segment, Shape, Steps, Table, Tail, Tanh, Track, Value, fill_matrix,
 };
-use numpy::{AllowTypeChange, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{
+    AllowTypeChange, Element, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyReadonlyArray1,
+    PyReadwriteArray2, PyUntypedArrayMethods,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::errors::{input_error, schedule_error};
+use crate::pool;
 
 /// A learning rate at every optimizer step. Build one with the functions of `isobatch.schedules`.
 ///
@@ -30,7 +34,7 @@ impl Schedule {
     #[new]
     fn new(form: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = form.py();
-        let read: FormIn = form.extract()?;
+        let read: FormIn = form.extract().map_err(|error| root(py, error))?;
         let core = read.build().map_err(|error| schedule_error(py, &error))?;
         Ok(Self { core: Arc::new(core), form: form.clone().unbind() })
     }
@@ -127,6 +131,73 @@ impl Schedule {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyAny>, (Py<PyAny>,)) {
         (slf.get_type().into_any(), (slf.get().form.clone_ref(slf.py()),))
     }
+}
+
+/// The error at the bottom: deriving extraction wraps each in a `TypeError` that names only a Rust type.
+fn root(py: Python<'_>, mut error: PyErr) -> PyErr {
+    while let Some(cause) = error.cause(py) {
+        error = cause;
+    }
+    error
+}
+
+/// Values below which a second thread costs more than it gives.
+const SERIAL: usize = 1 << 15;
+
+/// Fills a float32 or float64 array with schedules × steps.
+///
+/// `steps` is an array, or a (start, step, count) range of them. The caller has made `out` C-contiguous.
+#[pyfunction]
+pub fn fill_schedules(
+    py: Python<'_>,
+    schedules: Vec<Py<Schedule>>,
+    steps: StepsIn<'_>,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let schedules: Vec<&Core> = schedules.iter().map(|schedule| &*schedule.get().core).collect();
+    match out.extract::<PyReadwriteArray2<'_, f32>>() {
+        Ok(out) => fill_out(py, &schedules, &steps, out),
+        Err(_) => fill_out(py, &schedules, &steps, out.extract::<PyReadwriteArray2<'_, f64>>()?),
+    }
+}
+
+/// Steps as they come in: a range, or a float64 array.
+#[derive(FromPyObject)]
+pub enum StepsIn<'py> {
+    Range((f64, f64, usize)),
+    Array(PyReadonlyArray1<'py, f64>),
+}
+
+fn fill_out<T: Value + Element>(
+    py: Python<'_>,
+    schedules: &[&Core],
+    steps: &StepsIn<'_>,
+    mut out: PyReadwriteArray2<'_, T>,
+) -> PyResult<()> {
+    let out = out.as_slice_mut()?;
+    let array = match steps {
+        StepsIn::Range(_) => None,
+        StepsIn::Array(array) => Some(array.as_slice()?),
+    };
+    let range = if let StepsIn::Range(range) = steps { *range } else { (0.0, 1.0, 0) };
+    py.detach(|| {
+        let steps = match array {
+            Some(array) => Steps::of(array)?,
+            None => Steps::Range { start: range.0, step: range.1, len: range.2 },
+        };
+        if let Some(last) = steps.max() {
+            for schedule in schedules {
+                schedule.check(last)?;
+            }
+        }
+        if out.len() < SERIAL {
+            fill_matrix(schedules, steps, out);
+        } else {
+            pool::install(|| fill_matrix(schedules, steps, out));
+        }
+        Ok(())
+    })
+    .map_err(|error| schedule_error(py, &error))
 }
 
 fn helper<'py>(slf: &Bound<'py, Schedule>, module: &str, name: &str) -> PyResult<Bound<'py, PyAny>> {

@@ -25,7 +25,7 @@ mod table;
 mod tanh;
 mod track;
 
-pub use bulk::{Steps, fill};
+pub use bulk::{Steps, Value, fill_matrix};
 pub use clock::Clock;
 pub use cosine::Cosine;
 pub use cycle::{Cycle, Decay};

@@ -1,0 +1,188 @@
+"""isobatch.schedules.torch against the installed torch."""
+
+import warnings
+
+import numpy as np
+import pytest
+from isobatch import schedules
+from isobatch.errors import InputError
+from reference.parity import assert_same
+
+torch = pytest.importorskip("torch", reason="compares with torch")
+peer = torch.optim.lr_scheduler
+ours = schedules.torch
+pytestmark = pytest.mark.peers
+
+CASES = [
+    ("StepLR", {"step_size": 7, "gamma": 0.3}),
+    ("StepLR", {"step_size": 1, "gamma": 0.97}),
+    ("MultiStepLR", {"milestones": [3, 20, 20, 50], "gamma": 0.2}),
+    ("MultiStepLR", {"milestones": [50, 3, 20]}),
+    ("ConstantLR", {}),
+    ("ConstantLR", {"factor": 0.25, "total_iters": 30}),
+    ("LinearLR", {}),
+    ("LinearLR", {"start_factor": 0.01, "end_factor": 0.5, "total_iters": 77}),
+    ("LinearLR", {"start_factor": 1.0, "end_factor": 0.0, "total_iters": 60}),
+    ("ExponentialLR", {"gamma": 0.95}),
+    ("ExponentialLR", {"gamma": 1.02}),
+    ("PolynomialLR", {"total_iters": 90, "power": 1.0}),
+    ("PolynomialLR", {"total_iters": 70, "power": 0.5}),
+    ("PolynomialLR", {"total_iters": 70, "power": 3.0}),
+    ("CosineAnnealingLR", {"T_max": 100}),
+    ("CosineAnnealingLR", {"T_max": 33, "eta_min": 0.01}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 10}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 7, "T_mult": 2, "eta_min": 0.001}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 120}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 0.37, "anneal_strategy": "linear"}),
+    ("OneCycleLR", {"max_lr": 0.5, "epochs": 4, "steps_per_epoch": 30, "three_phase": True}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 0.4, "three_phase": True}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 0.0}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 1.0}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 7}),
+    (
+        "CyclicLR",
+        {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "step_size_down": 11, "mode": "triangular2"},
+    ),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "mode": "exp_range", "gamma": 0.98}),
+]
+
+
+def optimizer(lr):
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, momentum=0.9)
+
+
+def stepped(scheduler, steps):
+    """The learning rates of a scheduler that is stepped as in training."""
+    seen = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(steps):
+            seen.append(scheduler.get_last_lr()[0])
+            if len(seen) < steps:
+                scheduler.step()
+    return seen
+
+
+def closed(scheduler, steps):
+    """The values of the class's own closed form, where it has one."""
+    seen = []
+    for x in range(steps):
+        scheduler.last_epoch = x
+        seen.append(scheduler._get_closed_form_lr()[0])
+    return seen
+
+
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+@pytest.mark.parametrize("lr", [0.1, 3e-4])
+def test_has_the_values_of_the_class(name, arguments, lr):
+    schedule = getattr(ours, name)(lr, **arguments)
+    scheduler = getattr(peer, name)(optimizer(lr), **arguments)
+    if hasattr(scheduler, "_get_closed_form_lr"):
+        assert_same(schedule, closed(scheduler, 130))
+        drifted = stepped(getattr(peer, name)(optimizer(lr), **arguments), 130)
+        peak = max(drifted)
+        # At an exact zero the recursion divides what rounding left.
+        assert np.abs(schedule.values(range(130)) - drifted).max() <= 1e-13 * peak
+    else:
+        assert_same(schedule, stepped(scheduler, 119))
+
+
+def test_one_cycle_rebounds_at_its_total_and_raises_past_it():
+    schedule = ours.OneCycleLR(0.1, max_lr=1.0, total_steps=20)
+    values = stepped(peer.OneCycleLR(optimizer(0.1), max_lr=1.0, total_steps=20), 20)
+    scheduler = peer.OneCycleLR(optimizer(0.1), max_lr=1.0, total_steps=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(20):
+            scheduler.step()
+    assert_same(schedule, [*values, scheduler.get_last_lr()[0]])
+    assert schedule.at(20) > schedule.at(19)
+    with pytest.raises(InputError, match="past the end"):
+        schedule.at(21)
+    with pytest.raises(InputError, match="past the end"):
+        schedule.values([3, 21])
+    mended = ours.OneCycleLR(0.1, max_lr=1.0, total_steps=20, quirks=False)
+    assert mended.at(20) == mended.at(1000) == mended.at(19)
+
+
+def test_fractional_restarts():
+    schedule = ours.CosineAnnealingWarmRestarts(0.1, T_0=10, T_mult=3)
+    scheduler = peer.CosineAnnealingWarmRestarts(optimizer(0.1), T_0=10, T_mult=3)
+    steps = np.arange(0, 38, 0.25)
+    expected = []
+    for x in steps:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scheduler.step(float(x))
+        expected.append(scheduler.get_last_lr()[0])
+    assert_same(schedule, expected, steps)
+
+
+def test_restarts_far_out_fall_on_their_steps():
+    schedule = ours.CosineAnnealingWarmRestarts(0.1, T_0=10, T_mult=3)
+    for cycle in range(1, 25):
+        start = 10 * (3**cycle - 1) // 2
+        assert schedule.at(start) == 0.1
+        assert schedule.at(start - 1) < 0.01
+
+
+def test_sequential_and_chained():
+    def build(opt):
+        return [
+            peer.LinearLR(opt, start_factor=0.1, total_iters=10),
+            peer.CosineAnnealingLR(opt, T_max=40),
+            peer.StepLR(opt, step_size=5, gamma=0.5),
+        ]
+
+    mine = [
+        ours.LinearLR(0.3, start_factor=0.1, total_iters=10),
+        ours.CosineAnnealingLR(0.3, T_max=40),
+        ours.StepLR(0.3, step_size=5, gamma=0.5),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt = optimizer(0.3)
+        expected = stepped(peer.SequentialLR(opt, build(opt), milestones=[10, 40]), 70)
+        got = ours.SequentialLR(0.3, mine, milestones=[10, 40]).values(range(70))
+        assert np.abs(got - expected).max() < 1e-14
+        opt = optimizer(0.3)
+        expected = stepped(peer.ChainedScheduler(build(opt), opt), 35)
+        got = ours.ChainedScheduler(0.3, mine).values(range(35))
+        assert np.abs(got - expected).max() < 1e-14
+
+
+def test_a_million_steps_do_not_drift():
+    steps = np.arange(0, 1_000_001, 997)
+    schedule = ours.CosineAnnealingLR(0.1, T_max=1_000_000, eta_min=1e-4)
+    scheduler = peer.CosineAnnealingLR(optimizer(0.1), T_max=1_000_000, eta_min=1e-4)
+    expected = []
+    for x in steps:
+        scheduler.last_epoch = int(x)
+        expected.append(scheduler._get_closed_form_lr()[0])
+    assert_same(schedule, expected, steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "field"),
+    [
+        ("StepLR", {"step_size": 0}, "every"),
+        ("MultiStepLR", {"milestones": [-1]}, "milestones"),
+        ("ConstantLR", {"factor": 2.0}, "factor"),
+        ("LinearLR", {"start_factor": 0.0}, "start_factor"),
+        ("LinearLR", {"total_iters": 0}, "total_iters"),
+        ("CosineAnnealingLR", {"T_max": float("nan")}, "T_max"),
+        ("OneCycleLR", {"max_lr": 0.1}, "total_steps"),
+        (
+            "OneCycleLR",
+            {"max_lr": 0.1, "total_steps": 10, "pct_start": 0.55, "three_phase": True},
+            "pct_start",
+        ),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 10, "anneal_strategy": "cubic"}, "anneal_strategy"),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 0}, "total_steps"),
+        ("CyclicLR", {"base_lr": 0.1, "max_lr": 1, "mode": "square"}, "mode"),
+    ],
+)
+def test_bad_arguments_name_their_field(name, arguments, field):
+    with pytest.raises(InputError) as error:
+        getattr(ours, name)(0.1, **arguments)
+    assert error.value.field == field
