@@ -1,8 +1,8 @@
 """The one form that every schedule has: what Rust evaluates and JSON holds.
 
-    Schedule = clock, tracks, combine: floor + (A(x) − floor)·B(x)·…, clip to low … high, scale
-    Track    = segments, and maybe a cycle
-    Segment  = from start on: b + (a − b)·shape(u), u = (x − origin)/length, clamped at 1 unless `beyond`
+Schedule = clock, tracks, combine: floor + (A(x) − floor)·B(x)·…, clip to low … high, scale
+Track    = segments, and maybe a cycle
+Segment  = from start on: b + (a − b)·shape(u), u = (x − origin)/length, clamped at 1 unless `beyond`
 """
 
 from __future__ import annotations
@@ -431,7 +431,9 @@ def _track_end(track: Track) -> float | None:
     if cycle is not None:
         if cycle.limit is None:
             return None
-        powers = sum(cycle.multiplier**i for i in range(cycle.limit)) if cycle.multiplier != 1 else cycle.limit
+        powers = (
+            sum(cycle.multiplier**i for i in range(cycle.limit)) if cycle.multiplier != 1 else cycle.limit
+        )
         return cycle.period * powers
     segment = track.segments[-1]
     match segment.shape:
@@ -462,7 +464,9 @@ def text(schedule: Schedule) -> str:
 def _track_text(track: Track) -> str:
     shown = [_segment_text(segment) for segment in track.segments[:4]]
     shown += [f"… {len(track.segments) - 4} more"] if len(track.segments) > 4 else []
-    repeat = "" if track.cycle is None else f", again every {track.cycle.period:g} × {track.cycle.multiplier:g}^i"
+    repeat = (
+        "" if track.cycle is None else f", again every {track.cycle.period:g} × {track.cycle.multiplier:g}^i"
+    )
     return ", ".join(shown) + repeat
 
 

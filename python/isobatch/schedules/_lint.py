@@ -112,6 +112,8 @@ def _rebounds(schedule: Schedule, last: int) -> bool:
     """Whether the value rises right past the last update of a schedule that was falling there."""
     form: Form = schedule.form
     beyond = [last + 1, last + 2, last + max(2, last // 10)]
-    seen = schedule.values([max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)])
+    seen = schedule.values(
+        [max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)]
+    )
     falling = seen[0] > seen[1] or seen[1] == 0 < schedule.peak
     return bool(falling and len(seen) > 2 and (seen[2:] > seen[1] * (1 + 1e-9) + 1e-12 * schedule.peak).any())

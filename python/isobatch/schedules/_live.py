@@ -75,7 +75,9 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         return _cyclic(scheduler, base, group)
     if kind in _ATTRIBUTES:
         return getattr(ours, kind)(base, **{name: getattr(scheduler, name) for name in _ATTRIBUTES[kind]})
-    raise InputError(f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler")
+    raise InputError(
+        f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler"
+    )
 
 
 _FACTORS = {
@@ -132,7 +134,9 @@ def _one_cycle(scheduler: Any, group: int) -> Schedule:
 
 def _cyclic(scheduler: Any, base: float, group: int) -> Schedule:
     if scheduler._scale_fn_custom is not None:
-        raise InputError("its scale_fn is an arbitrary function; `table` can hold what it printed", field="scheduler")
+        raise InputError(
+            "its scale_fn is an arbitrary function; `table` can hold what it printed", field="scheduler"
+        )
     up = scheduler.total_size * scheduler.step_ratio
     return ours.CyclicLR(
         base,

@@ -145,7 +145,9 @@ def _read(kind: str, name: str, what: str, value: str) -> Length | float | str:
     wrong = InputError(f"{kind}: {name} must be {what}, not {value!r}", field="schedule")
     if what == WORD:
         if value not in _kinds.DECAYS:
-            raise InputError(f"{kind}: {name} is one of {', '.join(_kinds.DECAYS)}, not {value!r}", field="schedule")
+            raise InputError(
+                f"{kind}: {name} is one of {', '.join(_kinds.DECAYS)}, not {value!r}", field="schedule"
+            )
         return value
     if what == NUMBER:
         try:
@@ -248,7 +250,8 @@ def _wsd(run: _Run) -> list[Segment]:
     over = run.steps("decay", run.total // 5)
     if over > run.decay_steps:
         raise InputError(
-            f"a decay of {over} steps does not fit: {run.decay_steps} are left after the warmup", field="schedule"
+            f"a decay of {over} steps does not fit: {run.decay_steps} are left after the warmup",
+            field="schedule",
         )
     at = run.total - over
     shape = _kinds.DECAYS[run.spec.words.get("shape", "linear")]

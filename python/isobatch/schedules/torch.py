@@ -110,7 +110,9 @@ def CosineAnnealingLR(lr: float, T_max: float, eta_min: float = 0.0, *, quirks: 
     (1.0, 0.0)
     """
     over = length("T_max", T_max)
-    return lone(Segment(length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=Cosine(), beyond=quirks))
+    return lone(
+        Segment(length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=Cosine(), beyond=quirks)
+    )
 
 
 def CosineAnnealingWarmRestarts(lr: float, T_0: float, T_mult: float = 1, eta_min: float = 0.0) -> Schedule:
@@ -170,7 +172,11 @@ def OneCycleLR(
     up = float(_share("pct_start", pct_start) * total) - 1
     phases = [(up, first, max_lr), (total - 1, max_lr, final)]
     if three_phase:
-        phases = [(up, first, max_lr), (float(2 * pct_start * total) - 2, max_lr, first), (total - 1, first, final)]
+        phases = [
+            (up, first, max_lr),
+            (float(2 * pct_start * total) - 2, max_lr, first),
+            (total - 1, first, final),
+        ]
     segments: list[Segment] = []
     begin, last = 0.0, total
     for index, (stop, a, b) in enumerate(phases):
@@ -181,7 +187,9 @@ def OneCycleLR(
                 last = total - 1
                 break
             if stop <= begin:
-                raise InputError(f"the phase from step {begin:g} to {stop:g} has no length", field="pct_start")
+                raise InputError(
+                    f"the phase from step {begin:g} to {stop:g} has no length", field="pct_start"
+                )
             segments.append(
                 Segment(
                     start=begin if segments else 0.0,
