@@ -44,7 +44,7 @@ def test_what_is_no_report_is_refused(tmp_path, text):
 
     file = tmp_path / "report.json"
     file.write_text(text)
-    with pytest.raises(ib.InputError, match="report.json"):
+    with pytest.raises(ib.InputError, match=r"report\.json"):
         Report.load(file)
 
 
