@@ -66,6 +66,8 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         return ours.ChainedScheduler(_base(scheduler._schedulers[0], group), parts)
     if kind == "OneCycleLR":
         return _one_cycle(scheduler, group)
+    if kind not in {*_ATTRIBUTES, "LambdaLR", "MultiStepLR", "CyclicLR"}:
+        raise InputError(f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler")
     base = _base(scheduler, group)
     if kind == "LambdaLR":
         return _lambda(scheduler.lr_lambdas[group], base)
@@ -73,9 +75,7 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         return ours.MultiStepLR(base, sorted(scheduler.milestones.elements()), scheduler.gamma)
     if kind == "CyclicLR":
         return _cyclic(scheduler, base, group)
-    if kind in _ATTRIBUTES:
-        return getattr(ours, kind)(base, **{name: getattr(scheduler, name) for name in _ATTRIBUTES[kind]})
-    raise InputError(f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler")
+    return getattr(ours, kind)(base, **{name: getattr(scheduler, name) for name in _ATTRIBUTES[kind]})
 
 
 _FACTORS = {

@@ -453,8 +453,9 @@ impl Row<'_> {
             let series = segment.shape.series(start, &plan);
             let stop = series.as_ref().map_or(end, |series| {
                 let stop = self.reach(series, &u, rate, j, end);
-                // Vector stores like to start at 64 bytes.
-                let over = (std::ptr::from_ref(&out[stop - 1 - first]).addr() / size_of::<T>() + 1) % T::LANES;
+                // Whole vectors leave nothing to do one by one. (Memory addresses must not decide: the same call
+                // would have other roundings the next time.)
+                let over = stop % T::LANES;
                 if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
             });
             let block = &mut out[j - first..stop - first];

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use super::polynomial::{Expansion, MAX_TERMS, Plan};
+use super::polynomial::{Expansion, MAX_TERMS, Plan, TERMS_F64};
 use super::{ScheduleError, finite, positive};
 
 /// The half wave from 1 at u = 0 to 0 at u = 1, with the peers' variations.
@@ -43,6 +43,10 @@ impl Cosine {
 
     pub(super) fn series(self, u: f64, plan: &Plan) -> Option<Expansion> {
         if self.stretch != 1.0 || self.exponent != 1.0 || self.wrap || self.waves <= 0.0 {
+            return None;
+        }
+        if u > 2.0 && plan.entire.terms == TERMS_F64 {
+            // Waves away, `at` itself has lost bits of the angle: only the same rounding is close to it.
             return None;
         }
         let rate = PI * self.waves;

@@ -129,8 +129,12 @@ impl Segment {
 
     /// The value at `x` with `a` multiplied by `gain`.
     pub(crate) fn at(&self, x: f64, gain: f64) -> f64 {
-        let a = self.a * gain;
-        let share = self.shape.at(self.u(x));
+        let (a, u) = (self.a * gain, self.u(x));
+        if u < 0.5 && matches!(&self.shape, Shape::Power(power) if power.is_linear()) {
+            // Measured from the nearer end, so that a warmup from 0 has no digit to lose.
+            return a + (self.b - a) * u;
+        }
+        let share = self.shape.at(u);
         // At share 1 the sum below may miss `a` by an ulp.
         if share == 1.0 { a } else { self.b + (a - self.b) * share }
     }
