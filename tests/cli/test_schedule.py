@@ -4,7 +4,6 @@ import argparse
 import json
 
 import pytest
-
 from isobatch import schedules as S
 from isobatch.cli import schedule as command
 
@@ -19,7 +18,9 @@ def call(*arguments):
 def test_prints_a_table(capsys):
     assert call("linear", "--lr", "0.5", "--steps", "20") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "step\tlr" and lines[1] == "0\t0.5" and lines[11] == "10\t0.25" and lines[-1] == "20\t0"
+    assert (
+        lines[0] == "step\tlr" and lines[1] == "0\t0.5" and lines[11] == "10\t0.25" and lines[-1] == "20\t0"
+    )
 
 
 def test_prints_json_that_can_be_read_back(capsys, tmp_path):

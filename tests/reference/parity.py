@@ -18,4 +18,6 @@ def assert_same(schedule, expected, steps=None, *, ulps=ULPS, single=True):
     assert off <= ulps, f"step {steps[worst]}: {values[worst]!r}, the peer {expected[worst]!r}: {off:.1f} ulp"
     if single:
         differ = np.flatnonzero(values.astype(np.float32) != expected.astype(np.float32))
-        assert not len(differ), f"step {steps[differ[0]]}: {values[differ[0]]!r}, the peer {expected[differ[0]]!r}"
+        assert not len(differ), (
+            f"step {steps[differ[0]]}: {values[differ[0]]!r}, the peer {expected[differ[0]]!r}"
+        )

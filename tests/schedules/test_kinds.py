@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import schedules as oracle
-
 from isobatch import schedules as S
 from isobatch.errors import InputError
+from reference import schedules as oracle
 
 X = np.concatenate([np.arange(0, 140), np.linspace(0, 139, 333)])
 KINDS = [
@@ -82,7 +81,12 @@ def _grow(children):
         st.builds(lambda a, b, x: S.join([a, b], [x]), children, children, _steps),
         st.builds(S.product, children, _leaf),
         st.builds(S.scaled, children, st.floats(0, 3)),
-        st.builds(lambda s, x, k: s.with_clock([(0, 0), (x, x), (x + 1, x + k)]), children, _steps, st.floats(0.3, 4)),
+        st.builds(
+            lambda s, x, k: s.with_clock([(0, 0), (x, x), (x + 1, x + k)]),
+            children,
+            _steps,
+            st.floats(0.3, 4),
+        ),
     )
 
 
@@ -95,7 +99,11 @@ def test_any_composition_is_a_value(schedule):
     values = schedule.values(X)
     assert np.isfinite(values).all() and (values >= 0).all()
     assert [schedule.at(x) for x in X[::37]] == values[::37].tolist()
-    for other in (S.Schedule.from_json(schedule.to_json()), pickle.loads(pickle.dumps(schedule)), copy.copy(schedule)):
+    for other in (
+        S.Schedule.from_json(schedule.to_json()),
+        pickle.loads(pickle.dumps(schedule)),
+        copy.copy(schedule),
+    ):
         assert other == schedule and hash(other) == hash(schedule)
         assert other.values(X).tobytes() == values.tobytes()
     assert repr(schedule).startswith("Schedule(")
@@ -185,7 +193,10 @@ def test_bad_steps(bad):
         (lambda: S.constant(0.1).with_clock([(0, NAN)]), "clock"),
         (lambda: S.Schedule.from_json("{}"), "json"),
         (lambda: S.Schedule.from_json("no"), "json"),
-        (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')), "schema"),
+        (
+            lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')),
+            "schema",
+        ),
         (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace("constant", "cubic")), "json"),
     ],
 )

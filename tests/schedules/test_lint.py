@@ -1,7 +1,6 @@
 """Schedule.check."""
 
 import pytest
-
 from isobatch import schedules as S
 from isobatch.errors import InputError
 from isobatch.schedules import ScheduleReason as R

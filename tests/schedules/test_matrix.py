@@ -4,12 +4,11 @@ import multiprocessing
 import subprocess
 import sys
 
+import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import isobatch as ib
 from isobatch import schedules as S
 from isobatch.errors import InputError
 
@@ -45,7 +44,11 @@ def every_kind(total=2000, warm=130):
         S.torch.CosineAnnealingLR(0.1, 333),
         S.torch.OneCycleLR(0.1, 0.1, total_steps=5000),
         S.megatron.OptimizerParamScheduler(
-            max_lr=0.1, lr_warmup_steps=1600, lr_decay_steps=30_000, lr_decay_style="inverse-square-root", increment=16
+            max_lr=0.1,
+            lr_warmup_steps=1600,
+            lr_decay_steps=30_000,
+            lr_decay_style="inverse-square-root",
+            increment=16,
         ),
     ]
     return [*bodies, *(S.warmup(body, warm) for body in bodies)]
@@ -85,7 +88,11 @@ def test_every_kind_in_one_matrix(steps):
 
 
 def test_long_rows_are_cut_and_do_not_drift():
-    schedules = [S.warmup(S.cosine(0.3, 999_000), 1000), S.linear(0.3, 1_000_000), S.polynomial(0.3, 1_000_000, 0.5)]
+    schedules = [
+        S.warmup(S.cosine(0.3, 999_000), 1000),
+        S.linear(0.3, 1_000_000),
+        S.polynomial(0.3, 1_000_000, 0.5),
+    ]
     steps = range(1_000_001)
     within(schedules, steps, ib.schedule_matrix(schedules, steps), 1)
     within(schedules[:2], steps, ib.schedule_matrix(schedules[:2], steps, dtype=np.float64), 8)
@@ -162,7 +169,19 @@ def _read_only(shape):
         _read_only((2, 5)),
         [[0.0] * 5] * 2,
     ],
-    ids=["rows", "columns", "rank", "half", "int", "order", "fortran", "strides", "unaligned", "read-only", "list"],
+    ids=[
+        "rows",
+        "columns",
+        "rank",
+        "half",
+        "int",
+        "order",
+        "fortran",
+        "strides",
+        "unaligned",
+        "read-only",
+        "list",
+    ],
 )
 def test_an_out_that_does_not_fit(out):
     with pytest.raises(InputError) as error:

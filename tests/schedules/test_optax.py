@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import optax as ours
+from reference.parity import assert_same
 
 jax = pytest.importorskip("jax", reason="compares with optax")
 peer = pytest.importorskip("optax", reason="compares with optax")
@@ -44,7 +43,11 @@ CASES = [
     ),
     (
         "piecewise_interpolate_schedule",
-        {"interpolate_type": "cosine", "init_value": 0.3, "boundaries_and_scales": {0: 0.5, 10: 2.0, 40: 0.1}},
+        {
+            "interpolate_type": "cosine",
+            "init_value": 0.3,
+            "boundaries_and_scales": {0: 0.5, 10: 2.0, 40: 0.1},
+        },
     ),
     ("linear_onecycle_schedule", {"transition_steps": 97, "peak_value": 0.3}),
     ("cosine_onecycle_schedule", {"transition_steps": 97, "peak_value": 0.3}),
@@ -52,8 +55,14 @@ CASES = [
     ("warmup_constant_schedule", WARM | {"warmup_steps": 0}),
     ("warmup_cosine_decay_schedule", WARM | {"decay_steps": 90, "end_value": 0.02}),
     ("warmup_cosine_decay_schedule", WARM | {"decay_steps": 90, "warmup_steps": 0, "exponent": 2.0}),
-    ("warmup_exponential_decay_schedule", WARM | {"transition_steps": 20, "decay_rate": 0.5, "end_value": 0.03}),
-    ("sgdr_schedule", {"cosine_kwargs": [WARM | {"decay_steps": 30}, WARM | {"decay_steps": 50, "peak_value": 0.2}]}),
+    (
+        "warmup_exponential_decay_schedule",
+        WARM | {"transition_steps": 20, "decay_rate": 0.5, "end_value": 0.03},
+    ),
+    (
+        "sgdr_schedule",
+        {"cosine_kwargs": [WARM | {"decay_steps": 30}, WARM | {"decay_steps": 50, "peak_value": 0.2}]},
+    ),
 ]
 
 
@@ -68,14 +77,20 @@ def test_has_the_values_of_the_peer(name, arguments):
 
 
 def test_join():
-    parts = [("linear_schedule", (0.0, 0.3, 10)), ("exponential_decay", (0.3, 10, 0.5)), ("constant_schedule", (0.1,))]
+    parts = [
+        ("linear_schedule", (0.0, 0.3, 10)),
+        ("exponential_decay", (0.3, 10, 0.5)),
+        ("constant_schedule", (0.1,)),
+    ]
     theirs = peer.join_schedules([getattr(peer, name)(*given) for name, given in parts], [10, 50])
     mine = ours.join_schedules([getattr(ours, name)(*given) for name, given in parts], [10, 50])
     assert_same(mine, peer_values(theirs, 80))
 
 
 def test_every_schedule_of_the_peer_is_known():
-    known = {name for name in dir(peer.schedules) if name[0] != "_" and name.endswith(("_schedule", "_decay"))}
+    known = {
+        name for name in dir(peer.schedules) if name[0] != "_" and name.endswith(("_schedule", "_decay"))
+    }
     assert len(known) > 10
     assert known <= set(ours.__all__)
 

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import composer, megatron
+from reference.parity import assert_same
 
 DATA = Path(__file__).parent.parent / "data"
 MEGATRON = json.loads((DATA / "megatron_core_0.16.1.json").read_text())
@@ -69,9 +68,21 @@ def test_bad_megatron_arguments(change, field):
         ("LinearScheduler", {"max_duration": "10ep"}, "t_max"),
         ("LinearScheduler", {"max_duration": "10.5ba"}, "max_duration"),
         ("StepScheduler", {"step_size": "10sp", "max_duration": "10ba"}, "step_size"),
-        ("CosineAnnealingWithWarmupScheduler", {"t_warmup": "1ba", "t_max": "9sp", "max_duration": "10ba"}, "t_warmup"),
-        ("CosineAnnealingWithWarmupScheduler", {"t_warmup": "1ba", "t_max": "9ba", "max_duration": "10ba"}, "t_max"),
-        ("CosineAnnealingWarmRestartsScheduler", {"t_0": "4ba", "t_mult": 0.5, "max_duration": "100ba"}, "t_mult"),
+        (
+            "CosineAnnealingWithWarmupScheduler",
+            {"t_warmup": "1ba", "t_max": "9sp", "max_duration": "10ba"},
+            "t_warmup",
+        ),
+        (
+            "CosineAnnealingWithWarmupScheduler",
+            {"t_warmup": "1ba", "t_max": "9ba", "max_duration": "10ba"},
+            "t_max",
+        ),
+        (
+            "CosineAnnealingWarmRestartsScheduler",
+            {"t_0": "4ba", "t_mult": 0.5, "max_duration": "100ba"},
+            "t_mult",
+        ),
     ],
 )
 def test_bad_composer_arguments(name, given, field):

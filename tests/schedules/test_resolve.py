@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from isobatch import schedules as S
 from isobatch.errors import InputError
 from isobatch.schedules import Units, check_spec, resolve
@@ -32,7 +31,9 @@ def test_every_kind_warms_up_to_the_peak(kind):
     assert values[100:].min() >= 0.001 or kind == "linear_to_zero"
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial", "wsd", "trapezoid", "rex", "one_minus_sqrt"])
+@pytest.mark.parametrize(
+    "kind", ["linear", "cosine", "polynomial", "wsd", "trapezoid", "rex", "one_minus_sqrt"]
+)
 def test_decays_end_at_the_minimum_with_the_run(kind):
     schedule = made(kind, min_lr=0.01)
     assert schedule.at(900) == 0.01

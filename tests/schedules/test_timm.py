@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import timm as ours
+from reference.parity import assert_same
 
 torch = pytest.importorskip("torch", reason="compares with timm, which steps torch optimizers")
 pytest.importorskip("timm", reason="compares with timm")
@@ -19,9 +18,15 @@ CASES = [
     ("CosineLRScheduler", {"t_initial": 30, "cycle_limit": 3, "cycle_decay": 0.5, "k_decay": 1.5}),
     ("CosineLRScheduler", {"t_initial": 20, "cycle_limit": 2, "cycle_mul": 1.5, "lr_min": 1e-3, **WARM}),
     ("PolyLRScheduler", {"t_initial": 90}),
-    ("PolyLRScheduler", {"t_initial": 30, "power": 2.0, "k_decay": 0.7, "cycle_limit": 2, "cycle_mul": 2.0, **WARM}),
+    (
+        "PolyLRScheduler",
+        {"t_initial": 30, "power": 2.0, "k_decay": 0.7, "cycle_limit": 2, "cycle_mul": 2.0, **WARM},
+    ),
     ("TanhLRScheduler", {"t_initial": 90, **WARM}),
-    ("TanhLRScheduler", {"t_initial": 45, "lb": -5, "ub": 2, "cycle_limit": 2, "warmup_prefix": True, **WARM}),
+    (
+        "TanhLRScheduler",
+        {"t_initial": 45, "lb": -5, "ub": 2, "cycle_limit": 2, "warmup_prefix": True, **WARM},
+    ),
     ("StepLRScheduler", {"decay_t": 2.4, "decay_rate": 0.97}),
     ("StepLRScheduler", {"decay_t": 1.1, "decay_rate": 0.9, **WARM}),
     ("StepLRScheduler", {"decay_t": 30, "decay_rate": 0.1, "warmup_prefix": False, **WARM}),

@@ -4,10 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from reference.parity import assert_same
-
 from isobatch import schedules
 from isobatch.errors import InputError
+from reference.parity import assert_same
 
 torch = pytest.importorskip("torch", reason="compares with torch")
 peer = torch.optim.lr_scheduler
@@ -40,7 +39,10 @@ CASES = [
     ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 0.0}),
     ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 1.0}),
     ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 7}),
-    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "step_size_down": 11, "mode": "triangular2"}),
+    (
+        "CyclicLR",
+        {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "step_size_down": 11, "mode": "triangular2"},
+    ),
     ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "mode": "exp_range", "gamma": 0.98}),
 ]
 

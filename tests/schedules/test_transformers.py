@@ -3,10 +3,9 @@
 import warnings
 
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import transformers as ours
+from reference.parity import assert_same
 
 torch = pytest.importorskip("torch", reason="compares with transformers, which steps torch optimizers")
 pytest.importorskip("transformers", reason="compares with transformers")
@@ -40,8 +39,18 @@ CASES = [
     ("cosine_warmup_with_min_lr", 0, 100, {"min_lr_rate": 0.1}),
     ("cosine_warmup_with_min_lr", 1, 100, {"min_lr_rate": 0.1, "warmup_lr_rate": 0.2}),
     ("warmup_stable_decay", 10, 100, WSD),
-    ("warmup_stable_decay", 10, 100, WSD | {"min_lr_ratio": 0.1, "warmup_type": "cosine", "decay_type": "linear"}),
-    ("warmup_stable_decay", 10, 100, WSD | {"min_lr_ratio": 0.1, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"}),
+    (
+        "warmup_stable_decay",
+        10,
+        100,
+        WSD | {"min_lr_ratio": 0.1, "warmup_type": "cosine", "decay_type": "linear"},
+    ),
+    (
+        "warmup_stable_decay",
+        10,
+        100,
+        WSD | {"min_lr_ratio": 0.1, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"},
+    ),
     ("warmup_stable_decay", 10, None, WSD | {"num_stable_steps": 20, "num_cycles": 1.5}),
     ("warmup_stable_decay", 90, 100, WSD),
 ]
@@ -81,10 +90,14 @@ def test_every_schedule_of_the_peer_is_known():
 def test_quirks_can_be_mended():
     build = {"lr": 1.0, "num_warmup_steps": 10, "num_training_steps": 110, "quirks": False}
     assert ours.get_scheduler("cosine", **build).at(200) == 0
-    ahead = ours.get_scheduler("cosine_warmup_with_min_lr", scheduler_specific_kwargs={"min_lr": 0.1}, **build)
+    ahead = ours.get_scheduler(
+        "cosine_warmup_with_min_lr", scheduler_specific_kwargs={"min_lr": 0.1}, **build
+    )
     assert (ahead.at(0), ahead.at(10), ahead.at(110)) == (0.0, 1.0, 0.1)
     build |= {"num_training_steps": 59}
-    restarts = ours.get_scheduler("cosine_with_restarts", scheduler_specific_kwargs={"num_cycles": 49}, **build)
+    restarts = ours.get_scheduler(
+        "cosine_with_restarts", scheduler_specific_kwargs={"num_cycles": 49}, **build
+    )
     assert [restarts.at(x) for x in range(10, 60)] == [1.0] * 49 + [0.0]
 
 

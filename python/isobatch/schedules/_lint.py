@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 from isobatch._core import Schedule
 from isobatch.errors import InputError
@@ -17,7 +18,7 @@ class ScheduleReason(StrEnum):
     source: str
     severity: str
 
-    def __new__(cls, value: str, text: str, source: str) -> ScheduleReason:
+    def __new__(cls, value: str, text: str, source: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.text, member.source, member.severity = text, source, "caution"
@@ -115,6 +116,8 @@ def _rebounds(schedule: Schedule, last: int) -> bool:
     """Whether the value rises right past the last update of a schedule that was falling there."""
     form: Form = schedule.form
     beyond = [last + 1, last + 2, last + max(2, last // 10)]
-    seen = schedule.values([max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)])
+    seen = schedule.values(
+        [max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)]
+    )
     falling = seen[0] > seen[1] or seen[1] == 0 < schedule.peak
     return bool(falling and len(seen) > 2 and (seen[2:] > seen[1] * (1 + 1e-9) + 1e-12 * schedule.peak).any())

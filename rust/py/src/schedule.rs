@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use isobatch_core::schedule::{
-    Clock, Cosine, Cycle, Decay, Exponential, Inner, Power, Reciprocal, Rex, Schedule as Core, ScheduleError, Segment,
-    Shape, Steps, Table, Tail, Tanh, Track, Value, fill_matrix,
+    Clock, Cosine, Cycle, Decay, Exponential, Inner, Power, Reciprocal, Rex, Schedule as Core, ScheduleError,
+    Segment, Shape, Steps, Table, Tail, Tanh, Track, Value, fill_matrix,
 };
 use numpy::{
-    AllowTypeChange, Element, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray2,
-    PyUntypedArrayMethods,
+    AllowTypeChange, Element, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyReadonlyArray1,
+    PyReadwriteArray2, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -46,7 +46,11 @@ impl Schedule {
     }
 
     /// The learning rates at an array of steps: float64, of the same shape.
-    fn values<'py>(&self, py: Python<'py>, steps: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+    fn values<'py>(
+        &self,
+        py: Python<'py>,
+        steps: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         let steps = steps_array(steps)?;
         let out = PyArrayDyn::<f64>::zeros(py, steps.shape(), false);
         let input = steps.as_array();
@@ -144,6 +148,7 @@ const SERIAL: usize = 1 << 15;
 ///
 /// `steps` is an array, or a (start, step, count) range of them. The caller has made `out` C-contiguous.
 #[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // Arguments are extracted by value.
 pub fn fill_schedules(
     py: Python<'_>,
     schedules: Vec<Py<Schedule>>,
@@ -203,7 +208,11 @@ fn helper<'py>(slf: &Bound<'py, Schedule>, module: &str, name: &str) -> PyResult
 /// Steps as a float64 array, whatever number type they came in.
 pub fn steps_array<'py>(steps: &Bound<'py, PyAny>) -> PyResult<PyArrayLikeDyn<'py, f64, AllowTypeChange>> {
     steps.extract().map_err(|_| {
-        input_error(steps.py(), "steps", "must be numbers: an int, a float, a sequence, a range or an array of them")
+        input_error(
+            steps.py(),
+            "steps",
+            "must be numbers: an int, a float, a sequence, a range or an array of them",
+        )
     })
 }
 
@@ -226,7 +235,8 @@ impl FormIn {
             core = core.with_clock(Clock::new(&self.clock)?);
         }
         if self.low.is_some() || self.high.is_some() {
-            core = core.with_clip(self.low.unwrap_or(f64::NEG_INFINITY), self.high.unwrap_or(f64::INFINITY))?;
+            core =
+                core.with_clip(self.low.unwrap_or(f64::NEG_INFINITY), self.high.unwrap_or(f64::INFINITY))?;
         }
         self.last.map_or(Ok(core.clone()), |last| core.with_last(last))
     }
@@ -314,7 +324,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ShapeIn {
             "constant" => Shape::Constant,
             "power" => Shape::Power(Power::new(number("stretch")?, number("exponent")?).map_err(fail)?),
             "cosine" => Shape::Cosine(
-                Cosine::new(number("waves")?, number("stretch")?, number("exponent")?, flag("wrap")?).map_err(fail)?,
+                Cosine::new(number("waves")?, number("stretch")?, number("exponent")?, flag("wrap")?)
+                    .map_err(fail)?,
             ),
             "exponential" => {
                 Shape::Exponential(Exponential::new(number("rate")?, flag("stairs")?).map_err(fail)?)

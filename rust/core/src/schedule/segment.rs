@@ -1,7 +1,10 @@
 //! A segment: one shape, stretched between two values.
 
 use super::polynomial::{Expansion, Plan};
-use super::{Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite, positive};
+use super::{
+    Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite,
+    positive,
+};
 
 /// What a segment does past u = 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +46,7 @@ impl Shape {
             Self::Cosine(shape) => shape.at(u),
             Self::Exponential(shape) => shape.at(u),
             Self::Reciprocal(shape) => shape.at(u),
-            Self::Rex(shape) => shape.at(u),
+            Self::Rex(_) => Rex::at(u),
             Self::Tanh(shape) => shape.at(u),
             Self::Table(shape) => shape.at(u),
             Self::Inner(shape) => shape.at(u),
@@ -67,8 +70,8 @@ impl Shape {
             Self::Power(shape) => shape.series(u, plan),
             Self::Cosine(shape) => shape.series(u, plan),
             Self::Exponential(shape) => Some(shape.series(u, plan)),
-            Self::Reciprocal(shape) => Some(shape.series(u, plan)),
-            Self::Rex(shape) => Some(shape.series(u, plan)),
+            Self::Reciprocal(_) => Some(Reciprocal::series(u, plan)),
+            Self::Rex(_) => Some(Rex::series(u, plan)),
             Self::Tanh(shape) => Some(shape.series(u, plan)),
             Self::Table(shape) => Some(shape.series(u)),
             Self::Inner(_) => None,
@@ -110,7 +113,10 @@ impl Segment {
             _ => false,
         };
         if ends && self.tail == Tail::Continue {
-            return Err(ScheduleError::new("tail", "this shape has no value past its end: it must be clamped"));
+            return Err(ScheduleError::new(
+                "tail",
+                "this shape has no value past its end: it must be clamped",
+            ));
         }
         Ok(())
     }
