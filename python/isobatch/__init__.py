@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from isobatch import schedules
     from isobatch._core import __version__
     from isobatch._fleet import plan_fleet
-    from isobatch._plan import Plan, Settings, plan
+    from isobatch._plan import Move, Plan, Settings, plan
+    from isobatch._replan import replan
     from isobatch.errors import InputError
     from isobatch.reason import Reason, reasons_of
     from isobatch.recipe import Cluster, Recipe
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Cluster": "recipe",
     "InputError": "errors",
+    "Move": "_plan",
     "Plan": "_plan",
     "Reason": "reason",
     "Recipe": "recipe",
@@ -25,6 +27,7 @@ _HOMES = {
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
 _MODULES = ("schedules",)
@@ -32,6 +35,7 @@ _MODULES = ("schedules",)
 __all__ = [
     "Cluster",
     "InputError",
+    "Move",
     "Plan",
     "Reason",
     "Recipe",
@@ -40,6 +44,7 @@ __all__ = [
     "plan",
     "plan_fleet",
     "reasons_of",
+    "replan",
     "schedule_matrix",
     "schedules",
 ]

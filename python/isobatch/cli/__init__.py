@@ -13,7 +13,7 @@ from importlib import import_module
 
 from isobatch.errors import InputError
 
-COMMANDS = ("plan", "fleet", "rules")
+COMMANDS = ("plan", "fleet", "replan", "rules")
 
 
 def parser() -> argparse.ArgumentParser:
