@@ -4,12 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch import schedules
+    from isobatch import schedules, validate
     from isobatch._core import __version__
+    from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
     from isobatch._fleet import plan_fleet
+    from isobatch._goodput import optimize_goodput
     from isobatch._plan import Move, Plan, Settings, plan
     from isobatch._replan import replan
     from isobatch.errors import InputError
+    from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
     from isobatch.recipe import Cluster, Recipe
     from isobatch.schedules._matrix import schedule_matrix
@@ -17,36 +20,49 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
 _HOMES = {
     "Cluster": "recipe",
+    "Elastic": "_elastic",
+    "ElasticMany": "_elastic",
     "InputError": "errors",
     "Move": "_plan",
     "Plan": "_plan",
+    "Profile": "profile",
     "Reason": "reason",
     "Recipe": "recipe",
     "Settings": "_plan",
     "__version__": "_core",
+    "elastic": "_elastic",
+    "elastic_many": "_elastic",
+    "optimize_goodput": "_goodput",
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
     "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
-_MODULES = ("schedules",)
+_MODULES = ("schedules", "validate")
 
 __all__ = [
     "Cluster",
+    "Elastic",
+    "ElasticMany",
     "InputError",
     "Move",
     "Plan",
+    "Profile",
     "Reason",
     "Recipe",
     "Settings",
     "__version__",
+    "elastic",
+    "elastic_many",
+    "optimize_goodput",
     "plan",
     "plan_fleet",
     "reasons_of",
     "replan",
     "schedule_matrix",
     "schedules",
+    "validate",
 ]
 
 

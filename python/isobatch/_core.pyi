@@ -1,8 +1,25 @@
 from typing import Any, TypeAlias, final
 
-__all__ = ["Job", "Schedule", "fields", "fleet_fault", "plan_fleet", "reasons", "results", "rules"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Job",
+    "Schedule",
+    "elastic_rows",
+    "fields",
+    "fleet_fault",
+    "forecast_rows",
+    "goodput_rows",
+    "micro_batch_rows",
+    "plan_fleet",
+    "reasons",
+    "results",
+    "rules",
+]
 
 __version__: str
+ELASTIC_MAX: int
 
 _Table: TypeAlias = tuple[int, list[tuple[str, Any]]]
 _Pairs: TypeAlias = tuple[Any, Any] | None
@@ -32,3 +49,32 @@ def plan_fleet(
 def fleet_fault(
     jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
 ) -> tuple[str, str] | None: ...
+
+_Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+
+def elastic_rows(
+    max_batch: NDArray[np.uint64],
+    model_parallel: NDArray[np.uint64],
+    gpus_per_node: NDArray[np.uint64],
+    micros: _Groups,
+    counts: _Groups,
+    weights: NDArray[np.float64] | None,
+    ranges: tuple[NDArray[np.uint64], NDArray[np.uint64]],
+    prefer_larger: bool,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+def goodput_rows(
+    rows: int,
+    times: list[NDArray[np.float64]],
+    counts: list[NDArray[np.uint64]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+def forecast_rows(
+    constants: list[tuple[float, float]],
+    gradient_bytes: float,
+    scatter: float,
+    ranges: list[tuple[int, int]],
+    rows: int,
+    shapes: list[NDArray[np.uint64]],
+) -> tuple[list[NDArray[Any]], NDArray[np.bool_]]: ...
+def micro_batch_rows(
+    fixed: float, per_sample: float, bytes: NDArray[np.float64], most: int
+) -> NDArray[np.int64]: ...

@@ -95,7 +95,12 @@ def replan(
     moves = (*moves, _move(msgspec.structs.replace(before, moves=moves), after, at_step))
     course = msgspec.structs.replace(after, moves=moves)._course
     return msgspec.structs.replace(
-        after, moves=moves, total_steps=course.total_steps, warmup_steps=course.warmup_steps
+        after,
+        moves=moves,
+        total_steps=course.total_steps,
+        warmup_steps=course.warmup_steps,
+        # The warmup started under the first plan; here, as everywhere, it moves with the peak.
+        warmup_lr=(before.warmup_lr or 0.0) * moves[-1].velocity_factor,
     )
 
 

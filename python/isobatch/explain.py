@@ -58,7 +58,10 @@ def _feasible(plan: Plan) -> Iterator[str]:
         yield f"The micro-batch is capped at {plan.micro_batch_cap} ({_CAPS[plan.cap_source]})."
     else:
         yield "The micro-batch is not capped: neither max_micro_batch nor a tuned micro-batch is known."
-    if plan.policy == "keep":
+    if plan.policy == "keep" and Reason.BATCH_MOVED in plan.reasons:
+        moved_batch = f"{recipe.effective_batch} → {plan.effective_batch}"
+        yield f"Batch: {moved_batch}, to one that divides. Held: the learning rate {_number(plan.lr)} and all else."
+    elif plan.policy == "keep":
         yield f"Held: the effective batch, the learning rate {_number(plan.lr)}, and every other hyperparameter."
     else:
         formula, source = _RULES[plan.rule]
@@ -88,7 +91,7 @@ def _moved(plan: Plan) -> Iterator[str]:
         yield f"betas → ({_number(plan.beta1)}, {_number(plan.beta2)}), eps → {_number(plan.eps)}"
     elif plan.settings.beta_half_life:
         yield f"beta2 → {_number(plan.beta2)} (half-life held in samples, Marek et al., arXiv 2507.07101)"
-    if plan.warmup_lr:
+    if plan.warmup_lr and not plan.moves:
         yield f"the warmup starts at {_number(plan.warmup_lr)}, the tuned learning rate (Goyal et al., section 2.2)"
     if recipe.min_lr:
         yield f"min_lr {_number(recipe.min_lr)} → {_number(plan.min_lr)}, with the peak"
@@ -111,6 +114,8 @@ def _steps(plan: Plan) -> Iterator[str]:
 
 
 def _moves(plan: Plan) -> Iterator[str]:
+    if not plan.moves:
+        return
     for move, after in zip(plan.moves, [*(move.before for move in plan.moves[1:]), plan], strict=True):
         before = move.before
         yield (
@@ -118,8 +123,6 @@ def _moves(plan: Plan) -> Iterator[str]:
             f"{before.effective_batch} → {after.effective_batch} samples a step, learning rate {_number(before.lr)} → "
             f"{_number(after.lr)}."
         )
-    if not plan.moves:
-        return
     move = plan.moves[-1]
     if move.epoch is not None:
         lost = [

@@ -4,10 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from reference.parity import assert_same
-
 from isobatch import schedules
 from isobatch.errors import InputError
+from reference.parity import assert_same
 
 torch = pytest.importorskip("torch", reason="compares with torch")
 peer = torch.optim.lr_scheduler

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from isobatch.errors import InputError
 
-COMMANDS = ("plan", "fleet", "replan", "rules")
+COMMANDS = ("plan", "fleet", "elastic", "replan", "rules", "schedule", "validate")
 
 
 def parser() -> argparse.ArgumentParser:

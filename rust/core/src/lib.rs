@@ -4,7 +4,10 @@
 
 pub mod batch;
 pub mod duration;
+pub mod elastic;
 pub mod fleet;
+pub mod forecast;
+pub mod goodput;
 pub mod input;
 pub mod optimizer;
 pub mod plan;

@@ -1,8 +1,11 @@
 //! The Python binding: columns in, columns out.
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 
+mod elastic;
 mod errors;
 mod fleet;
+mod forecast;
+mod goodput;
 mod plan;
 mod pool;
 mod schedule;
@@ -15,7 +18,13 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::elastic::elastic_rows;
+    #[pymodule_export]
     use crate::fleet::{fleet_fault, plan_fleet};
+    #[pymodule_export]
+    use crate::forecast::{forecast_rows, micro_batch_rows};
+    #[pymodule_export]
+    use crate::goodput::goodput_rows;
     #[pymodule_export]
     use crate::plan::Job;
     #[pymodule_export]
@@ -25,6 +34,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        m.add("ELASTIC_MAX", crate::elastic::LARGEST)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

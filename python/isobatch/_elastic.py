@@ -1,0 +1,266 @@
+"""The effective batch that works at the most GPU counts.
+
+A batch that shall train unchanged on 12, 16 or 24 GPUs must be a multiple of replicas × micro-batch at each.
+:func:`elastic` finds the batch under a cap for which that holds at the most counts (or at the greatest weight of
+counts), exactly: the core proves that no other batch does better.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isobatch import _core
+from isobatch.errors import InputError
+
+_MAX_BATCH = 2**40
+_MAX_PRIMITIVE = 64
+
+Counts: TypeAlias = Sequence[int] | NDArray[Any]
+# Values of all groups, where each group begins and ends in them, and each row's group.
+Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+Ranges: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+
+
+class Elastic(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch and the GPU counts at which it works.
+
+    ``effective_batch`` is ``None``, and the tuples are empty, where nothing under the cap works at any count.
+    ``gpus`` ascend; ``micro_batch[i] * accumulation[i] * (gpus[i] // model_parallel) == effective_batch``, with
+    the largest micro-batch allowed. ``weight`` is the summed weight of the counts (their number, without weights).
+    """
+
+    effective_batch: int | None
+    gpus: tuple[int, ...]
+    micro_batch: tuple[int, ...]
+    accumulation: tuple[int, ...]
+    weight: float
+
+
+class ElasticMany(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers to many configurations, as columns.
+
+    ``effective_batch`` (int64, −1 where nothing works) and ``weight`` (float64) have one value a configuration.
+    Those of configuration ``i`` in ``gpus``, ``micro_batch`` and ``accumulation`` (int64) lie at
+    ``offsets[i]:offsets[i + 1]``. ``len()`` counts configurations; ``many[i]`` is the ``i``-th as :class:`Elastic`.
+    """
+
+    effective_batch: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+    gpus: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
+    accumulation: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.effective_batch)
+
+    def __getitem__(self, i: int) -> Elastic:
+        i = range(len(self))[i]
+        part = slice(self.offsets[i], self.offsets[i + 1])
+        batch = int(self.effective_batch[i])
+        return Elastic(
+            effective_batch=batch if batch > 0 else None,
+            gpus=tuple(self.gpus[part].tolist()),
+            micro_batch=tuple(self.micro_batch[part].tolist()),
+            accumulation=tuple(self.accumulation[part].tolist()),
+            weight=float(self.weight[i]),
+        )
+
+
+def elastic(
+    gpus: Counts = range(1, 65),
+    *,
+    max_batch: int,
+    micro_batches: Counts,
+    model_parallel: int = 1,
+    gpus_per_node: int | None = None,
+    prefer_larger: bool = True,
+    weights: Sequence[float] | NDArray[Any] | None = None,
+) -> Elastic:
+    """The effective batch up to ``max_batch`` that works at the most of ``gpus``.
+
+    A count works where ``model_parallel`` divides it, it fills whole nodes of ``gpus_per_node`` (if given), and
+    the batch is a multiple of its replicas times one of ``micro_batches``. With ``weights`` (one per count, not
+    negative) the greatest summed weight wins instead. Of equally good batches the larger is taken, or the smaller
+    with ``prefer_larger=False``. Counts reach 1,048,576, so do micro-batches; batches reach 2^40.
+
+    Raises :class:`isobatch.errors.InputError` for values outside these limits, counts given twice, weights that
+    do not match the counts, and more than 64 micro-batches none of which divides another.
+
+    >>> best = elastic(range(1, 17), max_batch=1000, micro_batches=[4, 6])
+    >>> best.effective_batch, best.gpus
+    (960, (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16))
+    >>> best.micro_batch[-1], best.accumulation[-1]
+    (6, 10)
+    """
+    return elastic_many(
+        max_batch=[max_batch],
+        micro_batches=micro_batches,
+        gpus=gpus,
+        model_parallel=model_parallel,
+        gpus_per_node=gpus_per_node,
+        prefer_larger=prefer_larger,
+        weights=weights,
+    )[0]
+
+
+def elastic_many(
+    *,
+    max_batch: ArrayLike,
+    micro_batches: Counts | Sequence[Counts],
+    gpus: Counts | Sequence[Counts] = range(1, 65),
+    model_parallel: ArrayLike = 1,
+    gpus_per_node: ArrayLike | None = None,
+    prefer_larger: bool = True,
+    weights: Sequence[float] | Sequence[Sequence[float]] | NDArray[Any] | None = None,
+) -> ElasticMany:
+    """:func:`elastic` for many configurations in one call.
+
+    ``max_batch`` has one value a configuration. ``micro_batches``, ``gpus`` and ``weights`` are one sequence for
+    all configurations or a sequence of one sequence each; ``model_parallel`` and ``gpus_per_node`` are one value
+    for all or one each. Raises as :func:`elastic`, naming the row.
+
+    >>> many = elastic_many(max_batch=[1000, 2000], micro_batches=[[4, 6], [2, 3]], gpus=range(1, 17))
+    >>> many.effective_batch.tolist(), len(many[1].gpus)
+    ([960, 1680], 13)
+    """
+    cap = _column(max_batch, "max_batch", None, _MAX_BATCH)
+    rows = len(cap)
+    micros = _groups(micro_batches, "micro_batches", rows)
+    _check_primitive(micros)
+    ranges, counts = _counts(gpus, rows, weighted=weights is not None)
+    columns = _core.elastic_rows(
+        cap,
+        _column(model_parallel, "model_parallel", rows, _core.ELASTIC_MAX),
+        _column(1 if gpus_per_node is None else gpus_per_node, "gpus_per_node", rows, _core.ELASTIC_MAX),
+        micros,
+        counts,
+        None if weights is None else _weights(weights, counts),
+        ranges,
+        prefer_larger,
+    )
+    return ElasticMany(**dict(zip(ElasticMany.__struct_fields__, columns, strict=True)))
+
+
+def _column(values: ArrayLike, field: str, rows: int | None, most: int) -> NDArray[np.uint64]:
+    """One checked whole number a row; ``rows=None`` takes the length from the values."""
+    column = np.asarray(values)
+    if column.ndim > 1 or (column.ndim == 1 and rows not in (None, len(column))):
+        raise InputError(
+            f"has shape {column.shape}, must be one value or one for each of {rows} rows", field=field
+        )
+    checked = _whole(np.atleast_1d(column), field, most, lambda i: i + 1 if column.size > 1 else None)
+    return np.ascontiguousarray(np.broadcast_to(checked, (len(checked) if rows is None else rows,)))
+
+
+def _whole(
+    values: NDArray[Any], field: str, most: int, row: Callable[[int], int | None]
+) -> NDArray[np.uint64]:
+    """The values as counts from 1 to ``most``; ``row`` tells which row a position belongs to."""
+    if values.dtype.kind not in "iu":
+        raise InputError(f"holds {values.dtype} values, must be whole numbers from 1 to {most}", field=field)
+    bad = (values < 1) | (values > most)
+    if bad.any():
+        at = int(bad.argmax())
+        raise InputError(f"is {values[at]}, must be from 1 to {most}", row=row(at), field=field)
+    return values.astype(np.uint64)
+
+
+def _nested(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> bool:
+    """Whether there is one sequence a row, rather than one for all."""
+    if len(values) == 0:
+        raise InputError("is empty, must hold at least one value", field=field)
+    if isinstance(values, range) or np.isscalar(values[0]):
+        return False
+    if len(values) != rows:
+        raise InputError(f"has {len(values)} rows, max_batch has {rows}", field=field)
+    return True
+
+
+def _cut(
+    values: Sequence[Any] | NDArray[Any], field: str, rows: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """All values end to end, and where each group begins and ends."""
+    groups = values if _nested(values, field, rows) else [values]
+    cuts = np.zeros(len(groups) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, groups), np.int64, len(groups)), out=cuts[1:])
+    empty = np.flatnonzero(cuts[1:] == cuts[:-1])
+    if empty.size:
+        raise InputError("is empty, must hold at least one value", row=int(empty[0]), field=field)
+    return np.array(list(chain.from_iterable(groups))), cuts
+
+
+def _group_of(cuts: NDArray[np.int64]) -> Callable[[int], int | None]:
+    """The row (from 1) that a position in the values belongs to; ``None`` where there is one for all."""
+    if len(cuts) == 2:
+        return lambda _: None
+    return lambda at: int(np.searchsorted(cuts, at, side="right"))
+
+
+def _groups(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> Groups:
+    flat, cuts = _cut(values, field, rows)
+    group = np.zeros(rows, np.int64) if len(cuts) == 2 else np.arange(rows)
+    return _whole(flat, field, _core.ELASTIC_MAX, _group_of(cuts)), cuts, group
+
+
+def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) -> tuple[Ranges, Groups]:
+    """Unbroken ranges stay two numbers a row; anything else, or what has weights, is listed."""
+    rows_of = gpus if _nested(gpus, "gpus", rows) else [gpus]
+    spans = [span for span in rows_of if isinstance(span, range) and span.step == 1 and len(span)]
+    if not weighted and len(spans) == len(rows_of):
+        group_of = _group_of(np.arange(len(spans) + 1))
+        ends = np.array([(span.start, span.stop - 1) for span in spans])
+        first, last = (
+            np.ascontiguousarray(np.broadcast_to(_whole(end, "gpus", _core.ELASTIC_MAX, group_of), (rows,)))
+            for end in ends.T
+        )
+        nothing = np.zeros(0, np.uint64), np.zeros(1, np.int64), np.full(rows, -1)
+        return (first, last), nothing
+    counts = _groups(gpus, "gpus", rows)
+    values, cuts, _ = counts
+    # Sorted by group, then count, a count given twice lies beside itself.
+    group = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))
+    order = np.lexsort((values, group))
+    twice = np.flatnonzero((np.diff(values[order]) == 0) & (np.diff(group[order]) == 0))
+    if twice.size:
+        at = int(order[twice[0]])
+        raise InputError(f"holds {values[at]} twice", row=_group_of(cuts)(at), field="gpus")
+    return (np.zeros(0, np.uint64), np.zeros(0, np.uint64)), counts
+
+
+def _weights(weights: Sequence[Any] | NDArray[Any], counts: Groups) -> NDArray[np.float64]:
+    _, count_cuts, group = counts
+    rows = len(group)
+    values, cuts = _cut(weights, "weights", rows)
+    if not np.array_equal(cuts, count_cuts):
+        raise InputError("must hold one weight for each of gpus", field="weights")
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"holds {values.dtype} values, must be numbers", field="weights")
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        at = int(bad.argmax())
+        raise InputError(
+            f"is {values[at]}, must be finite and not negative",
+            row=_group_of(cuts)(at),
+            field="weights",
+        )
+    return values.astype(np.float64)
+
+
+def _check_primitive(micros: Groups) -> None:
+    values, cuts, _ = micros
+    for row in np.flatnonzero(np.diff(cuts) > _MAX_PRIMITIVE).tolist():
+        found: list[int] = []
+        for m in sorted(values[cuts[row] : cuts[row + 1]].tolist()):
+            if all(m % p for p in found):
+                found.append(m)
+        if len(found) > _MAX_PRIMITIVE:
+            raise InputError(
+                f"holds {len(found)} values of which none divides another, at most {_MAX_PRIMITIVE} are possible",
+                row=row + 1 if len(cuts) > 2 else None,
+                field="micro_batches",
+            )

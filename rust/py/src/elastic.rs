@@ -1,0 +1,123 @@
+//! Elastic batches in bulk. Values are checked on the Python side, which knows their names.
+use isobatch_core::elastic::{Config, Counts, Elastic, MAX_GPUS, Scratch, elastic};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use rayon::prelude::*;
+
+use crate::pool;
+
+/// Fewer rows than this are done on the calling thread.
+const SERIAL_ROWS: usize = 32;
+
+type Columns<'py> = (
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i64>>,
+);
+
+/// The largest GPU count that `elastic_rows` accepts.
+pub const LARGEST: u64 = MAX_GPUS;
+
+/// Answers many elastic questions. Micro-batches and listed GPU counts are groups cut out of one array by
+/// offsets; a row names its groups. A row whose counts group is −1 asks for every count from `first` to `last`.
+/// Returns batch (−1 where none), weight, offsets into the three arrays that follow, and for every count that
+/// works the count, its micro-batch and its accumulation.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // Columns of one table.
+#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
+pub fn elastic_rows<'py>(
+    py: Python<'py>,
+    max_batch: PyReadonlyArray1<'py, u64>,
+    model_parallel: PyReadonlyArray1<'py, u64>,
+    gpus_per_node: PyReadonlyArray1<'py, u64>,
+    micros: (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>),
+    counts: (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>),
+    weights: Option<PyReadonlyArray1<'py, f64>>,
+    ranges: (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u64>),
+    prefer_larger: bool,
+) -> PyResult<Columns<'py>> {
+    let max_batch = max_batch.as_slice()?;
+    let (model_parallel, gpus_per_node) = (model_parallel.as_slice()?, gpus_per_node.as_slice()?);
+    let (micro_values, micro_cuts, micro_group) =
+        (micros.0.as_slice()?, micros.1.as_slice()?, micros.2.as_slice()?);
+    let (count_values, count_cuts, count_group) =
+        (counts.0.as_slice()?, counts.1.as_slice()?, counts.2.as_slice()?);
+    let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
+    let (first, last) = (ranges.0.as_slice()?, ranges.1.as_slice()?);
+
+    let answer = |scratch: &mut Scratch, row: usize| {
+        let gpus = match usize::try_from(count_group[row]) {
+            Err(_) => Counts::Range(first[row], last[row]),
+            Ok(group) => {
+                let cut = cut(count_cuts, group);
+                Counts::List(&count_values[cut.clone()], weights.map(|w| &w[cut]))
+            }
+        };
+        let config = Config {
+            max_batch: max_batch[row],
+            micro_batches: &micro_values
+                [cut(micro_cuts, usize::try_from(micro_group[row]).expect("a group"))],
+            gpus,
+            model_parallel: model_parallel[row],
+            gpus_per_node: Some(gpus_per_node[row]),
+            prefer_larger,
+        };
+        elastic(&config, scratch)
+    };
+    let rows = max_batch.len();
+    let flat = py.detach(|| {
+        let found: Vec<Elastic> = if rows < SERIAL_ROWS {
+            let mut scratch = Scratch::default();
+            (0..rows).map(|row| answer(&mut scratch, row)).collect()
+        } else {
+            pool::install(|| (0..rows).into_par_iter().map_init(Scratch::default, answer).collect())
+        };
+        Flat::of(&found)
+    });
+    Ok((
+        flat.batch.into_pyarray(py),
+        flat.weight.into_pyarray(py),
+        flat.offsets.into_pyarray(py),
+        flat.gpus.into_pyarray(py),
+        flat.micro_batch.into_pyarray(py),
+        flat.accumulation.into_pyarray(py),
+    ))
+}
+
+fn cut(cuts: &[i64], group: usize) -> std::ops::Range<usize> {
+    let at = |i: usize| usize::try_from(cuts[i]).expect("offsets are not negative");
+    at(group)..at(group + 1)
+}
+
+/// The answers as columns.
+#[derive(Default)]
+struct Flat {
+    batch: Vec<i64>,
+    weight: Vec<f64>,
+    offsets: Vec<i64>,
+    gpus: Vec<i64>,
+    micro_batch: Vec<i64>,
+    accumulation: Vec<i64>,
+}
+
+impl Flat {
+    fn of(found: &[Elastic]) -> Flat {
+        let mut flat = Flat { offsets: vec![0], ..Flat::default() };
+        let mut end = 0_i64;
+        for answer in found {
+            flat.batch.push(answer.effective_batch.map_or(-1, u64::cast_signed));
+            flat.weight.push(answer.weight);
+            for split in &answer.splits {
+                flat.gpus.push(split.gpus.cast_signed());
+                flat.micro_batch.push(split.micro_batch.cast_signed());
+                flat.accumulation.push(split.accumulation.cast_signed());
+                end += 1;
+            }
+            flat.offsets.push(end);
+        }
+        flat
+    }
+}

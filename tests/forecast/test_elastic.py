@@ -1,0 +1,144 @@
+"""ib.elastic against trying everything, and against DeepSpeed."""
+
+import random
+
+import isobatch as ib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peers import deepspeed_elasticity
+from reference.elastic import elastic as brute
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    max_batch=st.integers(1, 300),
+    micro_batches=st.lists(st.integers(1, 24), min_size=1, max_size=4),
+    gpus=st.one_of(
+        st.lists(st.integers(1, 80), min_size=1, max_size=12, unique=True),
+        st.builds(lambda lo, n: range(lo, lo + n), st.integers(1, 20), st.integers(1, 60)),
+    ),
+    model_parallel=st.integers(1, 3),
+    gpus_per_node=st.one_of(st.none(), st.integers(1, 8)),
+    prefer_larger=st.booleans(),
+    data=st.data(),
+)
+def test_as_good_as_trying_everything(
+    max_batch, micro_batches, gpus, model_parallel, gpus_per_node, prefer_larger, data
+):
+    weights = data.draw(
+        st.one_of(st.none(), st.lists(st.floats(0, 5), min_size=len(gpus), max_size=len(gpus)))
+    )
+    options = {
+        "max_batch": max_batch,
+        "micro_batches": micro_batches,
+        "model_parallel": model_parallel,
+        "gpus_per_node": gpus_per_node,
+        "prefer_larger": prefer_larger,
+        "weights": weights,
+    }
+    batch, weight, splits = brute(gpus, **options)
+    found = ib.elastic(gpus, **options)
+    assert found.effective_batch == batch
+    assert found.weight == pytest.approx(weight)
+    assert list(zip(found.gpus, found.micro_batch, found.accumulation, strict=True)) == splits
+
+
+def test_many_is_one_by_one():
+    rng = random.Random(5)
+    rows = 200
+    gpus = [range(rng.randint(1, 9), rng.randint(10, 300)) for _ in range(rows)]
+    micros = [rng.sample(range(1, 40), rng.randint(1, 5)) for _ in range(rows)]
+    caps = [rng.randint(1, 50_000) for _ in range(rows)]
+    nodes = [rng.randint(1, 8) for _ in range(rows)]
+    many = ib.elastic_many(max_batch=caps, micro_batches=micros, gpus=gpus, gpus_per_node=nodes)
+    assert len(many) == rows
+    for i in range(rows):
+        alone = ib.elastic(gpus[i], max_batch=caps[i], micro_batches=micros[i], gpus_per_node=nodes[i])
+        assert many[i] == alone
+    listed = ib.elastic_many(
+        max_batch=caps, micro_batches=micros, gpus=[list(g) for g in gpus], gpus_per_node=nodes
+    )
+    assert listed.effective_batch.tolist() == many.effective_batch.tolist()
+    assert listed.gpus.tolist() == many.gpus.tolist()
+
+
+def test_shared_values_serve_every_row():
+    many = ib.elastic_many(
+        max_batch=[100, 200], micro_batches=[2, 4], gpus=[1, 2, 3, 8], weights=[1, 1, 1, 9]
+    )
+    assert [many[i].gpus for i in (0, 1)] == [(1, 2, 3, 8), (1, 2, 3, 8)]
+    assert many.effective_batch.tolist() == [96, 192]
+
+
+def test_weights_are_the_sizes_one_really_gets():
+    assert 7 not in ib.elastic(range(1, 9), max_batch=48, micro_batches=[4]).gpus
+    weights = [1, 1, 1, 1, 1, 1, 50, 1]
+    assert 7 in ib.elastic(range(1, 9), max_batch=48, micro_batches=[4], weights=weights).gpus
+
+
+def test_nothing_works():
+    found = ib.elastic([3], max_batch=10, micro_batches=[4])
+    assert found == ib.Elastic(effective_batch=None, gpus=(), micro_batch=(), accumulation=(), weight=0.0)
+    assert ib.elastic_many(max_batch=[10], micro_batches=[4], gpus=[3]).effective_batch.tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_batch": 0}, "field 'max_batch': is 0, must be from 1 to"),
+        ({"max_batch": 2**41}, "field 'max_batch': is 2199023255552"),
+        ({"max_batch": 1.5}, "field 'max_batch': holds float64"),
+        ({"micro_batches": []}, "field 'micro_batches': is empty"),
+        ({"micro_batches": [4, -1]}, "field 'micro_batches': is -1"),
+        ({"micro_batches": [True]}, "field 'micro_batches': holds bool"),
+        ({"gpus": [0, 1]}, "field 'gpus': is 0"),
+        ({"gpus": range(4)}, "field 'gpus': is 0"),
+        ({"gpus": range(4, 4)}, "field 'gpus': is empty"),
+        ({"gpus": [4, 2, 4]}, "field 'gpus': holds 4 twice"),
+        ({"model_parallel": 0}, "field 'model_parallel': is 0"),
+        ({"gpus_per_node": -8}, "field 'gpus_per_node': is -8"),
+        ({"weights": [1.0]}, "field 'weights': must hold one weight for each of gpus"),
+        ({"gpus": [1, 2], "weights": [1.0, float("nan")]}, "field 'weights': is nan"),
+        ({"gpus": [1, 2], "weights": [1.0, -1.0]}, "field 'weights': is -1.0"),
+        ({"micro_batches": list(range(101, 230, 2))}, "none divides another"),
+    ],
+)
+def test_bad_input_is_named(change, said):
+    with pytest.raises(ib.InputError) as error:
+        ib.elastic(**{"gpus": range(1, 9), "max_batch": 100, "micro_batches": [2]} | change)
+    assert said in str(error.value)
+
+
+def test_the_bad_row_is_named():
+    with pytest.raises(ib.InputError, match="row 2, field 'micro_batches': is 0"):
+        ib.elastic_many(max_batch=[10, 20], micro_batches=[[1, 2], [3, 0]])
+    with pytest.raises(ib.InputError, match="row 2, field 'gpus': is 0"):
+        ib.elastic_many(max_batch=[10, 20], micro_batches=[2], gpus=[range(1, 5), range(5)])
+    with pytest.raises(ib.InputError, match="field 'gpus': has 2 rows, max_batch has 3"):
+        ib.elastic_many(max_batch=[10, 20, 30], micro_batches=[2], gpus=[range(1, 5), range(1, 5)])
+
+
+@pytest.mark.peers
+def test_never_fewer_counts_than_deepspeed():
+    elasticity = deepspeed_elasticity()
+    rng = random.Random(0)
+    caps, micros, gpus, theirs = [], [], [], []
+    while len(caps) < 1000:
+        cap = int(np.exp(rng.uniform(np.log(64), np.log(100_000))))
+        some = rng.sample(range(1, min(cap, 64) + 1), rng.randint(1, 5))
+        most = int(np.exp(rng.uniform(0, np.log(2000))))
+        least = rng.randint(1, max(1, most // 4))
+        _, counts = elasticity._get_compatible_gpus_v01(
+            some, cap, min_gpus=least, max_gpus=most, prefer_larger=True
+        )
+        caps.append(cap)
+        micros.append(some)
+        gpus.append(range(least, most + 1))
+        theirs.append(len(counts or []))
+    many = ib.elastic_many(max_batch=caps, micro_batches=micros, gpus=gpus)
+    ours = np.diff(many.offsets)
+    assert (ours >= theirs).all()
+    assert (ours > theirs).sum() >= 20
+    assert (many.effective_batch <= caps).all()

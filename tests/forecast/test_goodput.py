@@ -1,0 +1,105 @@
+"""ib.optimize_goodput against every split, and against AdaptDL."""
+
+import isobatch as ib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairs import adaptdl_function, ours, random_pairs
+from peers import adaptdl_goodput
+from reference.goodput import goodput, optimize
+
+seconds = st.floats(1e-5, 2)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {
+            "replicas": st.integers(1, 6),
+            "tuned_batch": st.integers(1, 200),
+            "noise_scale": st.floats(0.1, 1e5),
+            "compute_constant": st.one_of(st.just(0.0), seconds),
+            "compute_per_sample": st.floats(1e-5, 0.1),
+            "compute_floor": st.one_of(st.just(0.0), seconds),
+            "sync_seconds": st.one_of(st.just(0.0), seconds),
+            "overlap": st.floats(1, 10),
+            "update_seconds": st.one_of(st.just(0.0), seconds),
+            "max_batch": st.integers(1, 300),
+            "max_micro_batch": st.integers(1, 64),
+        }
+    )
+)
+def test_as_good_as_every_split(pair):
+    best, _, _ = optimize(pair)
+    found = {name: column[0] for name, column in ib.optimize_goodput(**pair).items()}
+    if best == 0:
+        assert found["micro_batch"] == found["effective_batch"] == -1
+        assert np.isnan(found["goodput"])
+        assert np.isnan(found["samples_per_second"])
+    else:
+        assert pair["tuned_batch"] <= found["effective_batch"] <= pair["max_batch"]
+        assert found["micro_batch"] <= pair["max_micro_batch"]
+        assert goodput(pair, found["micro_batch"], found["accumulation"]) >= best * (1 - 1e-12)
+        assert found["goodput"] == pytest.approx(best, rel=1e-12)
+        assert found["samples_per_second"] * found["statistical_efficiency"] == pytest.approx(best)
+
+
+@pytest.mark.peers
+def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
+    adaptdl = adaptdl_goodput()
+    pairs = random_pairs(10_000, seed=1)
+    found = ib.optimize_goodput(**ours(pairs))
+    assert (found["effective_batch"] <= pairs["max_batch"]).all()
+    over = better = compared = 0
+    for row in range(len(pairs["nodes"])):
+        function = adaptdl_function(adaptdl, pairs, row)
+        place = int(pairs["nodes"][row]), int(pairs["replicas"][row])
+        theirs, micro, accumulated = function.optimize(
+            *place, int(pairs["max_batch"][row]), (1, int(pairs["max_micro_batch"][row])), accumulation=True
+        )
+        batch = place[1] * micro * (accumulated + 1)
+        if batch > pairs["max_batch"][row]:
+            over += 1
+        elif theirs > 0:
+            compared += 1
+            assert found["goodput"][row] >= theirs * (1 - 1e-9), row
+            better += found["goodput"][row] > theirs * (1 + 1e-9)
+        if found["micro_batch"][row] > 0:
+            split = int(found["micro_batch"][row]), int(found["accumulation"][row]) - 1
+            assert found["goodput"][row] == pytest.approx(float(function(*place, *split)), rel=1e-9)
+    assert compared > 5000
+    assert better > compared / 5
+    assert over > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"noise_scale": 0}, "field 'noise_scale': is 0.0, must be a number of samples above 0"),
+        ({"noise_scale": [1, float("nan")]}, "row 2, field 'noise_scale': is nan"),
+        ({"compute_constant": -1}, "field 'compute_constant': is -1.0"),
+        ({"compute_per_sample": 0}, "field 'compute_per_sample': is 0.0"),
+        ({"sync_seconds": float("inf")}, "field 'sync_seconds': is inf"),
+        ({"overlap": 0.5}, "field 'overlap': is 0.5, must be a number from 1 to 10"),
+        ({"replicas": 0}, "field 'replicas': is 0, must be a whole number from 1 to"),
+        ({"max_batch": 1.5}, "field 'max_batch': is float64"),
+        (
+            {"replicas": [1, 2], "tuned_batch": [1, 2, 3]},
+            "field 'replicas': has 2 values, must have one or 3",
+        ),
+    ],
+)
+def test_bad_input_is_named(change, said):
+    good = {
+        "replicas": 4,
+        "tuned_batch": 64,
+        "max_batch": 512,
+        "noise_scale": 100.0,
+        "compute_constant": 0.1,
+        "compute_per_sample": 0.01,
+        "sync_seconds": 0.1,
+    }
+    with pytest.raises(ib.InputError) as error:
+        ib.optimize_goodput(**good | change)
+    assert said in str(error.value)

@@ -1,0 +1,1 @@
+"""Slow, obvious versions of what the core computes."""
