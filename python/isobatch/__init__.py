@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
     from isobatch._fleet import plan_fleet
     from isobatch._goodput import optimize_goodput
-    from isobatch._plan import Plan, Settings, plan
+    from isobatch._plan import Move, Plan, Settings, plan
+    from isobatch._replan import replan
     from isobatch.errors import InputError
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
@@ -22,6 +23,7 @@ _HOMES = {
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
+    "Move": "_plan",
     "Plan": "_plan",
     "Profile": "profile",
     "Reason": "reason",
@@ -34,6 +36,7 @@ _HOMES = {
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
 _MODULES = ("schedules", "validate")
@@ -43,6 +46,7 @@ __all__ = [
     "Elastic",
     "ElasticMany",
     "InputError",
+    "Move",
     "Plan",
     "Profile",
     "Reason",
@@ -55,6 +59,7 @@ __all__ = [
     "plan",
     "plan_fleet",
     "reasons_of",
+    "replan",
     "schedule_matrix",
     "schedules",
     "validate",
