@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from isobatch._fleet import plan_fleet
     from isobatch._goodput import optimize_goodput
     from isobatch._plan import Plan, Settings, plan
+    from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
     from isobatch.errors import InputError
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
 _HOMES = {
     "Cluster": "recipe",
+    "CriticalBatch": "critical",
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
+    "Laws": "critical",
     "Plan": "_plan",
+    "PowerFit": "critical",
     "Profile": "profile",
     "Reason": "reason",
     "Recipe": "recipe",
@@ -30,6 +34,9 @@ _HOMES = {
     "__version__": "_core",
     "elastic": "_elastic",
     "elastic_many": "_elastic",
+    "fit_critical_batch": "critical",
+    "fit_power": "critical",
+    "laws": "critical",
     "optimize_goodput": "_goodput",
     "plan": "_plan",
     "plan_fleet": "_fleet",
@@ -40,10 +47,13 @@ _MODULES = ("schedules",)
 
 __all__ = [
     "Cluster",
+    "CriticalBatch",
     "Elastic",
     "ElasticMany",
     "InputError",
+    "Laws",
     "Plan",
+    "PowerFit",
     "Profile",
     "Reason",
     "Recipe",
@@ -51,6 +61,9 @@ __all__ = [
     "__version__",
     "elastic",
     "elastic_many",
+    "fit_critical_batch",
+    "fit_power",
+    "laws",
     "optimize_goodput",
     "plan",
     "plan_fleet",

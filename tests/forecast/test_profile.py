@@ -128,13 +128,13 @@ def test_a_file_is_what_was_saved(tmp_path):
 def test_a_bad_file_is_named(tmp_path, text, said):
     path = tmp_path / "profile.json"
     path.write_text(text)
-    with pytest.raises(ib.InputError, match="profile.json") as error:
+    with pytest.raises(ib.InputError, match=r"profile\.json") as error:
         Profile.load(path)
     assert said in str(error.value)
 
 
 def test_no_file():
-    with pytest.raises(ib.InputError, match="nowhere.json"):
+    with pytest.raises(ib.InputError, match=r"nowhere\.json"):
         Profile.load("nowhere.json")
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from isobatch.errors import InputError
 
-COMMANDS = ("plan", "fleet", "elastic", "rules")
+COMMANDS = ("plan", "fleet", "elastic", "calibrate", "rules")
 
 
 def parser() -> argparse.ArgumentParser:
