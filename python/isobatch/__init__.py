@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch import schedules
+    from isobatch import schedules, validate
     from isobatch._core import __version__
     from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
     from isobatch._fleet import plan_fleet
@@ -43,7 +43,7 @@ _HOMES = {
     "reasons_of": "reason",
     "schedule_matrix": "schedules._matrix",
 }
-_MODULES = ("schedules",)
+_MODULES = ("schedules", "validate")
 
 __all__ = [
     "Cluster",
@@ -70,6 +70,7 @@ __all__ = [
     "reasons_of",
     "schedule_matrix",
     "schedules",
+    "validate",
 ]
 
 

@@ -62,7 +62,10 @@ class Fleet:
         return f"job {self.jobs.ids[job]} (row {job + 1}), cluster {self.clusters.ids[cluster]} (row {cluster + 1})"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
-        """Fleets of about so many rows that follow one another to the same result."""
+        """Fleets of about so many rows that follow one another to the same result; one at least."""
+        if self.rows == 0:
+            yield self
+            return
         if self.pairs is not None:
             jobs, clusters = self.pairs
             for start in range(0, len(jobs), rows):

@@ -378,7 +378,7 @@ class _Fit:
             # d overlap / d logarithm: the overlap is 1 + 9·(logistic function).
             rise = (value - 1) * (10 - value) / 9 if name == "overlap" else value
             # A vague constant is kept, since the fit leans on it, but its error is not pretended.
-            found[name] = Constant(value=value, error=None if name in vague else 1.96 * sigma * rise)
+            found[name] = Constant(value=value, error=None if name in vague else float(1.96 * sigma * rise))
         if "compute_constant" not in found:
             found["compute_constant"] = Constant(value=0.0)
         return found

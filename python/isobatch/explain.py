@@ -58,7 +58,10 @@ def _feasible(plan: Plan) -> Iterator[str]:
         yield f"The micro-batch is capped at {plan.micro_batch_cap} ({_CAPS[plan.cap_source]})."
     else:
         yield "The micro-batch is not capped: neither max_micro_batch nor a tuned micro-batch is known."
-    if plan.policy == "keep":
+    if plan.policy == "keep" and Reason.BATCH_MOVED in plan.reasons:
+        moved_batch = f"{recipe.effective_batch} → {plan.effective_batch}"
+        yield f"Batch: {moved_batch}, to one that divides. Held: the learning rate {_number(plan.lr)} and all else."
+    elif plan.policy == "keep":
         yield f"Held: the effective batch, the learning rate {_number(plan.lr)}, and every other hyperparameter."
     else:
         formula, source = _RULES[plan.rule]

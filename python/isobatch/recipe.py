@@ -42,7 +42,7 @@ else:
 
 
 class _Record(
-    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True
 ):
     """A record whose numbers are plain Python numbers."""
 
@@ -54,7 +54,7 @@ class _Record(
                 msgspec.structs.force_setattr(self, name, plain)
 
 
-class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True):
+class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
     """A training recipe as somebody tuned it.
 
     Args:
@@ -210,7 +210,7 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-class Cluster(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, omit_defaults=True):
+class Cluster(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
     """A shape of hardware.
 
     Args:

@@ -2,10 +2,11 @@
 
 import json
 
-import isobatch as ib
 import msgspec
 import numpy as np
 import pytest
+
+import isobatch as ib
 from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibrate, load_measurements, merge
 from isobatch.cli import main
 from isobatch.profile import Constant, Profile

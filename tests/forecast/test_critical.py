@@ -4,11 +4,12 @@ The points are those of mlcommons/logging, mlperf_logging/rcp_checker: batch, an
 (or epochs, or tokens, for which the batch at which they meet is the same) until the target was reached.
 """
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import isobatch as ib
 from isobatch.critical import _t
 
 LLAMA_405B = ([1152, 2304, 4608], [313344, 368640, 488448])

@@ -2,11 +2,12 @@
 
 import math
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import isobatch as ib
 from isobatch.profile import GIB, Constant, Profile
 
 

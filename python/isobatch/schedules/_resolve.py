@@ -65,10 +65,10 @@ class Length(NamedTuple):
     value: Fraction
     unit: str
 
-    def steps(self, units: Units, total_steps: int) -> int:
+    def steps(self, units: Units, total_steps: float) -> int:
         """Optimizer steps of the plan: rounded half up, a share of the run floored."""
         if self.unit == "%":
-            return int(self.value * total_steps / 100)
+            return int(self.value * Fraction(total_steps) / 100)
         if self.unit == "ep":
             if units.steps_per_epoch is None:
                 raise InputError("a length in ep needs the dataset's size", field="schedule")
@@ -167,20 +167,20 @@ class _Run(NamedTuple):
     spec: Spec
     peak: float
     min_lr: float
-    warmup: int
-    total: int
+    warmup: float
+    total: float
     units: Units
 
-    def steps(self, name: str, default: int) -> int:
+    def steps(self, name: str, default: float) -> float:
         """A length in steps, at least one."""
         length = self.spec.lengths.get(name)
         return max(1, default if length is None else length.steps(self.units, self.total))
 
     @property
-    def decay_steps(self) -> int:
+    def decay_steps(self) -> float:
         return self.total - self.warmup
 
-    def tail(self, shape: Shape, over: int, b: float, *, beyond: bool = False) -> Segment:
+    def tail(self, shape: Shape, over: float, b: float, *, beyond: bool = False) -> Segment:
         """A decay that starts where the warmup ends."""
         return Segment(
             start=self.warmup, origin=self.warmup, length=over, a=self.peak, b=b, shape=shape, beyond=beyond
@@ -311,8 +311,8 @@ def resolve(
     peak: float,
     min_lr: float = 0.0,
     warmup_start: float = 0.0,
-    warmup_steps: int = 0,
-    total_steps: int,
+    warmup_steps: float = 0,
+    total_steps: float,
     units: Units,
 ) -> Schedule:
     """The schedule of a plan, in its optimizer steps.
@@ -329,7 +329,7 @@ def resolve(
         peak: the highest learning rate.
         min_lr: the learning rate at the end.
         warmup_start: the learning rate at step 0 of the warmup.
-        warmup_steps: optimizer steps of warmup; as long as the run or longer, the run is all warmup.
+        warmup_steps: optimizer steps of warmup, fractional where a batch ramp counts full batches; as long as the run or longer, the run is all warmup.
         total_steps: optimizer steps of the run.
         units: what st, sp, ep and tok are worth.
 
@@ -343,7 +343,7 @@ def resolve(
     [0.0, 0.4, 0.4, 0.04, 0.004]
     """
     top, bottom, first = rate("peak", peak), rate("min_lr", min_lr), rate("warmup_start", warmup_start)
-    if total_steps < 1 or warmup_steps < 0:
+    if total_steps <= 0 or warmup_steps < 0:
         raise InputError(f"{total_steps} steps with {warmup_steps} of warmup are no run", field="total_steps")
     if isinstance(spec, Schedule):
         shape = spec.scaled(top / spec.peak) if spec.peak else spec

@@ -1,10 +1,7 @@
 //! A segment: one shape, stretched between two values.
 
-use super::polynomial::{Expansion, Precision};
-use super::{
-    Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite,
-    positive,
-};
+use super::polynomial::{Expansion, Plan};
+use super::{Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite, positive};
 
 /// What a segment does past u = 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,16 +50,26 @@ impl Shape {
         }
     }
 
+    /// The exponent of the power that the shape is made of, if it is made of one.
+    pub(crate) fn lone_exponent(&self) -> Option<f64> {
+        match self {
+            Self::Power(shape) => shape.lone_exponent(),
+            Self::Reciprocal(shape) => Some(shape.lone_exponent()),
+            Self::Rex(_) => Some(Rex::EXPONENT),
+            _ => None,
+        }
+    }
+
     /// A polynomial that stands for the shape from `u` on, if there is one.
-    pub(crate) fn series(&self, u: f64, precision: &Precision) -> Option<Expansion> {
+    pub(crate) fn series(&self, u: f64, plan: &Plan) -> Option<Expansion> {
         match self {
             Self::Constant => Some(constant::series()),
-            Self::Power(shape) => shape.series(u, precision),
-            Self::Cosine(shape) => shape.series(u, precision),
-            Self::Exponential(shape) => Some(shape.series(u, precision)),
-            Self::Reciprocal(shape) => Some(shape.series(u, precision)),
-            Self::Rex(shape) => Some(shape.series(u, precision)),
-            Self::Tanh(shape) => Some(shape.series(u, precision)),
+            Self::Power(shape) => shape.series(u, plan),
+            Self::Cosine(shape) => shape.series(u, plan),
+            Self::Exponential(shape) => Some(shape.series(u, plan)),
+            Self::Reciprocal(shape) => Some(shape.series(u, plan)),
+            Self::Rex(shape) => Some(shape.series(u, plan)),
+            Self::Tanh(shape) => Some(shape.series(u, plan)),
             Self::Table(shape) => Some(shape.series(u)),
             Self::Inner(_) => None,
         }
@@ -103,10 +110,7 @@ impl Segment {
             _ => false,
         };
         if ends && self.tail == Tail::Continue {
-            return Err(ScheduleError::new(
-                "tail",
-                "this shape has no value past its end: it must be clamped",
-            ));
+            return Err(ScheduleError::new("tail", "this shape has no value past its end: it must be clamped"));
         }
         Ok(())
     }

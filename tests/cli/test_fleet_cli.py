@@ -1,0 +1,162 @@
+"""`isobatch fleet`: files in, files out, whole or not at all."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from isobatch.cli import main
+
+pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+import pyarrow.parquet as pq  # noqa: E402
+
+JOBS = """\
+job,effective_batch,lr,optimizer,duration,dataset_size,team,betas
+007,256,0.1,sgd,90ep,1281167,x,
+b,1024,nan,adamw,100st,,y,"0.9,0.95"
+c,1000,0.1,adamw,100q,,,
+d,abc,0.1,adamw,100st,,z,
+"""
+CLUSTERS = "cluster,nodes,gpus_per_node,region\nsmall,1,8,eu\nlarge,8,8,us\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "clusters.csv").write_text(CLUSTERS)
+    return tmp_path
+
+
+def fleet(files, *words):
+    return main(["fleet", str(files / "jobs.csv"), str(files / "clusters.csv"), *words])
+
+
+def test_rows_keep_their_order_and_carry_their_columns(files, capsys):
+    assert fleet(files, "--columns", "job,cluster,region,team,status,reasons,micro_batch,lr") == 0
+    captured = capsys.readouterr()
+    rows = list(csv.DictReader(io.StringIO(captured.out)))
+    assert [(r["job"], r["cluster"]) for r in rows] == [
+        (j, c) for j in ("007", "b", "c", "d") for c in ("small", "large")
+    ]
+    assert rows[0] == {
+        "job": "007", "cluster": "small", "region": "eu", "team": "x",
+        "status": "ok", "reasons": "", "micro_batch": "32", "lr": "0.1",
+    }  # fmt: skip
+    assert [r["reasons"] for r in rows[2:]] == [
+        "invalid_lr", "invalid_lr", "invalid_length", "invalid_length", "invalid_batch", "invalid_batch",
+    ]  # fmt: skip
+    assert "8 rows: 2 feasible, 6 infeasible" in captured.err
+    assert "first in job b (row 2), cluster small (row 1): lr, legal: a finite number above 0" in captured.err
+
+
+def test_strict_is_exit_1(files):
+    assert fleet(files, "-o", str(files / "o.csv")) == 0
+    assert fleet(files, "-o", str(files / "o.csv"), "--strict") == 1
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_outputs_hold_the_same(files, suffix):
+    out = files / f"o.{suffix}"
+    assert fleet(files, "-o", str(out)) == 0
+    if suffix == "parquet":
+        table = pq.read_table(out)
+        assert json.loads(table.schema.metadata[b"isobatch.settings"])["policy"] == "keep"
+        rows = table.to_pylist()
+    elif suffix == "jsonl":
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+    else:
+        rows = [
+            {k: v or None for k, v in row.items()} for row in csv.DictReader(io.StringIO(out.read_text()))
+        ]
+    assert [row["job"] for row in rows] == ["007", "007", "b", "b", "c", "c", "d", "d"]
+    assert [str(row["micro_batch"]) for row in rows[:3]] == ["32", "4", "None"]
+    assert sorted(p.name for p in files.iterdir()) == sorted(["jobs.csv", "clusters.csv", out.name])
+
+
+def test_parquet_and_jsonl_in(files):
+    assert fleet(files, "-o", str(files / "a.csv")) == 0
+    jobs = pa.table({"job": ["a"], "effective_batch": [256], "lr": [0.1], "betas": [[0.9, 0.95]]})
+    pq.write_table(jobs, files / "jobs.parquet")
+    (files / "jobs.jsonl").write_text(
+        '{"job": "a", "effective_batch": 256, "lr": 0.1, "betas": [0.9, 0.95]}\n'
+    )
+    made = []
+    for kind in ("parquet", "jsonl"):
+        out = files / f"{kind}.csv"
+        assert main(["fleet", str(files / f"jobs.{kind}"), str(files / "clusters.csv"), "-o", str(out)]) == 0
+        made.append(out.read_text())
+    assert made[0] == made[1]
+    assert "0.95" in made[0]
+
+
+def test_a_folder_and_a_glob_are_one_table(files, capsys):
+    folder = files / "jobs"
+    folder.mkdir()
+    (folder / "1.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
+    (folder / "2.csv").write_text("job,effective_batch,lr\nb,512,0.1\n")
+    for source in (folder, folder / "*.csv"):
+        assert main(["fleet", str(source), str(files / "clusters.csv"), "--columns", "job"]) == 0
+        assert capsys.readouterr().out.split() == ['"job"', '"a"', '"a"', '"b"', '"b"']
+
+
+def test_pairs(files, capsys):
+    (files / "pairs.csv").write_text("job,cluster\n007,large\n")
+    assert fleet(files, "--pairs", str(files / "pairs.csv"), "--columns", "job,micro_batch") == 0
+    assert capsys.readouterr().out == '"job","micro_batch"\n"007",4\n'
+    (files / "pairs.csv").write_text("job,cluster\n007,huge\n")
+    assert fleet(files, "--pairs", str(files / "pairs.csv")) == 2
+    assert "pairs.csv, row 1, field 'cluster': there is no cluster 'huge'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("jobs.csv", "", "the file is empty"),
+        ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "field 'lr': the column is missing; there are: job, effective_batch, lrr; did you mean it by 'lrr'?"),
+        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2, field 'job': 'a' stands already in row 1"),
+        ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "field 'job': the column stands twice in the header"),
+        ("jobs.csv", "job,effective_batch,lr\na,1\n", "cannot be read"),
+        ("clusters.csv", "cluster,node\na,1\n", "field 'nodes': the column is missing"),
+        ("jobs.csv", "effective_batch,lr,hours\n1,0.1,2\n", None),
+        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "field 'total_steps': the column of the jobs is a column of the result"),
+        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "field 'region': the column of the clusters stands in the jobs too"),
+    ],
+)  # fmt: skip
+def test_a_bad_table_is_named_and_leaves_no_output(files, capsys, name, text, message):
+    (files / name).write_text(text)
+    out = files / "o.parquet"
+    code = fleet(files, "-o", str(out))
+    if message is None:
+        assert code == 0
+        return
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+    assert len(list(files.iterdir())) == 2
+
+
+def test_a_truncated_parquet_file_is_named(files, capsys):
+    whole = files / "jobs.parquet"
+    pq.write_table(pa.table({"effective_batch": [256] * 1000, "lr": [0.1] * 1000}), whole)
+    whole.write_bytes(whole.read_bytes()[:-200])
+    assert main(["fleet", str(whole), str(files / "clusters.csv")]) == 2
+    assert "jobs.parquet: cannot be read" in capsys.readouterr().err
+    assert main(["fleet", str(files / "none.csv"), str(files / "clusters.csv")]) == 2
+    assert "none.csv: there is no such file" in capsys.readouterr().err
+
+
+def test_an_empty_table_gives_an_empty_result(files):
+    (files / "jobs.csv").write_text("job,effective_batch,lr\n")
+    out = files / "o.parquet"
+    assert fleet(files, "-o", str(out)) == 0
+    assert pq.read_table(out).num_rows == 0
+
+
+def test_a_broken_write_leaves_nothing(files, monkeypatch):
+    import isobatch.tables
+
+    monkeypatch.setattr(isobatch.tables, "json_lines", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fleet(files, "-o", str(files / "o.jsonl"))
+    assert len(list(files.iterdir())) == 2

@@ -1,0 +1,156 @@
+"""`isobatch plan`, `isobatch rules`: what people see, and exit codes."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+JOB = """\
+effective_batch = 256
+gpus = 32
+micro_batch = 8
+lr = 0.1
+optimizer = "sgd"
+dataset_size = 1281167
+duration = "90ep"
+warmup = "5ep"
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return str(path)
+
+
+def test_keep_in_words(job, capsys):
+    assert main(["plan", job, "--gpus", "64"]) == 0
+    assert capsys.readouterr().out == (
+        "64 GPUs: micro-batch 4 × accumulation 1 × 64 replicas, 256 samples a step.\n"
+        "The micro-batch is capped at 8 (the tuned micro-batch).\n"
+        "Held: the effective batch, the learning rate 0.1, and every other hyperparameter.\n"
+        "An epoch: 5005 steps, 1281216 samples (49 served twice).\n"
+        "The run: 450450 steps, 25025 of them warmup, counted as torch does; the samples are held.\n"
+        "Be wary:\n"
+        "  - the micro-batch is half the tuned one or less: the GPUs may be poorly used\n"
+    )
+
+
+def test_infeasible_in_words(job, capsys):
+    assert main(["plan", job, "--gpus", "7"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("No plan for 7 GPUs (policy keep):\n  - the effective batch does not divide")
+    assert "GPU counts that work nearby: 4 and 8.\nBatches that work nearby: 252 and 259.\n" in out
+
+
+def test_grow_cites_its_rule(job, capsys):
+    assert main(["plan", job, "--gpus", "128", "--policy", "grow"]) == 0
+    out = capsys.readouterr().out
+    assert "Batch: 256 → 1024, k = 4." in out
+    assert "Learning rate: 0.1 → 0.4 by rule linear for sgd, η' = kη [Goyal et al. 2017" in out
+
+
+def test_json_and_output_are_the_plan(job, tmp_path, capsys):
+    saved = tmp_path / "plan.json"
+    assert main(["plan", job, "--nodes", "8", "--max-micro-batch", "2", "--json", "-o", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    plan = ib.Plan.load(saved)
+    assert json.loads(printed)["schema"] == "isobatch.plan/1"
+    assert ib.Plan.from_json(printed) == plan
+    assert (plan.micro_batch, plan.accumulation) == (2, 2)
+    assert plan == ib.plan(plan.recipe, ib.Cluster(nodes=8, gpus_per_node=8), max_micro_batch=2)
+
+
+def test_fields_on_the_command_line_win(job, capsys):
+    assert main(["plan", job, "--gpus", "8", "--set", "lr=0.5", "--set", "optimizer=adamw", "--json"]) == 0
+    recipe = json.loads(capsys.readouterr().out)["recipe"]
+    assert recipe["lr"] == 0.5
+    assert recipe["optimizer"] == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus", "0"], "field 'gpus_per_node': 0 is not legal"),
+        ([], "field '--gpus': give the GPUs"),
+        (["--gpus", "8", "--nodes", "1"], "field '--gpus': give the GPUs"),
+        (["--gpus", "8", "--rule", "lineer"], "field 'rule': 'lineer' is not legal; legal: none, linear"),
+        (["--gpus", "8", "--policy", "shrink"], "field 'policy': 'shrink' is not legal; legal: keep, grow"),
+        (
+            ["--gpus", "8", "--set", "optimzer=sgd"],
+            "field 'optimzer': there is no such field; did you mean 'optimizer'?",
+        ),
+        (["--gpus", "8", "--set", "lr=NaN"], "field 'lr': nan is not legal; legal: a finite number above 0"),
+        (["--gpus", "8", "--ragged", "--uneven"], "field 'ragged'"),
+    ],
+)
+def test_wrong_use_is_exit_2(job, capsys, words, message):
+    assert main(["plan", job, *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "lr = ", "cannot be read"),
+        ("a.json", "[1]", "holds no table"),
+        ("a.yaml", "lr: [", "cannot be read"),
+        ("a.ini", "x", ".ini is not legal; legal: .toml"),
+        ("a.toml", "lr = 0.1", "field 'effective_batch': missing"),
+        ("a.toml", 'lr = "fast"\neffective_batch = 8', "field 'lr': 'fast' is not legal"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, capsys, name, text, message):
+    if name.endswith("yaml"):
+        pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
+    path = tmp_path / name
+    path.write_text(text)
+    assert main(["plan", str(path), "--gpus", "8"]) == 2
+    error = capsys.readouterr().err
+    assert name in error
+    assert message in error
+
+
+def test_recipes_in_three_formats_are_one(tmp_path):
+    pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
+    from isobatch.recipe_file import load_recipe
+
+    fields = {"batch_per_gpu": 32, "gpus": 8, "lr": 0.1, "betas": [0.9, 0.95], "duration": "90st"}
+    (tmp_path / "a.json").write_text(json.dumps(fields))
+    (tmp_path / "a.yaml").write_text("".join(f"{k}: {json.dumps(v)}\n" for k, v in fields.items()))
+    (tmp_path / "a.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items()))
+    made = [load_recipe(tmp_path / f"a.{kind}") for kind in ("json", "yaml", "toml")]
+    expected = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, betas=(0.9, 0.95), duration="90st")
+    assert made == [expected] * 3
+
+
+def test_a_saved_plan_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "plan.json"
+    ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 8).save(path)
+    path.write_text(path.read_text().replace("isobatch.plan/1", "isobatch.plan/9"))
+    with pytest.raises(ib.InputError, match=r"plan\.json, field 'schema': 'isobatch\.plan/9' is not legal"):
+        ib.Plan.load(path)
+    path.write_text("{")
+    with pytest.raises(ib.InputError, match=r"plan\.json: no plan"):
+        ib.Plan.load(path)
+
+
+def test_rules_are_printed(capsys):
+    assert main(["rules", "--json"]) == 0
+    rules = {rule["rule"]: rule for rule in json.loads(capsys.readouterr().out)}
+    assert set(rules) == {"none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"}
+    assert "1706.02677" in rules["linear"]["source"]
+    assert main(["rules"]) == 0
+    assert "η' = √k·η" in capsys.readouterr().out
+
+
+def test_no_command_is_wrong_use(capsys):
+    assert main([]) == 2
+    assert "usage: isobatch" in capsys.readouterr().err
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"isobatch {ib.__version__}\n"

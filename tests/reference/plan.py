@@ -1,0 +1,340 @@
+"""One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from reference import ramp, rules, split, steps
+
+COLUMNS = [
+    "status",
+    "world_size",
+    "data_parallel",
+    "micro_batch",
+    "accumulation",
+    "effective_batch",
+    "batch_change",
+    "lr",
+    "lr_scale",
+    "beta1",
+    "beta2",
+    "eps",
+    "weight_decay",
+    "momentum",
+    "ema_decay",
+    "warmup_steps",
+    "steps_per_epoch",
+    "total_steps",
+    "samples_per_epoch",
+    "padded_samples",
+    "dropped_samples",
+    "nearest_world_size",
+    "nearest_batch",
+]
+"""Result columns of the planner that the oracle knows; `reasons` beside them is a set of names."""
+
+
+class _Infeasible(Exception):
+    """The row cannot be planned; the message is the reason's name."""
+
+
+def plan_row(recipe: dict[str, Any], cluster: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """All result columns of one row of valid input, and `reasons`, the names of what is to be said of it."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    row["reasons"] = set()
+    row["world_size"] = cluster["nodes"] * cluster["gpus_per_node"]
+    try:
+        _plan(row, recipe, cluster, options)
+    except (_Infeasible, rules.NotPossible) as reason:
+        keep = ("world_size", "data_parallel", "nearest_world_size", "nearest_batch")
+        row = {name: value if name in keep else None for name, value in row.items()}
+        row |= {"status": "infeasible", "reasons": {str(reason)}}
+    else:
+        row["status"] = "caution" if row["reasons"] else "ok"
+    return row
+
+
+def _plan(
+    row: dict[str, Any], recipe: dict[str, Any], cluster: dict[str, Any], options: dict[str, Any]
+) -> None:
+    say = row["reasons"].add
+    model_parallel = cluster.get("model_parallel") or recipe.get("model_parallel", 1)
+    replicas = split.replicas_of(row["world_size"], model_parallel)
+    if replicas is None:
+        row["nearest_world_size"] = _nearest_whole(row["world_size"], model_parallel, recipe, options)
+        raise _Infeasible("model_parallel")
+    row["data_parallel"] = replicas
+
+    batch, cap = _batch(row, recipe, options, replicas)
+    if options.get("max_batch") and batch > options["max_batch"]:
+        raise _Infeasible("above_max_batch")
+    row["effective_batch"] = batch
+    row["micro_batch"], row["accumulation"] = _split(row, batch, replicas, cap, recipe, options)
+    _lr(row, recipe, options, batch)
+    _length(row, recipe, options, replicas, batch)
+
+    tuned_micro = _tuned_micro(recipe)
+    if tuned_micro and 2 * row["micro_batch"] <= tuned_micro:
+        say("micro_batch_shrunk")
+    if tuned_micro and recipe.get("batch_norm") and row["micro_batch"] != tuned_micro:
+        say("batch_norm_moved")
+
+
+def _tuned_micro(recipe: dict[str, Any]) -> int | None:
+    return recipe.get("micro_batch")
+
+
+def _tuned_replicas(recipe: dict[str, Any]) -> int | None:
+    gpus = recipe.get("gpus")
+    return gpus // recipe.get("model_parallel", 1) if gpus else None
+
+
+def _batch(
+    row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], replicas: int
+) -> tuple[int, int | None]:
+    """The effective batch, not yet split, and the cap on the micro-batch."""
+    policy = options.get("policy", "keep")
+    cap = options.get("max_micro_batch") or _tuned_micro(recipe)
+    wanted = policy
+    if policy == "keep":
+        wanted = recipe["effective_batch"]
+    elif policy == "grow":
+        tuned = _tuned_replicas(recipe)
+        if not tuned and not options.get("max_micro_batch"):
+            raise _Infeasible("needs_tuned_gpus")
+        wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
+    if options.get("ragged") and wanted >= replicas:
+        return wanted, cap
+    demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
+    if cap and demand > cap:
+        raise _Infeasible("multiple_unmet")
+    highest = options.get("max_batch")
+    batch = split.tolerated(wanted, replicas, options.get("batch_tolerance", 0.0), demand, highest)
+    if batch is None:
+        if highest and wanted > highest:
+            raise _Infeasible("above_max_batch")
+        if policy != "grow":  # it fits any count of replicas, or none
+            counts = [c for c in split.nearest_replicas(wanted, replicas, demand) if c]
+            count = split.nearest(counts, replicas)
+            row["nearest_world_size"] = count and count * (row["world_size"] // replicas)
+        nearby = [b for b in split.nearest_batches(wanted, replicas, demand) if b and b <= (highest or b)]
+        row["nearest_batch"] = split.nearest(nearby, wanted)
+        raise _Infeasible("not_divisible" if wanted % replicas else "multiple_unmet")
+    if batch != wanted:
+        row["reasons"].add("batch_moved")
+    return batch, cap
+
+
+def _nearest_whole(
+    world: int, model_parallel: int, recipe: dict[str, Any], options: dict[str, Any]
+) -> int | None:
+    """The nearest GPU count that model_parallel divides and over whose replicas the batch divides."""
+    policy = options.get("policy", "keep")
+    if policy == "grow":
+        counts = [world // model_parallel, world // model_parallel + 1]
+    else:
+        demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
+        batch = recipe["effective_batch"] if policy == "keep" else policy
+        counts = [] if batch % demand else split.divisors(batch // demand)
+    return split.nearest([count * model_parallel for count in counts if count], world)
+
+
+def _split(
+    row: dict[str, Any],
+    batch: int,
+    replicas: int,
+    cap: int | None,
+    recipe: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[int, int]:
+    multiple = options.get("micro_batch_multiple", 1)
+    if options.get("ragged"):
+        sizes = split.ragged(batch, replicas, cap)
+        assert sizes is not None
+        if len({size for rank in sizes for size in rank}) > 1:
+            row["reasons"].add("ragged")
+            return sizes[0][0], len(sizes[0])
+    if recipe.get("ramp"):
+        return _ramp_split(
+            batch, replicas, cap, ramp.scaled(recipe["ramp"], batch, recipe["effective_batch"])
+        )
+    found = split.split(batch, replicas, cap, multiple)
+    if found is None:
+        if options.get("require_multiple"):
+            raise _Infeasible("multiple_unmet")
+        found = split.split(batch, replicas, cap)
+        assert found is not None
+        row["reasons"].add("multiple_missed")
+    return found
+
+
+def _ramp_split(batch: int, replicas: int, cap: int | None, text: str) -> tuple[int, int]:
+    """The largest micro-batch that divides every batch of the ramp."""
+    shares = {each // replicas for each in ramp.sizes(text, batch) if each % replicas == 0}
+    if len(shares) < len(set(ramp.sizes(text, batch))):
+        raise _Infeasible("ramp_not_divisible")
+    fits = [
+        d
+        for d in split.divisors(batch // replicas)
+        if (cap is None or d <= cap) and all(s % d == 0 for s in shares)
+    ]
+    return fits[-1], batch // replicas // fits[-1]
+
+
+def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], batch: int) -> None:
+    say = row["reasons"].add
+    optimizer = recipe.get("optimizer", "adamw")
+    tuned = recipe["effective_batch"]
+    defaults = rules.DEFAULTS.get(optimizer, (None, None, None))
+    beta1, beta2 = recipe.get("betas") or defaults[:2]
+    eps = defaults[2] if recipe.get("eps") is None else recipe["eps"]
+    row["batch_change"] = batch / tuned - 1
+    noise = rules.Noise(recipe.get("noise_scale"), recipe.get("sigma_sq"), recipe.get("mu_sq"))
+
+    rule = options.get("rule", "auto")
+    rule = rules.auto(optimizer) if rule == "auto" else rule
+    if options.get("policy", "keep") == "keep":
+        rule = "none"
+    k = batch / tuned
+    scale = 1.0 if k == 1 else rules.lr_scale(rule, tuned, batch, noise, recipe.get("power"))
+    row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
+    row["weight_decay"] = recipe.get("weight_decay", 0.0)
+    row["ema_decay"] = recipe.get("ema_decay")
+    if rule != "none":
+        samples = k / scale if rule == "adascale" else 1.0
+        decay = recipe.get("decay")
+        row["weight_decay"] = rules.weight_decay(optimizer, decay, row["weight_decay"], k, scale, samples)
+        if optimizer == "adamw" and decay is None and row["weight_decay"] and scale != 1:
+            say("decay_unknown")
+    if options.get("policy", "keep") != "keep":
+        if row["ema_decay"] is not None:
+            row["ema_decay"] = rules.ema_decay(row["ema_decay"], k)
+        if rule == "sde":
+            beta1, beta2 = (b if b is None else rules.sde_beta(b, k) for b in (beta1, beta2))
+            eps = eps if eps is None else rules.sde_eps(eps, k)
+        elif options.get("beta_half_life") and beta2 is not None:
+            beta2 = rules.half_life_beta2(beta2, k)
+    row["beta1"], row["beta2"], row["eps"], row["momentum"] = beta1, beta2, eps, recipe.get("momentum")
+    row["rule"], row["warmup_lr"] = rule, rules.warmup_start(rule, k, recipe["lr"])
+
+    if k > 8 and noise.scale is None:
+        say("large_growth")
+    if noise.scale is not None and batch > noise.scale:
+        say("above_critical_batch")
+    if (optimizer, rule) in (("sgd", "sqrt"), ("adam", "linear"), ("adamw", "linear")) and k != 1:
+        say("rule_mismatch")
+    if rule == "sqrt" and k < 1 / 8:
+        say("sqrt_scale_down")
+    if rule == "sde" and beta1 is not None and beta1 < 0.5 and k != 1:
+        say("beta1_low")
+
+
+def _length(
+    row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int
+) -> None:
+    say = row["reasons"].add
+    convention, policy = recipe.get("convention", "torch"), options.get("policy", "keep")
+    dataset, tuned = recipe.get("dataset_size"), recipe["effective_batch"]
+    drop_last = recipe.get("drop_last", False)
+    known = {"dataset": dataset, "seq_len": recipe.get("seq_len")}
+    per_epoch = None
+    if dataset is not None and convention != "megatron":
+        if "ragged" in row["reasons"]:
+            epoch = steps.ragged_epoch(dataset, replicas, batch, drop_last)
+        else:
+            epoch = steps.epoch(
+                dataset, replicas, row["micro_batch"], row["accumulation"], drop_last, convention
+            )
+        if epoch.steps == 0 or batch > dataset:
+            raise _Infeasible("batch_above_dataset")
+        row["steps_per_epoch"] = per_epoch = epoch.steps
+        row["samples_per_epoch"], row["padded_samples"], row["dropped_samples"] = (
+            epoch.served,
+            epoch.padded,
+            epoch.dropped,
+        )
+        if epoch.tail and row["accumulation"] > 1:
+            say("uneven_tail")
+        if epoch.padded > dataset / 100:
+            say("padded")
+        if epoch.dropped > dataset / 100:
+            say("dropped")
+
+    rule, scale, optimizer = row["rule"], row["lr_scale"], recipe.get("optimizer", "adamw")
+    of_tuned = rule == "adascale" and scale != 1  # its steps are the tuned run's, divided by the gain
+    gain = _exact_gain(recipe, batch) if of_tuned else Fraction(1)
+    length = {"convention": convention, "steps_per_epoch": per_epoch, **known}
+    tuned_per_epoch = (
+        _tuned_steps_per_epoch(recipe) if dataset is not None and convention != "megatron" else None
+    )
+    tuned_length = {**length, "steps_per_epoch": tuned_per_epoch}
+    total = tuned_total = None
+    ramp_text = ramp.scaled(recipe["ramp"], batch, tuned) if recipe.get("ramp") else None
+    if recipe.get("duration"):
+        if ramp_text:
+            value, unit = steps.length(recipe["duration"])
+            samples = steps.samples(value, unit, tuned, known["seq_len"], dataset)
+            total, _ = ramp.run(
+                ramp_text, batch, ceil(samples), floored=convention == "megatron", seq_len=known["seq_len"]
+            )
+            tuned_total = total
+        else:
+            total = steps.total_steps(recipe["duration"], batch, tuned, **length)
+            tuned_total = steps.total_steps(recipe["duration"], tuned, tuned, **tuned_length)
+        if of_tuned:
+            total = ceil(tuned_total / gain)
+        if total == 0:
+            raise _Infeasible("run_below_step")
+        row["total_steps"] = total
+
+    if recipe.get("warmup") is None:
+        row["warmup_steps"] = 0
+        if row["batch_change"] > 0 and policy != "keep":
+            say("no_warmup")
+        return
+    held_in_steps = optimizer in ("lars", "lamb")
+    if held_in_steps or of_tuned:
+        warmup = steps.warmup_steps(
+            recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
+        )
+        if of_tuned and not held_in_steps and warmup is not None:
+            warmup = ceil(warmup / gain)
+    elif ramp_text and not recipe["warmup"].endswith("%"):
+        value, unit = steps.length(recipe["warmup"])
+        samples = steps.samples(value, unit, tuned, known["seq_len"], dataset)
+        warmup, _ = ramp.run(ramp_text, batch, ceil(samples), floored=False, seq_len=known["seq_len"])
+    else:
+        warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)
+    row["warmup_steps"] = warmup
+    if warmup == 0 and row["batch_change"] > 0 and policy != "keep":
+        say("no_warmup")
+    if warmup and optimizer in ("adam", "adamw", "rmsprop", "lamb") and warmup < 1 / (1 - row["beta2"]):
+        say("warmup_short")
+    if warmup and total:
+        if warmup > total / 5:
+            say("warmup_long")
+        if warmup > total:
+            say("warmup_past_end")
+
+
+def _exact_gain(recipe: dict[str, Any], batch: int) -> Fraction:
+    """AdaScale's r without rounding, so that a count of steps that comes out whole stays whole."""
+    sigma_sq, mu_sq = Fraction(recipe["sigma_sq"]), Fraction(recipe["mu_sq"])
+    return (sigma_sq + mu_sq) / (sigma_sq * recipe["effective_batch"] / batch + mu_sq)
+
+
+def _tuned_steps_per_epoch(recipe: dict[str, Any]) -> int:
+    """Of the tuned run; where its GPUs are not known, as if one process served the whole batch."""
+    replicas = _tuned_replicas(recipe) or 1
+    share = recipe["effective_batch"] // replicas
+    micro = recipe.get("micro_batch") or share
+    return steps.epoch(
+        recipe["dataset_size"],
+        replicas,
+        micro,
+        share // micro,
+        recipe.get("drop_last", False),
+        recipe.get("convention", "torch"),
+    ).steps

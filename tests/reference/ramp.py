@@ -1,0 +1,63 @@
+"""Runs whose batch grows, walked step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_SUFFIX = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def batches(ramp: str, full: int, seq_len: int | None = None) -> Iterator[tuple[int, int]]:
+    """(samples consumed before the step, its batch) for step after step without end."""
+    consumed = 0
+    while True:
+        batch = batch_at(ramp, full, consumed, seq_len)
+        yield consumed, batch
+        consumed += batch
+
+
+def batch_at(ramp: str, full: int, consumed: int, seq_len: int | None = None) -> int:
+    """The batch of a step before which so many samples were consumed."""
+    if ":" in ramp:
+        assert seq_len is not None
+        batch = 0
+        for pair in ramp.split():
+            threshold, size = pair.split(":")
+            tokens = (
+                int(threshold[:-1]) * _SUFFIX[threshold[-1]] if threshold[-1] in _SUFFIX else int(threshold)
+            )
+            if consumed >= tokens // seq_len:
+                batch = int(size)
+        return batch
+    start, increment, samples = map(int, ramp.split())
+    if consumed > samples:
+        return full
+    increments = (full - start) // increment
+    return start + (consumed * increments // samples) * increment if samples else full
+
+
+def run(
+    ramp: str, full: int, samples: int, *, floored: bool = True, seq_len: int | None = None
+) -> tuple[int, int]:
+    """(steps, samples they take) of a run of so many samples; the last batch that does not fit is left out or counts."""
+    for steps, (consumed, batch) in enumerate(batches(ramp, full, seq_len)):
+        if consumed >= samples or (floored and consumed + batch > samples):
+            return steps, consumed
+    raise AssertionError
+
+
+def sizes(ramp: str, full: int) -> list[int]:
+    """Every batch of the ramp, the full one last."""
+    if ":" in ramp:
+        return [int(pair.split(":")[1]) for pair in ramp.split()]
+    start, increment, _ = map(int, ramp.split())
+    return [*range(start, full, increment), full]
+
+
+def scaled(ramp: str, batch: int, tuned: int) -> str:
+    """The ramp of a run whose full batch is another: every batch by the same factor, at the same samples."""
+    if ":" in ramp:
+        pairs = (pair.split(":") for pair in ramp.split())
+        return " ".join(f"{threshold}:{int(size) * batch // tuned}" for threshold, size in pairs)
+    start, increment, samples = map(int, ramp.split())
+    return f"{start * batch // tuned} {increment * batch // tuned} {samples}"

@@ -1,0 +1,92 @@
+"""The batch split by trying everything."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+
+def divisors(number: int) -> list[int]:
+    """Every divisor in rising order, in pairs up to the root."""
+    small = [d for d in range(1, int(number**0.5) + 2) if d * d <= number and number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def replicas_of(world_size: int, model_parallel: int) -> int | None:
+    """Replicas, or None where a replica's GPUs do not divide the world."""
+    return None if world_size % model_parallel else world_size // model_parallel
+
+
+def split(batch: int, replicas: int, cap: int | None, multiple: int = 1) -> tuple[int, int] | None:
+    """(micro_batch, accumulation) with the largest micro-batch that divides, is a multiple and is not above the cap."""
+    if batch % replicas:
+        return None
+    share = batch // replicas
+    fits = [d for d in divisors(share) if (cap is None or d <= cap) and d % multiple == 0]
+    return (fits[-1], share // fits[-1]) if fits else None
+
+
+def nearest(values: list[int], to: int) -> int | None:
+    """The value nearest to `to`, the smaller of two as near."""
+    return min(values, key=lambda value: (abs(value - to), value)) if values else None
+
+
+def nearest_batches(batch: int, replicas: int, multiple: int = 1) -> tuple[int | None, int]:
+    """The next batch below and above that divides over the replicas, each with a whole number of multiples."""
+    unit = replicas * multiple
+    return (batch - 1) // unit * unit or None, batch // unit * unit + unit
+
+
+def nearest_replicas(batch: int, replicas: int, multiple: int = 1) -> tuple[int | None, int | None]:
+    """The next count of replicas below and above over which the batch divides, likewise."""
+    if batch % multiple:
+        return None, None
+    works = divisors(batch // multiple)
+    return (
+        max((d for d in works if d < replicas), default=None),
+        min((d for d in works if d > replicas), default=None),
+    )
+
+
+def tolerated(
+    batch: int, replicas: int, tolerance: float, multiple: int = 1, highest: int | None = None
+) -> int | None:
+    """The batch itself where it divides, else the nearest one that does within the tolerance, the smaller of two.
+
+    None is above `highest`.
+    """
+    unit = replicas * multiple
+    if batch % unit == 0:
+        return batch if highest is None or batch <= highest else None
+    candidates = [batch // unit * unit, batch // unit * unit + unit]
+    # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
+    allowed = [
+        b
+        for b in candidates
+        if b > 0 and abs(b - batch) / batch <= tolerance and (highest is None or b <= highest)
+    ]
+    return nearest(allowed, batch)
+
+
+def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None:
+    """The micro-batches of each replica in a step, sizes apart by one sample over the replicas, the last one smaller."""
+    if batch < replicas:
+        return None
+    shares = [batch // replicas + (rank < batch % replicas) for rank in range(replicas)]
+    accumulation = 1
+    while cap is not None and -(-shares[0] // accumulation) > cap:
+        accumulation += 1
+    micro = -(-shares[0] // accumulation)
+    out = []
+    for share in shares:
+        sizes = []
+        while share:
+            sizes.append(min(micro, share))
+            share -= sizes[-1]
+        out.append(sizes)
+    return out
+
+
+def loss_weights(sizes: list[list[int]]) -> list[list[Fraction]]:
+    """What each micro-batch's mean loss is multiplied by, so that a mean over replicas is one over samples."""
+    total = sum(map(sum, sizes))
+    return [[Fraction(n * len(sizes), total) for n in rank] for rank in sizes]

@@ -1,0 +1,171 @@
+"""Steps, samples and warmup, in whole numbers and fractions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+
+_LENGTH = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d+))?(ep|st|sp|tok|%)")
+
+
+def length(text: str) -> tuple[Fraction, str]:
+    """A number with its unit, exactly: "1.5e3st" is (1500, "st")."""
+    match = _LENGTH.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no length")
+    number, exponent, unit = match.groups()
+    return Fraction(number) * Fraction(10) ** int(exponent or 0), unit
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one pass over the data takes: optimizer steps, samples served, of these twice, and samples not served."""
+
+    steps: int
+    served: int
+    padded: int
+    dropped: int
+    tail: bool
+    """Whether the last step holds fewer samples than the others."""
+
+
+def drops(drop_last: bool | str) -> tuple[bool, bool]:
+    """(the sampler's, the loader's)"""
+    return drop_last in (True, "sampler"), drop_last in (True, "loader")
+
+
+def epoch(
+    dataset: int,
+    replicas: int,
+    micro: int,
+    accumulation: int,
+    drop_last: bool | str = False,
+    convention: str = "torch",
+) -> Epoch:
+    """An epoch in closed form; `walk` counts the same."""
+    sampler, loader = drops(drop_last)
+    share = dataset // replicas if sampler else -(-dataset // replicas)
+    if convention == "transformers":
+        # accelerate shards whole batches: the loader's drop is one of a round of batches, a pad fills the last round, and
+        # there is no sampler that could drop.
+        rounds = Fraction(dataset, micro * replicas)
+        batches = floor(rounds) if loader else ceil(rounds)
+        share = batches * micro
+        if replicas == 1 and not loader:
+            share = dataset  # one process is not sharded, so nothing is padded
+    else:
+        batches = share // micro if loader else -(-share // micro)
+    served = replicas * (min(share, batches * micro))
+    steps = -(-batches // accumulation)
+    return Epoch(
+        steps=steps,
+        served=served,
+        padded=max(served - dataset, 0),
+        dropped=max(dataset - served, 0),
+        tail=steps > 0 and served != steps * micro * accumulation * replicas,
+    )
+
+
+def ragged_epoch(dataset: int, replicas: int, batch: int, drop_last: bool | str = False) -> Epoch:
+    """An epoch of steps that hold the whole batch, over replicas whose shares differ by a sample.
+
+    The last step shares out what is left; where that is less than a sample a replica, it is padded to one.
+    """
+    full, rest = divmod(dataset, batch)
+    if any(drops(drop_last)):
+        return Epoch(full, full * batch, 0, rest, False)
+    padding = max(replicas - rest, 0) if rest else 0
+    return Epoch(full + bool(rest), dataset + padding, padding, 0, bool(rest))
+
+
+def walk(dataset: int, replicas: int, micro: int, accumulation: int, drop_last: bool | str = False) -> Epoch:
+    """An epoch of torch's classes, sample by sample."""
+    sampler, loader = drops(drop_last)
+    order = list(range(dataset))
+    if sampler:
+        order = order[: dataset // replicas * replicas]
+    while len(order) % replicas:
+        order.append(order[len(order) - dataset])
+    seen: list[int] = []
+    steps = 0
+    sizes: list[int] = []
+    for rank in range(replicas):
+        mine = order[rank::replicas]
+        batches = [mine[i : i + micro] for i in range(0, len(mine), micro)]
+        if loader and batches and len(batches[-1]) < micro:
+            batches.pop()
+        groups = [batches[i : i + accumulation] for i in range(0, len(batches), accumulation)]
+        steps = len(groups)
+        sizes = sizes or [0] * steps
+        for step, group in enumerate(groups):
+            for batch in group:
+                sizes[step] += len(batch)
+                seen += batch
+    return Epoch(
+        steps,
+        len(seen),
+        len(seen) - len(set(seen)),
+        dataset - len(set(seen)),
+        steps > 0 and sizes[-1] != micro * accumulation * replicas,
+    )
+
+
+def samples(
+    value: Fraction, unit: str, tuned_batch: int, seq_len: int | None, dataset: int | None
+) -> Fraction:
+    """A length in samples: a step is one at the tuned batch."""
+    if unit == "st":
+        return value * tuned_batch
+    if unit == "sp":
+        return value
+    if unit == "tok":
+        assert seq_len is not None
+        return value / seq_len
+    assert unit == "ep"
+    assert dataset is not None
+    return value * dataset
+
+
+def total_steps(
+    duration: str,
+    batch: int,
+    tuned_batch: int,
+    *,
+    convention: str = "torch",
+    steps_per_epoch: int | None = None,
+    dataset: int | None = None,
+    seq_len: int | None = None,
+) -> int:
+    """Steps of the whole run."""
+    value, unit = length(duration)
+    if unit == "ep" and convention != "megatron":
+        assert steps_per_epoch is not None
+        return ceil(value * steps_per_epoch)
+    steps = samples(value, unit, tuned_batch, seq_len, dataset) / batch
+    return floor(steps) if convention == "megatron" else ceil(steps)
+
+
+def warmup_steps(
+    warmup: str,
+    batch: int,
+    tuned_batch: int,
+    total: int | None,
+    *,
+    steps_per_epoch: int | None = None,
+    dataset: int | None = None,
+    seq_len: int | None = None,
+) -> int | None:
+    """Steps of the warmup, holding its samples; `%` floors. None: a share of a run whose length is not known."""
+    value, unit = length(warmup)
+    if unit == "%":
+        return None if total is None else floor(value * total / 100)
+    if unit == "ep" and steps_per_epoch is not None:
+        return ceil(value * steps_per_epoch)
+    return ceil(samples(value, unit, tuned_batch, seq_len, dataset) / batch)
+
+
+def milestone(step: int, tuned_batch: int, batch: int) -> int:
+    """A step of the tuned run as one of the new run, by samples, rounded half up."""
+    return floor(Fraction(step * tuned_batch, batch) + Fraction(1, 2))

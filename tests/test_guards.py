@@ -1,0 +1,74 @@
+"""What must not drift apart: the core's tables, Python's records, the documents, and what an import loads."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+from isobatch import _core
+
+ROOT = Path(__file__).parent.parent
+
+
+def fields_of(table):
+    found = [name for name, kind, _ in _core.fields() if kind == table]
+    assert found
+    return found
+
+
+def test_reasons_are_those_of_the_core():
+    cards = _core.reasons()
+    assert len(cards) > 30
+    assert [reason.value for reason in ib.Reason] == [name for name, *_ in cards]
+    assert [reason.bit for reason in ib.Reason] == list(range(len(cards)))
+    assert all(reason.name == reason.value.upper() and reason.text for reason in ib.Reason)
+    assert {reason.severity for reason in ib.Reason} == {"caution", "infeasible"}
+
+
+def test_records_have_the_fields_of_the_core():
+    assert set(ib.Recipe.__struct_fields__) == set(fields_of("job"))
+    assert list(ib.Cluster.__struct_fields__) == fields_of("cluster")
+    assert list(ib.Settings.__struct_fields__) == fields_of("settings")
+
+
+def test_a_plan_has_every_result_column():
+    assert {name for name, _ in _core.results()} <= set(ib.Plan.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("docs/fleet.md", [name for name, _ in _core.results()]),
+        ("docs/planning.md", [name for name, *_ in _core.rules()]),
+        ("docs/planning.md", [name for name, _, _ in _core.fields()]),
+        ("docs/reasons.md", [reason.value for reason in ib.Reason]),
+    ],
+)
+def test_documents_name_everything(page, names):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def loaded_by(code):
+    program = f"import sys; {code}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_loads_nothing_heavy():
+    modules = loaded_by("import isobatch; isobatch.plan; isobatch.plan_fleet; isobatch.schedules")
+    assert {"numpy", "msgspec"} <= modules
+    assert not {"torch", "pyarrow", "ray", "altair", "scipy", "yaml", "rich", "pandas"} & modules
+
+
+def test_help_loads_no_numpy():
+    modules = loaded_by(
+        "import contextlib, io\n"
+        "from isobatch.cli import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main(['--help'])\n"
+        "import sys"
+    )
+    assert "argparse" in modules
+    assert not {"numpy", "msgspec"} & modules
