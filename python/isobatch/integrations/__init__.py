@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-"""Where a plan meets a framework: each module imports its own, and nothing here imports one before it is used."""
-=======
 """isobatch inside other people's training code. Each part imports its library when it is used.
 
 `guard(plan)` stops a training that is not what its plan says.
@@ -56,4 +53,3 @@ def guard(plan: Plan, loss: Callable[[nn.Module, Any], Tensor] | None = None) ->
     from isobatch.integrations._guard import Guard
 
     return Guard(plan, loss)
->>>>>>> validate
