@@ -280,9 +280,7 @@ class Course:
             units=Units(
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
-                steps_per_epoch=self.dataset / self.batch
-                if ramped and self.dataset
-                else first.steps_per_epoch,
+                steps_per_epoch=self.dataset / self.batch if ramped and self.dataset else first.steps_per_epoch,
                 seq_len=recipe.seq_len,
             ),
         )
@@ -313,7 +311,5 @@ class Course:
         return [(float(step), float(clock)) for step, clock in knots]
 
 
-def _straight(
-    a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
-) -> bool:
+def _straight(a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])

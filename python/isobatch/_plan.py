@@ -158,9 +158,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def _course(self) -> Course:
-        return Course(
-            [*zip([0, *(move.step for move in self.moves)], [*(move.before for move in self.moves), self])]
-        )
+        return Course([*zip([0, *(move.step for move in self.moves)], [*(move.before for move in self.moves), self])])
 
     def explain(self) -> str:
         """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
@@ -196,7 +194,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         array([0.25, 0.25, 0.25, 0.25])
         """
         _, batch, replicas = self._layout()
-        weights: NDArray[np.float64] = self.micro_batches(rank) * np.float64(replicas / batch)
+        weights: NDArray[np.float64] = self.micro_batches(rank) * replicas / batch
         return weights
 
     def _layout(self) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -190,7 +191,7 @@ def span(field: str, value: object) -> float:
 def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> list[float]:
     """Step boundaries that rise; `repeats` lets one be listed more than once."""
     result = [span(field, value) for value in values]
-    for before, after in zip(result, result[1:], strict=False):
+    for before, after in pairwise(result):
         if after < before or (after == before and not repeats):
             raise InputError(f"boundaries must rise: {after:g} follows {before:g}", field=field)
     return result

@@ -116,7 +116,7 @@ class _Trainer:
             )
         rise = [line(0.0, warm, 0.0, a)] if warm else []
         rest = level(warm, a)
-        if total > warm and not (a == b):
+        if total > warm and a != b:
             rest = Segment(start=warm, origin=warm, length=total - warm, a=a, b=b, shape=shape)
         return self.clocked(lone(*rise, rest), "t_warmup", unit)
 

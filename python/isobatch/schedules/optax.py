@@ -101,7 +101,8 @@ def exponential_decay(
     segment = Segment(origin=begin, length=transition_steps, a=a, shape=shape, beyond=True)
     if end_value is None:
         return lone(segment)
-    return lone(segment, **{"low" if factor < 1 else "high": number("end_value", end_value)})
+    bound = number("end_value", end_value)
+    return lone(segment, low=bound) if factor < 1 else lone(segment, high=bound)
 
 
 def cosine_decay_schedule(

@@ -15,7 +15,21 @@ from isobatch._core import Schedule
 from isobatch.errors import InputError
 
 from . import _form, _kinds
-from ._form import Cosine, Cycle, Exponential, Form, Power, Segment, Track, length, level, line, lone, rate
+from ._form import (
+    Cosine,
+    Cycle,
+    Exponential,
+    Form,
+    Power,
+    Segment,
+    Shape,
+    Track,
+    length,
+    level,
+    line,
+    lone,
+    rate,
+)
 
 __all__ = [
     "ChainedScheduler",
@@ -164,7 +178,7 @@ def OneCycleLR(
             raise InputError("give total_steps, or epochs and steps_per_epoch", field="total_steps")
         total_steps = epochs * steps_per_epoch
     total = length("total_steps", total_steps)
-    shapes = {"cos": Cosine(), "linear": Power()}
+    shapes: dict[str, Shape] = {"cos": Cosine(), "linear": Power()}
     if anneal_strategy not in shapes:
         raise InputError(f"{anneal_strategy!r} is neither cos nor linear", field="anneal_strategy")
     first = rate("max_lr", max_lr) / length("div_factor", div_factor)

@@ -5,7 +5,7 @@ use crate::duration::{Convention, Epoch, Layout, Length, MAX_COUNT, Unit};
 use crate::input::{Input, Job, Policy};
 use crate::optimizer::{self, Decay, Moments, Optimizer};
 use crate::ramp::{self, Stage};
-use crate::reason::{Reason, Reasons, Status};
+use crate::reason::{Reason, Reasons};
 use crate::scaling::{self, Rule};
 
 /// A count that is not known, in a column.
