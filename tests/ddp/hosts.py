@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces on a bridge, each with a limited link. Needs root and iproute2.
 
-    with Hosts(2, "1gbit") as hosts:
-        done = hosts.run(["-m", "isobatch.validate", "plan.json"])
+with Hosts(2, "1gbit") as hosts:
+    done = hosts.run(["-m", "isobatch.validate", "plan.json"])
 """
 
 from __future__ import annotations
@@ -63,7 +63,13 @@ class Hosts:
         processes = []
         for host in range(1, self.count + 1):
             launch = ["ip", "netns", "exec", f"ibt-h{host}", "unshare", "--uts", "bash", "-c"]
-            launch += ['hostname "$0"; exec "$@"', f"host{host}", sys.executable, "-m", "torch.distributed.run"]
+            launch += [
+                'hostname "$0"; exec "$@"',
+                f"host{host}",
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+            ]
             launch += ["--nnodes", str(self.count), "--nproc-per-node", "1", "--node-rank", str(host - 1)]
             launch += ["--rdzv-backend", "static", "--rdzv-endpoint", f"{NETWORK}.1:29517"]
             launch += ["--rdzv-id", "isobatch", "--local-addr", f"{NETWORK}.{host}", *command]

@@ -74,7 +74,9 @@ def test_a_slow_link_is_named(plan, tmp_path):
 
 def test_a_host_that_is_cut_off_is_named(plan, tmp_path):
     with Hosts(2, "200mbit") as hosts:
-        processes = hosts.start([*COMMAND, plan(2), "--out", "report.json", "--phase-seconds", "30"], tmp_path)
+        processes = hosts.start(
+            [*COMMAND, plan(2), "--out", "report.json", "--phase-seconds", "30"], tmp_path
+        )
         end = time.monotonic() + 120
         # Its log is silent until the end; the other host's rank counts its life signs in the store. Wait for the links.
         while time.monotonic() < end and not _connected(hosts):
