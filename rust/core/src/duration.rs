@@ -198,7 +198,11 @@ impl Epoch {
             (steps, if drop.loader { steps * effective_batch } else { served })
         } else {
             let (passes, served) = match (convention, drop.loader) {
-                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset.
+                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
+                // there is one process, it leaves the loader alone.
+                (Convention::Transformers, false) if data_parallel == 1 => {
+                    (dataset.div_ceil(micro_batch), dataset)
+                }
                 (Convention::Transformers, true) => (dataset / pass, dataset / pass * pass),
                 (Convention::Transformers, false) => (dataset.div_ceil(pass), dataset.div_ceil(pass) * pass),
                 (_, true) => (sampled / micro_batch, sampled / micro_batch * pass),
