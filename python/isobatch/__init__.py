@@ -4,12 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch import schedules
+    from isobatch import schedules, validate
     from isobatch._core import __version__
     from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
     from isobatch._fleet import plan_fleet
     from isobatch._goodput import optimize_goodput
-    from isobatch._plan import Plan, Settings, plan
+    from isobatch._plan import Move, Plan, Settings, plan
+    from isobatch._replan import replan
+    from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
     from isobatch.errors import InputError
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
 _HOMES = {
     "Cluster": "recipe",
+    "CriticalBatch": "critical",
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
+    "Move": "_plan",
+    "Laws": "critical",
     "Plan": "_plan",
+    "PowerFit": "critical",
     "Profile": "profile",
     "Reason": "reason",
     "Recipe": "recipe",
@@ -30,20 +36,28 @@ _HOMES = {
     "__version__": "_core",
     "elastic": "_elastic",
     "elastic_many": "_elastic",
+    "fit_critical_batch": "critical",
+    "fit_power": "critical",
+    "laws": "critical",
     "optimize_goodput": "_goodput",
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
-_MODULES = ("schedules",)
+_MODULES = ("schedules", "validate")
 
 __all__ = [
     "Cluster",
+    "CriticalBatch",
     "Elastic",
     "ElasticMany",
     "InputError",
+    "Move",
+    "Laws",
     "Plan",
+    "PowerFit",
     "Profile",
     "Reason",
     "Recipe",
@@ -51,12 +65,17 @@ __all__ = [
     "__version__",
     "elastic",
     "elastic_many",
+    "fit_critical_batch",
+    "fit_power",
+    "laws",
     "optimize_goodput",
     "plan",
     "plan_fleet",
     "reasons_of",
+    "replan",
     "schedule_matrix",
     "schedules",
+    "validate",
 ]
 
 

@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from isobatch._course import Course, Position
 from isobatch._files import write_whole
 from isobatch.errors import InputError
 from isobatch.explain import explain
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipe import Cluster, Recipe
-from isobatch.schedules import Schedule, Units, resolve
+from isobatch.schedules import Schedule
 
 SCHEMA = "isobatch.plan/1"
 
@@ -37,12 +38,38 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beta_half_life: bool = False
 
 
+class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of hardware or batch in a run that was under way, as `replan` made it.
+
+    Attributes:
+        step: optimizer steps done before it.
+        samples: samples consumed before it, as `Plan.position` counts them.
+        epoch, offset: where the sampler resumes: in this epoch, behind its first `offset` samples; None where the recipe has
+            no dataset_size, or a convention without epochs.
+        repeated_samples, skipped_samples: of the epoch under way, what the change adds to its padding and its dropping; the
+            offset itself repeats and skips nothing.
+        velocity_factor: what an optimizer that keeps the learning rate inside its momentum buffer multiplies the buffer by
+            (Goyal et al. 2017, arXiv 1706.02677, remark 2); torch's SGD keeps it outside and needs none.
+        before: the plan that ran until then.
+    """
+
+    step: int
+    samples: int
+    epoch: int | None
+    offset: int | None
+    repeated_samples: int
+    skipped_samples: int
+    velocity_factor: float
+    before: Plan
+
+
 class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
     `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
-    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "tuned" or "open"); `settings`, `recipe`, `cluster`.
+    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
+    that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 
     status: str
@@ -79,6 +106,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     settings: Settings
     recipe: Recipe
     cluster: Cluster
+    moves: tuple[Move, ...] = ()
 
     @property
     def policy(self) -> str | int:
@@ -97,23 +125,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the plan is infeasible, or its recipe has no duration.
         """
-        _, batch, _ = self._layout()
-        if self.total_steps is None or self.warmup_steps is None or self.lr is None:
-            raise InputError("a schedule needs the run's length", field="duration")
-        return resolve(
-            self.recipe.schedule,
-            peak=self.lr,
-            min_lr=self.min_lr or 0.0,
-            warmup_start=self.warmup_lr or 0.0,
-            warmup_steps=self.warmup_steps,
-            total_steps=self.total_steps,
-            units=Units(
-                tuned_batch=self.recipe.effective_batch,
-                batch=batch,
-                steps_per_epoch=self.steps_per_epoch,
-                seq_len=self.recipe.seq_len,
-            ),
-        )
+        self._layout()
+        return self._course.schedule
 
     @cached_property
     def lr_at(self) -> Callable[[float], float]:
@@ -128,6 +141,24 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         at: Callable[[float], float] = self.schedule.at
         return at
+
+    def position(self, step: int) -> Position:
+        """Where the run stands after `step` optimizer steps: (step, samples, epoch, offset).
+
+        Raises:
+            InputError: the plan is infeasible, or `step` is no step.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1, dataset_size=1000, duration="9ep"), 8).position(6)
+        Position(step=6, samples=1512, epoch=1, offset=512)
+        """
+        if type(step) is not int or not 0 <= step < 2**53:
+            raise InputError(f"{step!r} is not legal; legal: a whole number from 0", field="step")
+        return self._course.position(step)
+
+    @cached_property
+    def _course(self) -> Course:
+        return Course([*zip([0, *(move.step for move in self.moves)], [*(move.before for move in self.moves), self])])
 
     def explain(self) -> str:
         """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
@@ -163,7 +194,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         array([0.25, 0.25, 0.25, 0.25])
         """
         _, batch, replicas = self._layout()
-        weights: NDArray[np.float64] = self.micro_batches(rank) * np.float64(replicas / batch)
+        weights: NDArray[np.float64] = self.micro_batches(rank) * replicas / batch
         return weights
 
     def _layout(self) -> tuple[int, int, int]:

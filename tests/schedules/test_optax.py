@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import optax as ours
+from reference.parity import assert_same
 
 jax = pytest.importorskip("jax", reason="compares with optax")
 peer = pytest.importorskip("optax", reason="compares with optax")

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import timm as ours
+from reference.parity import assert_same
 
 torch = pytest.importorskip("torch", reason="compares with timm, which steps torch optimizers")
 pytest.importorskip("timm", reason="compares with timm")

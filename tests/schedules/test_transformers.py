@@ -3,10 +3,9 @@
 import warnings
 
 import pytest
-from reference.parity import assert_same
-
 from isobatch.errors import InputError
 from isobatch.schedules import transformers as ours
+from reference.parity import assert_same
 
 torch = pytest.importorskip("torch", reason="compares with transformers, which steps torch optimizers")
 pytest.importorskip("transformers", reason="compares with transformers")

@@ -30,11 +30,14 @@ from ._kinds import (
     warmup,
     wsd,
 )
+from ._lint import ScheduleReason
+from ._live import from_torch
 from ._resolve import Units, check_spec, resolve
 
 __all__ = [
     "Form",
     "Schedule",
+    "ScheduleReason",
     "Units",
     "check_spec",
     "composer",
@@ -42,6 +45,7 @@ __all__ = [
     "cosine",
     "cosine_restarts",
     "exponential",
+    "from_torch",
     "goyal",
     "inverse_sqrt",
     "join",

@@ -5,7 +5,7 @@ use crate::duration::{Convention, Epoch, Layout, Length, MAX_COUNT, Unit};
 use crate::input::{Input, Job, Policy};
 use crate::optimizer::{self, Decay, Moments, Optimizer};
 use crate::ramp::{self, Stage};
-use crate::reason::{Reason, Reasons, Status};
+use crate::reason::{Reason, Reasons};
 use crate::scaling::{self, Rule};
 
 /// A count that is not known, in a column.
@@ -338,7 +338,10 @@ fn choose(
 }
 
 /// The stages of the recipe's ramp when it ends at `full`; empty without one.
-fn stages(job: &Job, full: u64) -> Result<Vec<Stage>, Reason> {
+///
+/// # Errors
+/// When the ramp has no whole batches on the way to `full`.
+pub fn stages(job: &Job, full: u64) -> Result<Vec<Stage>, Reason> {
     job.ramp.as_ref().map_or(Ok(Vec::new()), |ramp| {
         ramp.stages(full, job.effective_batch, job.seq_len).ok_or(Reason::RampNotDivisible)
     })

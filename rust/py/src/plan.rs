@@ -1,7 +1,8 @@
 //! One plan: a recipe compiled once, planned many times.
 
+use isobatch_core::duration::{Epoch, Layout};
 use isobatch_core::input::{Field, Input, Table};
-use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan};
+use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, stages};
 use isobatch_core::reason::Status;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -54,6 +55,31 @@ impl Job {
         let mut row = Row::unknown();
         plan(&input, &mut row);
         to_python(py, &row)
+    }
+
+    /// The batches of the ramp that ends at `batch`, each with the samples at which the next one takes over (None: never);
+    /// empty without a ramp.
+    #[pyo3(signature = (batch))]
+    fn stages(&self, batch: u64) -> Vec<(u64, Option<u64>)> {
+        let stages = stages(&self.input.job, batch).unwrap_or_default();
+        stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
+    }
+
+    /// What the trainer makes of the last `samples` samples of an epoch: (steps, samples served, padded, dropped).
+    #[pyo3(signature = (samples, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    fn epoch(
+        &self,
+        samples: u64,
+        effective_batch: u64,
+        data_parallel: u64,
+        micro_batch: u64,
+        accumulation: u64,
+        ragged: bool,
+    ) -> (u64, u64, u64, u64) {
+        let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
+        let job = &self.input.job;
+        let epoch = Epoch::of(samples, layout, job.drop_last, job.convention);
+        (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
 

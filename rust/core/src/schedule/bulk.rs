@@ -6,7 +6,10 @@
 use rayon::prelude::*;
 
 use super::clock::Piece;
-use super::polynomial::{Expansion, Precision, TERMS_F32, fill_f32, fill_f64, line_f32, line_f64};
+use super::polynomial::{
+    Expansion, F32, F64, LONG_F32, Plan, Precision, SHORT_F32, fill_f64, fill_long_f32, fill_short_f32,
+    level_f32, level_f64, line_f32, line_f64,
+};
 use super::{Decay, STEP_LIMIT, Schedule, ScheduleError, Segment, Shape, Tail, Track};
 
 /// Values that one task computes: long enough to share out, short enough to keep in a near cache.
@@ -92,12 +95,32 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The first index in lo..hi whose step fulfils a condition that stays fulfilled, or hi.
-    fn first(&self, lo: usize, hi: usize, reached: impl Fn(f64) -> bool) -> usize {
-        let (mut lo, mut hi) = (lo, hi);
+    /// The first index in lo..hi whose step a map takes to `limit` (past it where `after`), or hi.
+    fn first(&self, lo: usize, hi: usize, map: Map, limit: f64, after: bool) -> usize {
+        let reached = |index: usize| {
+            let x = map.local(self.at(index));
+            if after { x > limit } else { x >= limit }
+        };
+        // Most limits do not come up within a row.
+        if lo >= hi || !reached(hi - 1) {
+            return hi.max(lo);
+        }
+        let (mut lo, mut hi) = (lo, hi - 1);
+        if let Self::Range { start, step, .. } = self {
+            // The map is a line: what rounding leaves to settle is one index or two.
+            let guess = ((limit - map.at) / map.slope + map.from - start) / step;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It saturates.
+            let guess = (guess as usize).clamp(lo, hi);
+            if guess + 2 < hi && reached(guess + 2) {
+                hi = guess + 2;
+            }
+            if guess > lo + 2 && !reached(guess - 2) {
+                lo = guess - 1;
+            }
+        }
         while lo < hi {
             let middle = lo.midpoint(hi);
-            if reached(self.at(middle)) {
+            if reached(middle) {
                 hi = middle;
             } else {
                 lo = middle + 1;
@@ -120,8 +143,10 @@ mod sealed {
         const LANES: usize;
         /// Whether the values can show a rounding in the 53rd bit.
         const FULL: bool;
-        fn precision() -> Precision;
+        fn precisions() -> &'static [Precision; 2];
         fn of(value: f64) -> Self;
+        /// Writes one value throughout.
+        fn level(out: &mut [Self], value: Self);
         /// Writes the polynomial at s = offset + i·rate.
         fn even(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
     }
@@ -132,8 +157,8 @@ impl Kernels for f32 {
     const LANES: usize = 16;
     const FULL: bool = false;
 
-    fn precision() -> Precision {
-        Precision::f32()
+    fn precisions() -> &'static [Precision; 2] {
+        &F32
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -141,19 +166,29 @@ impl Kernels for f32 {
         value as Self
     }
 
+    fn level(out: &mut [Self], value: Self) {
+        level_f32(out, value);
+    }
+
     fn even(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
         let c = &series.coefficients;
         match series.degree {
-            0 => out.fill(Self::of(c[0])),
+            0 => Self::level(out, Self::of(c[0])),
             1 => line_f32(out, c[0] + c[1] * offset, c[1] * rate),
             _ => {
                 let anchor = Self::of(c[0]);
-                let mut small = [0.0; TERMS_F32];
+                let mut small = [0.0; LONG_F32];
                 small[0] = Self::of(c[0] - f64::from(anchor));
                 for (small, c) in small.iter_mut().zip(c).skip(1) {
                     *small = Self::of(*c);
                 }
-                fill_f32(out, anchor, &small, Self::of(offset), Self::of(rate));
+                let (offset, rate) = (Self::of(offset), Self::of(rate));
+                match small.first_chunk::<SHORT_F32>() {
+                    Some(short) if series.degree < SHORT_F32 => {
+                        fill_short_f32(out, anchor, short, offset, rate);
+                    }
+                    _ => fill_long_f32(out, anchor, &small, offset, rate),
+                }
             }
         }
     }
@@ -163,18 +198,22 @@ impl Kernels for f64 {
     const LANES: usize = 8;
     const FULL: bool = true;
 
-    fn precision() -> Precision {
-        Precision::f64()
+    fn precisions() -> &'static [Precision; 2] {
+        &F64
     }
 
     fn of(value: f64) -> Self {
         value
     }
 
+    fn level(out: &mut [Self], value: Self) {
+        level_f64(out, value);
+    }
+
     fn even(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
         let c = &series.coefficients;
         match series.degree {
-            0 => out.fill(c[0]),
+            0 => Self::level(out, c[0]),
             1 => line_f64(out, c[0] + c[1] * offset, c[1] * rate),
             _ => fill_f64(out, c, offset, rate),
         }
@@ -213,7 +252,7 @@ pub(crate) fn fill<T: Value>(schedule: &Schedule, steps: Steps<'_>, first: usize
         }
         return;
     }
-    Row { steps, precision: T::precision() }.schedule(schedule, Map::IDENTITY, Line::IDENTITY, first, out);
+    Row { steps, precisions: T::precisions() }.schedule(schedule, Map::IDENTITY, Line::IDENTITY, first, out);
 }
 
 /// Where a step stands in a nested schedule's own steps: at + (x − from)·slope.
@@ -267,7 +306,7 @@ impl Line {
 
 struct Row<'a> {
     steps: Steps<'a>,
-    precision: Precision,
+    precisions: &'static [Precision; 2],
 }
 
 impl Row<'_> {
@@ -276,8 +315,8 @@ impl Row<'_> {
         let mut j = first;
         while j < end {
             let (piece, next) = schedule.clock.piece(map.local(self.steps.at(j)));
-            let stop = self.steps.first(j + 1, end, |x| map.local(x) >= next);
-            let map = map.anchored(self.steps.at(j)).through(piece);
+            let stop = self.steps.first(j + 1, end, map, next, false);
+            let map = if piece.is_identity() { map } else { map.anchored(self.steps.at(j)).through(piece) };
             let out = &mut out[j - first..stop - first];
             if schedule.is_plain() {
                 let line = Line { factor: line.factor * schedule.scale, ..line };
@@ -291,7 +330,7 @@ impl Row<'_> {
 
     /// Tracks combined, clipped and scaled, in float64 a chunk at a time.
     fn product<T: Value>(&self, schedule: &Schedule, map: Map, line: Line, first: usize, out: &mut [T]) {
-        let row = Row { steps: self.steps, precision: f64::precision() };
+        let row = Row { steps: self.steps, precisions: f64::precisions() };
         let (mut values, mut factors) = ([0.0; CHUNK], [0.0; CHUNK]);
         for (index, out) in out.chunks_mut(CHUNK).enumerate() {
             let first = first + index * CHUNK;
@@ -325,11 +364,11 @@ impl Row<'_> {
         while j < end {
             let place = cycle.place(map.local(self.steps.at(j)));
             if let Some(value) = cycle.ended(place.index) {
-                out[j - first..].fill(T::of(line.apply(value)));
+                T::level(&mut out[j - first..], T::of(line.apply(value)));
                 return;
             }
             let next = cycle.start(place.index + 1.0);
-            let stop = self.steps.first(j + 1, end, |x| map.local(x) >= next);
+            let stop = self.steps.first(j + 1, end, map, next, false);
             let (line, gain) = match cycle.decay() {
                 Decay::None => (line, 1.0),
                 Decay::Peak(factor) => (line, factor.powf(place.index)),
@@ -358,12 +397,7 @@ impl Row<'_> {
         let mut j = first;
         while j < end {
             let (segment, next) = track.segment(map.local(self.steps.at(j)));
-            let stop = next.map_or(end, |next| {
-                self.steps.first(j + 1, end, |x| {
-                    let x = map.local(x);
-                    if next.after { x > next.start } else { x >= next.start }
-                })
-            });
+            let stop = next.map_or(end, |next| self.steps.first(j + 1, end, map, next.start, next.after));
             self.segment(segment, map, line, gain, j, &mut out[j - first..stop - first]);
             j = stop;
         }
@@ -381,17 +415,21 @@ impl Row<'_> {
         let end = first + out.len();
         let (a, b) = (segment.a * gain, segment.b);
         // Before the origin, and past the end of a clamped tail, the value stands still.
-        let begin = self.steps.first(first, end, |x| map.local(x) > segment.origin);
+        let begin = if map.local(self.steps.at(first)) >= segment.origin {
+            first
+        } else {
+            self.steps.first(first, end, map, segment.origin, false)
+        };
         let finish = segment.origin + segment.length;
         let stop = match segment.tail {
-            Tail::Clamp => self.steps.first(begin, end, |x| map.local(x) >= finish),
+            Tail::Clamp => self.steps.first(begin, end, map, finish, false),
             Tail::Continue => end,
         };
         if begin > first {
-            out[..begin - first].fill(T::of(line.apply(segment.at(segment.origin, gain))));
+            T::level(&mut out[..begin - first], T::of(line.apply(segment.at(segment.origin, gain))));
         }
         if stop < end {
-            out[stop - first..].fill(T::of(line.apply(segment.at(finish, gain))));
+            T::level(&mut out[stop - first..], T::of(line.apply(segment.at(finish, gain))));
         }
         let out = &mut out[begin - first..stop - first];
         if out.is_empty() {
@@ -409,15 +447,33 @@ impl Row<'_> {
     fn blocks<T: Value>(&self, segment: &Segment, map: Map, a: f64, b: f64, first: usize, out: &mut [T]) {
         let end = first + out.len();
         let u = |x: f64| segment.u(map.local(x));
+        let plan = Plan::new(self.precisions, segment.shape.lone_exponent());
+        let rate = map.slope / segment.length;
         let mut j = first;
         while j < end {
             let start = u(self.steps.at(j));
-            let series = segment.shape.series(start, &self.precision);
-            let stop = series.as_ref().map_or(end, |series| self.reach(series, &u, j, end));
+            if let (Shape::Table(table), Steps::Range { step, .. }) = (&segment.shape, self.steps) {
+                let rest = table.rest(start);
+                if rest.len() > 1 && start.fract() == 0.0 && rate * step == 1.0 {
+                    for (out, value) in out[j - first..].iter_mut().zip(rest) {
+                        *out = T::of(b + (a - b) * value);
+                    }
+                    j = end.min(j + rest.len());
+                    continue;
+                }
+            }
+            let series = segment.shape.series(start, &plan);
+            let stop = series.as_ref().map_or(end, |series| {
+                let stop = self.reach(series, &u, rate, j, end);
+                // Whole vectors leave nothing to do one by one. (Memory addresses must not decide: the same call
+                // would have other roundings the next time.)
+                let over = stop % T::LANES;
+                if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
+            });
             let block = &mut out[j - first..stop - first];
             match series {
                 Some(series) if stop - j >= SHORTEST || series.degree < 2 => {
-                    self.block(&series.between(a, b), &u, start, map.slope / segment.length, j, block);
+                    self.block(&series.between(a, b), &u, start, rate, j, block);
                 }
                 _ => {
                     for (i, out) in block.iter_mut().enumerate() {
@@ -430,13 +486,29 @@ impl Row<'_> {
         }
     }
 
-    /// The index up to which a series holds, from j on.
-    fn reach(&self, series: &Expansion, u: &impl Fn(f64) -> f64, j: usize, end: usize) -> usize {
+    /// The index up to which a series holds, from j on, where u grows by `rate` a step.
+    fn reach(&self, series: &Expansion, u: &impl Fn(f64) -> f64, rate: f64, j: usize, end: usize) -> usize {
         if series.reach.is_infinite() {
             return end;
         }
         let limit = series.centre + series.reach;
-        self.steps.first(j + 1, end, |x| u(x) >= limit)
+        let Steps::Range { step, .. } = self.steps else {
+            return j + 1 + (j + 1..end).take_while(|&i| u(self.steps.at(i)) < limit).count();
+        };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // It saturates, and is cut to the row.
+        let count = ((limit - u(self.steps.at(j))) / (rate * step)).ceil() as usize;
+        let mut stop = (j + count.clamp(1, end)).min(end);
+        if series.degree < 2 {
+            // Stairs and tables turn on their step exactly.
+            while stop > j + 1 && u(self.steps.at(stop - 1)) >= limit {
+                stop -= 1;
+            }
+            while stop < end && u(self.steps.at(stop)) < limit {
+                stop += 1;
+            }
+        }
+        stop
     }
 
     fn block<T: Value>(
@@ -444,13 +516,13 @@ impl Row<'_> {
         series: &Expansion,
         u: &impl Fn(f64) -> f64,
         start: f64,
-        slope: f64,
+        rate: f64,
         j: usize,
         out: &mut [T],
     ) {
         let unit = if series.reach.is_infinite() { 1.0 } else { series.reach };
         if let Steps::Range { step, .. } = self.steps {
-            return T::even(out, series, (start - series.centre) / unit, slope * step / unit);
+            return T::even(out, series, (start - series.centre) / unit, rate * step / unit);
         }
         for (i, out) in out.iter_mut().enumerate() {
             *out = T::of(series.at((u(self.steps.at(j + i)) - series.centre) / unit));

@@ -20,6 +20,10 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    pub fn is_identity(self) -> bool {
+        self.slope == 1.0 && self.step == self.at
+    }
+
     pub fn map(self, x: f64) -> f64 {
         self.at + (x - self.step) * self.slope
     }

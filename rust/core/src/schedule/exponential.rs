@@ -1,6 +1,6 @@
 //! Exponential: rate^u, or rate^⌊u⌋ in stairs.
 
-use super::polynomial::{Expansion, MAX_TERMS, Precision};
+use super::polynomial::{Expansion, MAX_TERMS, Plan};
 use super::{ScheduleError, positive};
 
 /// rate^u: the value is multiplied by `rate` every `length` steps.
@@ -27,7 +27,7 @@ impl Exponential {
         self.stairs
     }
 
-    pub(super) fn series(self, u: f64, precision: &Precision) -> Expansion {
+    pub(super) fn series(self, u: f64, plan: &Plan) -> Expansion {
         let mut c = [0.0; MAX_TERMS];
         if self.stairs {
             let stair = u.floor();
@@ -39,16 +39,16 @@ impl Exponential {
             c[0] = 1.0;
             return Expansion { reach: f64::INFINITY, centre: u, coefficients: c, degree: 0 };
         }
-        let reach = precision.exp / log.abs();
+        let reach = plan.entire.exp / log.abs();
         let centre = u + reach;
         let mut term = self.rate.powf(centre);
-        for (k, c) in c.iter_mut().enumerate().take(precision.terms) {
+        for (k, c) in c.iter_mut().enumerate().take(plan.entire.terms) {
             if k > 0 {
                 term *= log * reach / k as f64;
             }
             *c = term;
         }
-        Expansion { reach, centre, coefficients: c, degree: precision.terms - 1 }
+        Expansion { reach, centre, coefficients: c, degree: plan.entire.terms - 1 }
     }
 }
 

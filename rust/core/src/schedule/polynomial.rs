@@ -3,11 +3,15 @@
 //! A block is re-anchored on the closed form at its centre; its width is what the remainder of the Taylor series
 //! allows, so that the error is bounded whatever the length of the run.
 
+use std::sync::LazyLock;
+
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-/// Terms of a float32 block: the anchor is split in two float32, and the sum is rounded once.
-pub(crate) const TERMS_F32: usize = 6;
+/// Terms of a short float32 block, for shapes whose series converges fast (cosine, exponential).
+pub(crate) const SHORT_F32: usize = 7;
+/// Terms of a long one, for shapes with a singular point nearby (powers, tanh).
+pub(crate) const LONG_F32: usize = 8;
 /// Terms of a float64 block.
 pub(crate) const TERMS_F64: usize = 10;
 pub(crate) const MAX_TERMS: usize = TERMS_F64;
@@ -17,10 +21,12 @@ pub(crate) const MAX_TERMS: usize = TERMS_F64;
 pub struct Precision {
     pub terms: usize,
     /// The remainder allowed, as a share of the segment's height.
-    pub tolerance: f64,
-    /// The angle, and the exponent, at which the remainder reaches the tolerance: (terms!·tolerance)^(1/terms).
+    tolerance: f64,
+    /// The angle and the exponent at which the remainder reaches the tolerance, (terms!·tolerance)^(1/terms).
     pub trig: f64,
     pub exp: f64,
+    /// The share of the distance to a simple pole that a block may span to either side.
+    pub pole: f64,
 }
 
 impl Precision {
@@ -32,17 +38,78 @@ impl Precision {
             tolerance,
             trig: root(2.0 * factorial * tolerance),
             exp: root(0.5 * factorial * tolerance),
+            pole: root(0.25 * tolerance),
         }
     }
+}
 
-    /// A twelfth of a float32 ulp.
-    pub fn f32() -> Self {
-        Self::new(TERMS_F32, 5e-9)
+/// A twelfth of a float32 ulp.
+const TOLERANCE_F32: f64 = 5e-9;
+/// Half a float64 ulp.
+const TOLERANCE_F64: f64 = 1e-16;
+
+/// The precisions of float32 rows, short and long.
+pub(crate) static F32: LazyLock<[Precision; 2]> =
+    LazyLock::new(|| [Precision::new(SHORT_F32, TOLERANCE_F32), Precision::new(LONG_F32, TOLERANCE_F32)]);
+/// The same of float64 rows, where both have as many terms.
+pub(crate) static F64: LazyLock<[Precision; 2]> =
+    LazyLock::new(|| [Precision::new(TERMS_F64, TOLERANCE_F64); 2]);
+
+/// What the series of one segment have in common, worked out once.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// For shapes without a singular point.
+    pub entire: &'static Precision,
+    /// For the others.
+    pub singular: &'static Precision,
+    exponent: f64,
+    binomials: [f64; MAX_TERMS],
+    /// The share of t that a block of t^exponent may span to either side.
+    pub ratio: f64,
+}
+
+impl Plan {
+    /// The plan of a shape that is made of t^exponent, if it is.
+    pub fn new([entire, singular]: &'static [Precision; 2], exponent: Option<f64>) -> Self {
+        let mut plan = Self { entire, singular, exponent: 1.0, binomials: [0.0; MAX_TERMS], ratio: 0.0 };
+        if let Some(exponent) = exponent {
+            let mut binomial = 1.0;
+            for (k, c) in plan.binomials.iter_mut().enumerate().take(singular.terms) {
+                *c = binomial;
+                binomial *= (exponent - k as f64) / (k + 1) as f64;
+            }
+            // What follows the first term left out is at most as large again; an eighth keeps the rounding small.
+            let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
+            plan.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.125);
+            plan.exponent = exponent;
+        }
+        plan
     }
 
-    /// Half a float64 ulp.
-    pub fn f64() -> Self {
-        Self::new(TERMS_F64, 1e-16)
+    /// The block of t^exponent about `centre`, with t moving along u by `direction`.
+    pub fn power_block(&self, centre: f64, direction: f64) -> Expansion {
+        let mut term = power(centre, self.exponent);
+        let mut coefficients = [0.0; MAX_TERMS];
+        for (c, binomial) in coefficients.iter_mut().zip(&self.binomials) {
+            *c = term * binomial;
+            term *= self.ratio * direction;
+        }
+        Expansion { centre, reach: centre * self.ratio, coefficients, degree: self.singular.terms - 1 }
+    }
+}
+
+/// t^exponent, sooner for the exponents in common use.
+fn power(t: f64, exponent: f64) -> f64 {
+    if exponent == 0.5 {
+        t.sqrt()
+    } else if exponent == -0.5 {
+        t.sqrt().recip()
+    } else if exponent == -1.0 {
+        t.recip()
+    } else if exponent == 2.0 {
+        t * t
+    } else {
+        t.powf(exponent)
     }
 }
 
@@ -69,54 +136,38 @@ impl Expansion {
     }
 }
 
-/// The binomial coefficients of t^exponent, and the share of t that a block may span to either side.
-pub(crate) fn binomials(exponent: f64, precision: &Precision) -> ([f64; MAX_TERMS], f64) {
-    let mut c = [0.0; MAX_TERMS];
-    let mut binomial = 1.0;
-    for (k, c) in c.iter_mut().enumerate().take(precision.terms) {
-        *c = binomial;
-        binomial *= (exponent - k as f64) / (k + 1) as f64;
-    }
-    // The coefficients may still grow after the first one left out; half the tolerance and an eighth at most cover it.
-    let ratio = (0.5 * precision.tolerance / binomial.abs().max(1e-300)).powf(1.0 / precision.terms as f64);
-    (c, ratio.min(0.125))
-}
-
-/// The block of t^exponent about `centre`, with t moving along u by `direction`.
-pub(crate) fn power_block(
-    centre: f64,
-    ratio: f64,
-    exponent: f64,
-    binomial: &[f64; MAX_TERMS],
-    direction: f64,
-) -> Expansion {
-    let mut term = centre.powf(exponent);
-    let mut coefficients = [0.0; MAX_TERMS];
-    for (c, binomial) in coefficients.iter_mut().zip(binomial) {
-        *c = term * binomial;
-        term *= ratio * direction;
-    }
-    let degree = binomial.iter().rposition(|&b| b != 0.0).unwrap_or(0);
-    Expansion { centre, reach: centre * ratio, coefficients, degree }
-}
-
-/// Writes hi + (lo + c₁s + … ) for s = (i − middle)·rate + offset.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn fill_f32(out: &mut [f32], hi: f32, c: &[f32; TERMS_F32], offset: f32, rate: f32) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = i as i32 as f32;
-        if target_cfg_f!(target_feature = "fma") {
-            let s = i.mul_add(rate, offset);
-            let p = c[5].mul_add(s, c[4]).mul_add(s, c[3]).mul_add(s, c[2]).mul_add(s, c[1]).mul_add(s, c[0]);
-            *out = hi + p;
-        } else {
-            let s = i * rate + offset;
-            let p = ((((c[5] * s + c[4]) * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0];
-            *out = hi + p;
+macro_rules! fill_f32 {
+    ($name:ident, $terms:ident) => {
+        /// Writes hi + (c₀ + c₁s + …) for s = i·rate + offset, where hi + c₀ is the anchor in two float32.
+        #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
+        pub(crate) fn $name(out: &mut [f32], hi: f32, c: &[f32; $terms], offset: f32, rate: f32) {
+            for (i, out) in out.iter_mut().enumerate() {
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_possible_wrap,
+                    clippy::cast_precision_loss
+                )]
+                let i = i as i32 as f32;
+                let mut p = c[$terms - 1];
+                // Without the instruction, mul_add is a slow call.
+                if target_cfg_f!(target_feature = "fma") {
+                    let s = i.mul_add(rate, offset);
+                    for k in (0..$terms - 1).rev() {
+                        p = p.mul_add(s, c[k]);
+                    }
+                } else {
+                    let s = i * rate + offset;
+                    for k in (0..$terms - 1).rev() {
+                        p = p * s + c[k];
+                    }
+                }
+                *out = hi + p;
+            }
         }
-    }
+    };
 }
+fill_f32!(fill_short_f32, SHORT_F32);
+fill_f32!(fill_long_f32, LONG_F32);
 
 /// Writes Σ cₖ·sᵏ for s = i·rate + offset.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
@@ -140,6 +191,18 @@ pub(crate) fn fill_f64(out: &mut [f64], c: &[f64; TERMS_F64], offset: f64, rate:
             *out = p;
         }
     }
+}
+
+/// Writes one value throughout, in the widest stores.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
+pub(crate) fn level_f32(out: &mut [f32], value: f32) {
+    out.fill(value);
+}
+
+/// Writes one value throughout, in the widest stores.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
+pub(crate) fn level_f64(out: &mut [f64], value: f64) {
+    out.fill(value);
 }
 
 /// Writes start + i·slope, computed in float64.

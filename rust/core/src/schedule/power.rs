@@ -1,6 +1,6 @@
 //! Power: (1 − u^stretch)^exponent; linear, polynomial, 1 − √u and timm's k-decay.
 
-use super::polynomial::{Expansion, MAX_TERMS, Precision, binomials, power_block};
+use super::polynomial::{Expansion, MAX_TERMS, Plan};
 use super::{ScheduleError, positive};
 
 /// (1 − u^stretch)^exponent, from 1 at u = 0 to 0 at u = 1.
@@ -31,8 +31,13 @@ impl Power {
         if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
     }
 
+    /// The exponent of the one power that the shape is made of.
+    pub(super) fn lone_exponent(self) -> Option<f64> {
+        (self.stretch == 1.0).then_some(self.exponent).or((self.exponent == 1.0).then_some(self.stretch))
+    }
+
     /// With both exponents at work there is no short series, and `at` serves.
-    pub(super) fn series(self, u: f64, precision: &Precision) -> Option<Expansion> {
+    pub(super) fn series(self, u: f64, plan: &Plan) -> Option<Expansion> {
         if self.is_linear() {
             let mut c = [0.0; MAX_TERMS];
             c[0] = 1.0;
@@ -41,15 +46,11 @@ impl Power {
         }
         if self.stretch == 1.0 {
             // t = 1 − u falls to the singular point 0.
-            let (binomial, ratio) = binomials(self.exponent, precision);
-            let centre = (1.0 - u) / (1.0 + ratio);
-            let block = power_block(centre, ratio, self.exponent, &binomial, -1.0);
-            return Some(Expansion { centre: 1.0 - centre, ..block });
+            let centre = (1.0 - u) / (1.0 + plan.ratio);
+            return Some(Expansion { centre: 1.0 - centre, ..plan.power_block(centre, -1.0) });
         }
         if self.exponent == 1.0 {
-            let (binomial, ratio) = binomials(self.stretch, precision);
-            let centre = u / (1.0 - ratio);
-            let mut block = power_block(centre, ratio, self.stretch, &binomial, 1.0);
+            let mut block = plan.power_block(u / (1.0 - plan.ratio), 1.0);
             block.coefficients = block.coefficients.map(|c| -c);
             block.coefficients[0] += 1.0;
             return Some(block);

@@ -1,6 +1,6 @@
 //! Reciprocal power: (1 + u)^−exponent; the inverse square root is exponent ½.
 
-use super::polynomial::{Expansion, Precision, binomials, power_block};
+use super::polynomial::{Expansion, Plan};
 use super::{ScheduleError, positive};
 
 /// (1 + u)^−exponent, which falls towards 0 and never gets there.
@@ -22,11 +22,13 @@ impl Reciprocal {
         (1.0 + u).powf(-self.exponent)
     }
 
-    pub(super) fn series(self, u: f64, precision: &Precision) -> Expansion {
-        let (binomial, ratio) = binomials(-self.exponent, precision);
-        let centre = (1.0 + u) / (1.0 - ratio);
-        let block = power_block(centre, ratio, -self.exponent, &binomial, 1.0);
-        Expansion { centre: centre - 1.0, ..block }
+    pub(super) fn lone_exponent(self) -> f64 {
+        -self.exponent
+    }
+
+    pub(super) fn series(u: f64, plan: &Plan) -> Expansion {
+        let centre = (1.0 + u) / (1.0 - plan.ratio);
+        Expansion { centre: centre - 1.0, ..plan.power_block(centre, 1.0) }
     }
 }
 

@@ -40,6 +40,12 @@ impl Table {
         if u <= start || here.to_bits() == next.to_bits() { here } else { here + (next - here) * (u - start) }
     }
 
+    /// The values from a whole u on, up to the last.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub(super) fn rest(&self, u: f64) -> &[f64] {
+        &self.values[(u as usize).min(self.values.len() - 1)..]
+    }
+
     pub(super) fn series(&self, u: f64) -> Expansion {
         let (start, here, next) = self.cell(u);
         let mut c = [0.0; MAX_TERMS];

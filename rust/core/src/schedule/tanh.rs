@@ -1,6 +1,8 @@
 //! Hyperbolic tangent (Hsueh, Li, Wu 2019): (1 − tanh(lower·(1 − u) + upper·u))/2.
 
-use super::polynomial::{Expansion, MAX_TERMS, Precision};
+use std::f64::consts::FRAC_PI_2;
+
+use super::polynomial::{Expansion, MAX_TERMS, Plan};
 use super::{ScheduleError, finite};
 
 /// (1 − tanh z)/2 with z going from `lower` to `upper`; the ends are near 1 and 0, not at them.
@@ -28,18 +30,13 @@ impl Tanh {
         0.5 * (1.0 - (self.lower * (1.0 - u) + self.upper * u).tanh())
     }
 
-    pub(super) fn series(self, u: f64, precision: &Precision) -> Expansion {
+    pub(super) fn series(self, u: f64, plan: &Plan) -> Expansion {
         let slope = self.upper - self.lower;
         let start = self.lower + slope * u;
-        // Beside the poles at ±iπ/2 the N-th coefficient is at most (2/π)^N; far out it is about 2·2^N·e^(−2|z|)/N!.
-        // Half of the nearer |z| allows for what the block itself comes closer by.
-        let terms = precision.terms;
-        let order = terms as f64;
-        let near = std::f64::consts::FRAC_2_PI.powf(order);
-        let factorial: f64 = (1..=terms).map(|k| k as f64).product();
-        let closest = if start >= 0.0 { start } else { (-start - 0.5).max(0.0) };
-        let far = 2.0 * 2f64.powf(order) * (-2.0 * closest).exp() / factorial;
-        let reach = (precision.tolerance / near.min(far)).powf(1.0 / order).min(0.25);
+        // The poles at ±iπ/2 set the pace: the N-th coefficient is about 2/(their distance)^(N+1). The distance
+        // changes by no more than the centre moves, which the division allows for.
+        let reach = plan.singular.pole / (1.0 + plan.singular.pole) * start.hypot(FRAC_PI_2);
+        let terms = plan.singular.terms;
         let centre = start + reach;
         let y = centre.tanh();
         // y' = 1 − y² gives (k + 1)·c[k+1] = [k = 0] − Σ c[i]·c[k−i].
@@ -61,7 +58,7 @@ impl Tanh {
             reach: reach / slope,
             centre: (centre - self.lower) / slope,
             coefficients: c,
-            degree: precision.terms - 1,
+            degree: terms - 1,
         }
     }
 }

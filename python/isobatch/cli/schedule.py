@@ -1,0 +1,111 @@
+"""`isobatch schedule`: what a schedule does, step by step."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isobatch.schedules import Schedule
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Registers the subcommand."""
+    parser = subparsers.add_parser(
+        "schedule",
+        help="print or draw a learning-rate schedule",
+        description="Print a schedule's learning rates, draw it, or write it as JSON.",
+    )
+    parser.add_argument(
+        "spec", metavar="SPEC", help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)" or a JSON file'
+    )
+    parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
+    parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
+    parser.add_argument("--steps", type=int, help="optimizer steps of the run")
+    parser.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
+    parser.add_argument(
+        "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="samples a step, for lengths in sp and tok")
+    parser.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
+    parser.add_argument("--seq-len", type=int, help="tokens a sample, for lengths in tok")
+    parser.add_argument(
+        "--plot",
+        nargs="?",
+        const="-",
+        metavar="FILE.svg",
+        help="draw it: on the terminal, or into an SVG file",
+    )
+    parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints, draws or writes the schedule. 0: done; 2: wrong use or unreadable input."""
+    from isobatch.errors import InputError
+
+    try:
+        schedule = _schedule(args)
+    except InputError as error:
+        print(f"isobatch schedule: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(schedule.to_json())
+    elif args.plot is None:
+        _table(schedule, args.steps)
+    if args.plot is not None:
+        _plot(schedule, args)
+    total = args.steps or (None if schedule.end is None else round(schedule.end))
+    for reason in schedule.check(total) if total else ():
+        print(f"note: {reason}: {reason.text}", file=sys.stderr)
+    return 0
+
+
+def _schedule(args: argparse.Namespace) -> Schedule:
+    from isobatch.errors import InputError
+    from isobatch.schedules import Schedule, Units, resolve
+
+    if args.spec.endswith(".json"):
+        try:
+            text = Path(args.spec).read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", file=args.spec) from None
+        return Schedule.from_json(text)
+    if args.steps is None:
+        raise InputError("say how long the run is", field="--steps")
+    units = Units(
+        tuned_batch=args.batch, batch=args.batch, steps_per_epoch=args.steps_per_epoch, seq_len=args.seq_len
+    )
+    return resolve(
+        args.spec,
+        peak=args.lr,
+        min_lr=args.min_lr,
+        warmup_start=args.warmup_start,
+        warmup_steps=args.warmup,
+        total_steps=args.steps,
+        units=units,
+    )
+
+
+def _table(schedule: Schedule, steps: int | None) -> None:
+    from isobatch.schedules._draw import span
+
+    stop = steps or round(span(schedule))
+    print("step\tlr")
+    for step in sorted({round(stop * i / 20) for i in range(21)}):
+        print(f"{step}\t{schedule.at(step):.9g}")
+
+
+def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
+    from isobatch.schedules import _draw
+
+    if args.plot == "-":
+        print(_draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
+        return
+    path = Path(args.plot)
+    # The picture appears whole or not at all.
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(_draw.svg(schedule, args.steps), encoding="utf-8")
+    beside.replace(path)

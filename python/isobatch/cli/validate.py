@@ -1,0 +1,63 @@
+"""`isobatch validate`: a real DDP run that confirms a plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.validate import arguments
+
+
+def add(subparsers: Any) -> None:
+    """The subcommand's options."""
+    parser = subparsers.add_parser(
+        "validate",
+        help="confirm a plan by a real DDP run",
+        description="Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict "
+        "on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run.",
+    )
+    arguments.add(parser)
+    parser.add_argument(
+        "--nproc-per-node", type=int, default=2, metavar="N", help="ranks on this host (default 2)"
+    )
+    parser.add_argument("--nnodes", type=int, default=1, metavar="N", help="hosts (default 1)")
+    parser.add_argument(
+        "--node-rank", type=int, default=0, metavar="I", help="which of the hosts this is, from 0"
+    )
+    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="host 0, and a free port there")
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("A.json", "B.json"), help="say what changed between two reports"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Validates, or compares two reports."""
+    if args.compare is not None:
+        from isobatch.validate.comparing import compare, show
+        from isobatch.validate.report import Report
+
+        print(show(compare(*(Report.load(path) for path in args.compare))) or "no change")
+        return 0
+    if args.plan is None:
+        raise InputError("a plan's file is needed", field="PLAN")
+    from isobatch.validate.network import environment
+
+    if environment(os.environ) is not None:
+        from isobatch.validate.__main__ import rank
+
+        return rank(args)
+    from isobatch.validate.launching import launch
+
+    report = launch(
+        args.plan,
+        args.nproc_per_node,
+        options=arguments.options(args),
+        nnodes=args.nnodes,
+        node_rank=args.node_rank,
+        rendezvous=args.rendezvous,
+        _fork=True,  # nothing has run here yet, and the ranks need not import torch again
+    )
+    arguments.publish(report, args)
+    return report.exit_code

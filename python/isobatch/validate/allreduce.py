@@ -1,0 +1,176 @@
+"""All-reduce as nccl-tests defines it: sizes of a sweep and of the plan's own buckets, each result checked."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from isobatch.validate.group import Group
+from isobatch.validate.options import Options
+from isobatch.validate.report import AllReduce, AllReduceRow, Fit, Proof, Verdict
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WARMUP, LEAST, MOST = 2, 5, 20
+
+
+def _pattern(elements: int, rank: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """0, 1, 2 in turn, shifted by the rank: sums are small integers, exact in every format up to 128 ranks."""
+    return ((torch.arange(elements, device=device) + rank) % 3).to(dtype)
+
+
+def wrong(result: torch.Tensor, ranks: int) -> int:
+    """The number of elements of an all-reduced pattern that are wrong."""
+    kinds = torch.tensor([sum((i + r) % 3 for r in range(ranks)) for i in range(3)], device=result.device)
+    expected = kinds.repeat(-(-result.numel() // 3))[: result.numel()].double()
+    # Beyond 256 a bfloat16 sum rounds, as it does in training.
+    tolerance = 0.0 if 2 * ranks <= 256 else 2.0**-7 * expected
+    return int(((result.double() - expected).abs() > tolerance).sum())
+
+
+def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: float) -> AllReduceRow:
+    """One size: a sample is one all-reduce, or the mean of several back to back."""
+    dtype = DTYPES[name]
+    elements = max(1, size // dtype.itemsize)
+    fresh = _pattern(elements, group.rank, dtype, group.device)
+    buffer = torch.empty_like(fresh)
+    chain = 1 if mode == "isolated" else 5
+    samples: list[float] = []
+    wrong_elements = 0
+
+    def reduce() -> None:
+        for _ in range(chain):
+            dist.all_reduce(buffer)
+
+    begun = time.monotonic()
+    rounds = 0
+    while rounds < WARMUP + MOST:
+        buffer.copy_(fresh)
+        took = group.time(reduce) / chain
+        if rounds >= WARMUP:
+            samples.append(took)
+        # A chain sums sums, which are not exact for long: its result is checked by the isolated rows.
+        if chain == 1:
+            wrong_elements += wrong(buffer, group.world_size)
+        rounds += 1
+        # All ranks must stop together: rank 0 says when.
+        if rounds >= WARMUP + LEAST and group.from_first(time.monotonic() - begun > seconds):
+            break
+    samples = group.slowest(samples)
+    median = statistics.median(samples)
+    alg = elements * dtype.itemsize / median / 1e9
+    return AllReduceRow(
+        dtype=name,
+        bytes=elements * dtype.itemsize,
+        ranks=group.world_size,
+        nodes=group.nodes,
+        mode=mode,
+        bucket=bucket,
+        time_us=median * 1e6,
+        p95_us=float(np.quantile(samples, 0.95)) * 1e6,
+        alg_bw_gb_s=alg,
+        bus_bw_gb_s=alg * 2 * (group.world_size - 1) / group.world_size,
+        wrong_elements=int(sum(group.gather(wrong_elements))) if chain == 1 else None,
+        samples_us=[sample * 1e6 for sample in samples],
+    )
+
+
+def fit(rows: list[AllReduceRow]) -> Fit:
+    """α and β from 0 with the least squares of relative errors, and how far the table is from them."""
+    from scipy.optimize import nnls
+
+    times = np.array([row.time_us for row in rows])
+    sizes = np.array([float(row.bytes) for row in rows])
+    (alpha, beta), _ = nnls(np.stack([1 / times, sizes / times], axis=1), np.ones(len(rows)))
+    residuals = np.abs((alpha + beta * sizes) / times - 1)
+    return Fit(
+        dtype=rows[0].dtype,
+        mode=rows[0].mode,
+        alpha_us=float(alpha),
+        us_per_byte=float(beta),
+        median_residual=float(np.median(residuals)),
+        worst_residual=float(residuals.max()),
+    )
+
+
+def interpolate(table: list[AllReduceRow], size: int) -> float | None:
+    """Seconds of one isolated float32 all-reduce of so many bytes, between the table's rows; None outside of them."""
+    rows = sorted(
+        {row.bytes: row.time_us for row in table if row.dtype == "float32" and row.mode == "isolated"}.items()
+    )
+    if not rows or not rows[0][0] <= size <= rows[-1][0]:
+        return None
+    return float(np.interp(size, [row[0] for row in rows], [row[1] for row in rows])) / 1e6
+
+
+def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, list[Proof]]:
+    """The table, its fits, whether every result was right, and the bandwidth against what was to be expected."""
+    if group.world_size == 1:
+        text = "one rank: there is no wire, so there is no bandwidth"
+        unchecked = [Proof(name=n, verdict=Verdict.UNCHECKED, text=text) for n in ("all_reduce", "bandwidth")]
+        return AllReduce(table=[], fits=[]), unchecked
+    largest = {"quick": 22, "usual": 24, "full": 26}[options.extent] + 4 * (group.device.type == "cuda")
+    stride = 3 if options.extent == "quick" else 2
+    sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
+    formats = ["float32"] if options.extent == "quick" else list(DTYPES)
+    modes = ["isolated"] if options.extent == "quick" else ["isolated", "back_to_back"]
+    jobs = [(name, size, mode, False) for name in formats for mode in modes for size in sweep]
+    jobs += [("float32", size, mode, True) for mode in modes for size in sorted(set(buckets))]
+    seconds = {"quick": 2.0, "usual": 10.0, "full": 45.0}[options.extent] / len(jobs)
+    table = [_row(group, name, size, mode, bucket, seconds) for name, size, mode, bucket in jobs]
+    fits = [
+        fit([row for row in table if (row.dtype, row.mode) == (name, mode)])
+        for name in formats
+        for mode in modes
+    ]
+    return AllReduce(table=table, fits=fits), [_correct(table), _bandwidth(group, options, table)]
+
+
+def _correct(table: list[AllReduceRow]) -> Proof:
+    checked = [row for row in table if row.wrong_elements is not None]
+    bad = [row for row in checked if row.wrong_elements]
+    if not bad:
+        text = f"no wrong element in {len(checked)} sizes and formats"
+        return Proof(name="all_reduce", verdict=Verdict.PASS, text=text, gate=0)
+    worst = bad[0]
+    return Proof(
+        name="all_reduce",
+        verdict=Verdict.FAIL,
+        text=f"{worst.wrong_elements} wrong elements at {worst.bytes} bytes of {worst.dtype}",
+        cause="the all-reduce gives wrong sums: memory, link or library",
+        gate=0,
+        values={"wrong_elements": sum(row.wrong_elements or 0 for row in bad)},
+    )
+
+
+def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Proof:
+    rows = [row for row in table if row.mode == "isolated" and row.dtype == "float32"]
+    best = max(rows, key=lambda row: row.bus_bw_gb_s)
+    values = {"bus_bw_gb_s": best.bus_bw_gb_s, "bytes": best.bytes}
+    text = f"bus bandwidth {best.bus_bw_gb_s:.3f} GB/s at {best.bytes} bytes over {group.world_size} ranks"
+    if group.emulated:
+        return Proof(
+            name="bandwidth",
+            verdict=Verdict.UNCHECKED,
+            text=text + "; emulated, several ranks on a GPU: function only, not performance",
+            values=values,
+        )
+    if options.bus_gb_s is None:
+        return Proof(
+            name="bandwidth",
+            verdict=Verdict.UNCHECKED,
+            text=text + "; nothing was expected (--bus-gb-s)",
+            values=values,
+        )
+    short = 1 - best.bus_bw_gb_s / options.bus_gb_s
+    text += f", {options.bus_gb_s:g} expected"
+    verdict = (
+        Verdict.FAIL if short > options.fail else Verdict.CAUTION if short > options.caution else Verdict.PASS
+    )
+    cause = "a slow link, or another route than the one expected" if short > options.caution else None
+    return Proof(
+        name="bandwidth", verdict=verdict, text=text, cause=cause, gate=options.caution, values=values
+    )

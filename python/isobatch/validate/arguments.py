@@ -1,0 +1,91 @@
+"""The command line's options: one list for `isobatch validate` and `python -m isobatch.validate`. No torch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isobatch.validate.options import Options
+    from isobatch.validate.report import Report
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options of a validation that do not concern its launch."""
+    parser.add_argument("plan", metavar="PLAN", nargs="?", help="a plan's JSON file (`isobatch plan --save`)")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help="prove function, time little: under 20 s")
+    extent.add_argument("--full", action="store_true", help="more sizes and formats, double precision")
+    parser.add_argument(
+        "--workload",
+        default="mlp",
+        metavar="NAME",
+        help="mlp (default), convnet, transformer, or package.module:factory",
+    )
+    parser.add_argument(
+        "--parameters", type=float, default=1e6, metavar="N", help="size of a built-in workload (default 1e6)"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--hook", choices=("none", "fp16", "bf16"), default="none", help="compress gradients on the wire"
+    )
+    parser.add_argument("--compile", action="store_true", help="torch.compile around DDP")
+    parser.add_argument("--channels-last", action="store_true", help="the convolutions' memory format")
+    parser.add_argument(
+        "--noise-steps", type=int, default=8, metavar="N", help="steps to measure the noise scale over"
+    )
+    parser.add_argument("--bus-gb-s", type=float, metavar="X", help="expected all-reduce bus bandwidth, GB/s")
+    parser.add_argument("--step-seconds", type=float, metavar="S", help="forecast of a step")
+    parser.add_argument("--memory-gib", type=float, metavar="X", help="forecast of the peak memory")
+    parser.add_argument(
+        "--caution", type=float, default=0.10, metavar="F", help="fraction off that is a caution"
+    )
+    parser.add_argument(
+        "--fail", type=float, default=0.25, metavar="F", help="fraction off that is a failure"
+    )
+    parser.add_argument(
+        "--phase-seconds", type=float, default=60.0, metavar="S", help="time limit of each phase"
+    )
+
+
+def options(args: argparse.Namespace) -> Options:
+    """The options that were given.
+
+    Raises:
+        InputError: one of them is not legal.
+    """
+    from isobatch.validate.options import Options
+
+    return Options(
+        extent="quick" if args.quick else "full" if args.full else "usual",
+        workload=args.workload,
+        parameters=int(args.parameters),
+        device=args.device,
+        compile=args.compile,
+        channels_last=args.channels_last,
+        hook=args.hook,
+        noise_steps=args.noise_steps,
+        bus_gb_s=args.bus_gb_s,
+        step_seconds=args.step_seconds,
+        memory_gib=args.memory_gib,
+        caution=args.caution,
+        fail=args.fail,
+        phase_seconds=args.phase_seconds,
+    )
+
+
+def publish(report: Report, args: argparse.Namespace) -> None:
+    """Writes and prints a report as asked."""
+    if args.out is not None:
+        report.save(args.out)
+    if args.json:
+        print(report.to_json())
+    else:
+        from isobatch.validate.show import show
+
+        show(report)
+    sys.stdout.flush()

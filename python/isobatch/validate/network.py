@@ -1,0 +1,122 @@
+"""How a process finds the others: torchrun's and Slurm's environment, the rendezvous, the network interface. No torch."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Mapping
+
+from isobatch.errors import InputError
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def slurm_hosts(nodelist: str) -> list[str]:
+    """The hosts of a Slurm node list.
+
+    >>> slurm_hosts("gpu[01-03,7],login")
+    ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+    """
+    hosts = []
+    for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodelist):
+        if not ranges:
+            hosts.append(prefix + suffix)
+        for item in filter(None, ranges.split(",")):
+            first, _, last = item.partition("-")
+            numbers = range(int(first), int(last or first) + 1)
+            hosts += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
+    return hosts
+
+
+def environment(env: Mapping[str, str]) -> dict[str, str] | None:
+    """The variables that torchrun would have set for this process: as they stand, or from srun's; None where neither
+    started it.
+
+    >>> srun = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
+    ...         "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "1"}
+    >>> environment(srun)["RANK"], environment(srun)["MASTER_ADDR"], environment(srun)["LOCAL_WORLD_SIZE"]
+    ('3', 'n1', '2')
+
+    Raises:
+        InputError: only a part of them is there.
+    """
+    if "RANK" in env and "WORLD_SIZE" in env:
+        missing = [name for name in TORCHRUN if name not in env]
+        if missing:
+            raise InputError(f"RANK is set, but not {', '.join(missing)}: start with torchrun, or unset it")
+        return {name: env[name] for name in TORCHRUN}
+    if "SLURM_PROCID" not in env or int(env.get("SLURM_NTASKS", "1")) < 2:
+        return None
+    per_node: list[str] = []
+    tasks = env.get("SLURM_STEP_TASKS_PER_NODE", env.get("SLURM_TASKS_PER_NODE", "1"))
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
+        per_node += [count] * int(times or 1)
+    hosts = slurm_hosts(env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", "")))
+    if not hosts:
+        raise InputError("SLURM_PROCID is set, but no SLURM_JOB_NODELIST")
+    return {
+        "RANK": env["SLURM_PROCID"],
+        "WORLD_SIZE": env["SLURM_NTASKS"],
+        "LOCAL_RANK": env["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": per_node[min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)],
+        "MASTER_ADDR": env.get("MASTER_ADDR", hosts[0]),
+        # Apart from the ports that Linux gives out by itself (32768 and up), the same on all hosts, another for each job.
+        "MASTER_PORT": env.get("MASTER_PORT", str(15000 + int(env.get("SLURM_JOB_ID", "0")) % 15000)),
+    }
+
+
+def probe(host: str, port: int, seconds: float) -> None:
+    """Waits until somebody listens there.
+
+    Raises:
+        InputError: nobody did in that time, or the name does not resolve. torchrun alone would try for 15 minutes.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())):
+                return
+        except socket.gaierror as error:
+            raise InputError(
+                f"the name {host!r} does not resolve: {error.strerror}", field="rendezvous"
+            ) from None
+        except OSError as error:
+            if time.monotonic() > end:
+                raise InputError(
+                    f"nobody answers at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port open?",
+                    field="rendezvous",
+                ) from None
+        time.sleep(0.1)
+
+
+def interface_towards(host: str) -> str | None:
+    """The name of the network interface that leads to a host; None where the system cannot tell."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        try:
+            probe_socket.connect((host, 9))  # UDP: only asks for the route, sends nothing
+            address = probe_socket.getsockname()[0]
+        except OSError:
+            return None
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                reply = fcntl.ioctl(probe_socket.fileno(), 0x8915, request)  # SIOCGIFADDR
+            except OSError:
+                continue
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None
+
+
+def set_interface() -> None:
+    """Tells gloo and NCCL which interface to take where the user did not: on its own gloo takes the one of the host's name,
+    which on many hosts is the loopback, and then fails to connect to the others."""
+    name = interface_towards(os.environ["MASTER_ADDR"])
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        if name != "lo":
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)

@@ -1,0 +1,76 @@
+"""How to validate: what a command line or a call may set."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from isobatch.errors import InputError
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to validate.
+
+    Args:
+        extent: "quick" proves function in seconds and times little, "usual", or "full", with double precision, more sizes
+            and all number formats.
+        workload: "mlp", "convnet", "transformer", or "package.module:factory".
+        parameters: about how many a built-in workload has.
+        device: "auto", "cpu" or "cuda".
+        compile, channels_last: torch.compile around the DDP model; the convolutions' memory format.
+        hook: "none", "fp16" or "bf16": compresses gradients on the wire.
+        noise_steps: steps over which the gradient noise scale is measured; 0 measures none.
+        bus_gb_s: the all-reduce bus bandwidth to be expected, GB/s.
+        step_seconds, memory_gib: what a forecast says of a step and of the peak memory.
+        caution, fail: how far a measured figure may be off, as a fraction.
+        phase_seconds: the time limit of each phase.
+
+    Raises:
+        InputError: a value is not legal.
+    """
+
+    extent: Literal["quick", "usual", "full"] = "usual"
+    workload: str = "mlp"
+    parameters: int = 1_000_000
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    compile: bool = False
+    channels_last: bool = False
+    hook: Literal["none", "fp16", "bf16"] = "none"
+    noise_steps: int = 8
+    bus_gb_s: float | None = None
+    step_seconds: float | None = None
+    memory_gib: float | None = None
+    caution: float = 0.10
+    fail: float = 0.25
+    phase_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        legal = {
+            "extent": ("quick", "usual", "full"),
+            "device": ("auto", "cpu", "cuda"),
+            "hook": ("none", "fp16", "bf16"),
+        }
+        for name, values in legal.items():
+            if getattr(self, name) not in values:
+                raise InputError(
+                    f"{getattr(self, name)!r} is not legal; legal: {', '.join(values)}", field=name
+                )
+        for name in (
+            "parameters",
+            "caution",
+            "fail",
+            "phase_seconds",
+            "bus_gb_s",
+            "step_seconds",
+            "memory_gib",
+        ):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InputError(f"{value!r} is not legal; legal: a number above 0", field=name)
+        if self.noise_steps < 0 or self.noise_steps == 1:
+            raise InputError(
+                f"{self.noise_steps!r} is not legal; legal: 0, or 2 and more", field="noise_steps"
+            )
+        if self.caution > self.fail:
+            raise InputError(f"{self.caution!r} is above fail, {self.fail!r}", field="caution")

@@ -1,0 +1,159 @@
+"""What an epoch of the plan serves, by the real sampler and the real loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+
+from isobatch._plan import Plan
+from isobatch.reason import Reason
+from isobatch.validate.group import Group
+from isobatch.validate.options import Options
+from isobatch.validate.report import Proof, Verdict
+
+
+class _Indices(data.Dataset[int]):
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def micro_batches(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]] | None:
+    """The sample ids of each micro-batch that a replica gets in an epoch, in order; None where what would serve them is
+    not installed."""
+    indices, drop = _Indices(dataset), plan.recipe.drop_last
+    replicas, size = plan.data_parallel or 1, plan.micro_batch or 1
+    loader: data.DataLoader[int]
+    if plan.recipe.convention == "transformers":
+        try:
+            from accelerate.data_loader import BatchSamplerShard
+        except ImportError:
+            return None
+        whole = data.BatchSampler(data.RandomSampler(indices), size, drop in (True, "loader"))
+        shard = BatchSamplerShard(whole, num_processes=replicas, process_index=replica, even_batches=True)
+        loader = data.DataLoader(indices, batch_sampler=shard, collate_fn=list)
+    else:
+        sampler: data.Sampler[int] = data.DistributedSampler(
+            indices, replicas, replica, shuffle=True, drop_last=drop in (True, "sampler")
+        )
+        loader = data.DataLoader(
+            indices, size, sampler=sampler, drop_last=drop in (True, "loader"), collate_fn=list
+        )
+    return iter(loader)
+
+
+def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
+    """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
+    them."""
+    batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
+    dataset = plan.recipe.dataset_size
+    irregular = Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
+    budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
+    # An epoch repeats every effective batch, so that the end of a short one is the end of the long one.
+    size = dataset if dataset is not None else 2 * batch
+    whole = size * replicas <= budget * group.world_size
+    skipped = 0 if whole else max(0, size // batch - 2)
+    size -= skipped * batch
+    if irregular:
+        text = "micro-batches differ in size, which no plain loader serves: `isobatch.integrations` has a sampler"
+        return [_ids_of_sizes(plan), Proof(name="epoch", verdict=Verdict.UNCHECKED, text=text)]
+
+    served = np.zeros(size, dtype=np.int64)
+    first: list[list[int]] = []
+    steps: list[int] = []
+    for replica in range(group.rank, replicas, group.world_size):
+        torch.manual_seed(0)  # accelerate shares one shuffle between processes by their generators' state
+        found = micro_batches(plan, size, replica)
+        if found is None:
+            text = "the convention is transformers', and accelerate is not installed"
+            return [Proof(name=n, verdict=Verdict.UNCHECKED, text=text) for n in ("effective_batch", "epoch")]
+        first.append([])
+        passes = 0
+        for passes, ids in enumerate(found, 1):
+            np.add.at(served, ids, 1)
+            if passes <= (plan.accumulation or 1):
+                first[-1] += ids
+        steps.append(-(-passes // (plan.accumulation or 1)))
+    firsts = [ids for part in group.gather(first) for ids in part]
+    all_steps = {count for part in group.gather(steps) for count in part}
+    total: np.ndarray[Any, np.dtype[np.int64]] = np.sum(group.gather(served), axis=0)
+    return [
+        _effective_batch(plan, firsts),
+        _epoch(plan, total, all_steps, skipped) if dataset is not None else _no_epoch(),
+    ]
+
+
+def _effective_batch(plan: Plan, firsts: list[list[int]]) -> Proof:
+    ids = [index for part in firsts for index in part]
+    unique = len(set(ids))
+    good = len(ids) == unique == plan.effective_batch
+    text = f"{unique} different samples in the first step of {len(firsts)} replicas, {plan.effective_batch} planned"
+    return Proof(
+        name="effective_batch",
+        verdict=Verdict.PASS if good else Verdict.FAIL,
+        text=text,
+        cause=None if good else "samples are repeated" if unique < len(ids) else "another micro-batch",
+        gate=0,
+        values={"samples": len(ids), "unique_samples": unique},
+    )
+
+
+def _ids_of_sizes(plan: Plan) -> Proof:
+    sizes = [int(plan.micro_batches(replica).sum()) for replica in range(plan.data_parallel or 1)]
+    weights = sum(
+        float(plan.loss_weights(replica).sum()) / (plan.data_parallel or 1) for replica in range(len(sizes))
+    )
+    good = sum(sizes) == plan.effective_batch and abs(weights - 1) < 1e-12
+    return Proof(
+        name="effective_batch",
+        verdict=Verdict.PASS if good else Verdict.FAIL,
+        text=f"{sum(sizes)} samples in the micro-batches of {len(sizes)} replicas, {plan.effective_batch} planned",
+        gate=0,
+        values={"samples": sum(sizes), "loss_weights_sum": weights},
+    )
+
+
+def _no_epoch() -> Proof:
+    return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the recipe has no dataset_size")
+
+
+def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], steps: set[int], skipped: int) -> Proof:
+    if plan.steps_per_epoch is None:
+        return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the convention has no epochs")
+    batch = plan.effective_batch or 1
+    measured = {
+        "steps_per_epoch": max(steps) + skipped,
+        "samples_per_epoch": int(served.sum()) + skipped * batch,
+        "repeated_samples": int((served - 1).clip(0).sum()),
+        "left_out_samples": int((served == 0).sum()),
+    }
+    planned = {"steps_per_epoch": plan.steps_per_epoch, "samples_per_epoch": plan.samples_per_epoch}
+    wrong = [
+        f"{name} {measured[name]}, {value} planned"
+        for name, value in planned.items()
+        if measured[name] != value
+    ]
+    if len(steps) > 1:
+        wrong.append(f"replicas take {sorted(steps)} steps")
+    how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"
+    text = "; ".join(wrong) or (
+        f"{measured['steps_per_epoch']} steps, {measured['samples_per_epoch']} samples, "
+        f"{measured['repeated_samples']} repeated, {measured['left_out_samples']} left out"
+    )
+    return Proof(
+        name="epoch",
+        verdict=Verdict.FAIL if wrong else Verdict.PASS,
+        text=f"{text} ({how})",
+        cause="the sampler or loader of this version counts otherwise" if wrong else None,
+        gate=0,
+        values=measured,
+    )

@@ -1,0 +1,261 @@
+"""How long the plan's step takes: alone, with its all-reduce, and how much of that is hidden; and the memory it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from isobatch.validate.allreduce import interpolate
+from isobatch.validate.group import Group
+from isobatch.validate.machine import stragglers
+from isobatch.validate.report import AllReduceRow, MicroBatch, Proof, Step, Verdict
+from isobatch.validate.training import Training
+
+DISCARD = 3  # DDP rebuilds its buckets after the first step
+LEAST = 5
+
+
+class PeakMemory:
+    """The peak memory of a block of work on this rank: `bytes`, `reserved` (CUDA only) and `kind`."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
+        self.bytes = 0
+        self.reserved: int | None = None
+
+    def __enter__(self) -> PeakMemory:
+        if self.kind == "resident":
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")  # else the peak is the whole life's
+        else:
+            torch.cuda.reset_peak_memory_stats(self._group.device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.kind == "resident":
+            self.bytes = _peak_resident()
+        else:
+            self.bytes = torch.cuda.max_memory_allocated(self._group.device)
+            self.reserved = torch.cuda.max_memory_reserved(self._group.device)
+
+
+def _peak_resident() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
+    """This rank's seconds of some work that all ranks start together, repeated for so long or as often as it takes."""
+    samples: list[float] = []
+    begun = time.monotonic()
+    while True:
+        samples.append(group.time(work))
+        if len(samples) >= LEAST and group.from_first(time.monotonic() - begun > seconds):
+            return samples
+
+
+def spread(samples: list[float]) -> float:
+    """Half the distance between the quartiles over the median: what the host's noise makes of a figure."""
+    low, high = np.quantile(samples, [0.25, 0.75])
+    return float((high - low) / 2 / statistics.median(samples))
+
+
+def micro_batch_table(training: Training, seconds: float) -> list[MicroBatch]:
+    """Compute time and memory at the planned micro-batch and below it: what a forecast is made of."""
+    group = training.group
+    planned = max(map(max, training.sizes))
+    sizes = sorted({max(1, planned >> shift) for shift in range(4)})
+    rows = []
+    for n in sizes:
+        batch = training.samples(n, 1, group.rank, 0)
+
+        def work(batch: Any = batch) -> None:
+            training.backward([batch], [1.0], sync=False, dtype=training.dtype)
+
+        work()
+        training.model.zero_grad(set_to_none=True)
+        with PeakMemory(group) as memory:
+            samples = _samples(group, work, seconds / len(sizes))
+        peaks = group.gather((memory.bytes, memory.reserved))
+        rows.append(
+            MicroBatch(
+                micro_batch=n,
+                compute_seconds=group.gather(samples),
+                peak_memory_bytes=max(peak for peak, _ in peaks),
+                peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
+                peak_memory_kind=memory.kind,
+            )
+        )
+    training.model.zero_grad(set_to_none=True)
+    return rows
+
+
+def bucket_bytes(training: Training) -> list[int]:
+    """The sizes of DDP's buckets, which it settles after the first step."""
+    training.model.train()
+    batches = training.micro_batches(1)
+    weights = training.weights(batches)
+    for _ in range(2):
+        training.backward(batches, weights, dtype=training.dtype)
+        training.model.zero_grad(set_to_none=True)
+    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    text = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
+    return [int(size) for size in text.replace(",", " ").split()]
+
+
+def measure(
+    training: Training, table: list[AllReduceRow], buckets: list[int], seconds: float
+) -> tuple[Step, list[Proof]]:
+    """The step's times, in rounds so that a drift of the host's speed meets both kinds alike."""
+    group = training.group
+    training.model.train()
+    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
+    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    batches = training.micro_batches(1)
+    weights = training.weights(batches)
+
+    def compute() -> None:
+        training.backward(batches, weights, sync=False, scaler=scaler, dtype=training.dtype)
+
+    def sync() -> None:
+        training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
+        training.step(optimizer, scaler)
+        optimizer.zero_grad(set_to_none=True)
+
+    def only_sync() -> None:
+        training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
+
+    for _ in range(DISCARD):
+        sync()
+    alone: list[float] = []
+    reduced: list[float] = []
+    together: list[float] = []
+    with PeakMemory(group) as memory:
+        for _ in range(3):
+            for work, samples in ((compute, alone), (only_sync, reduced), (sync, together)):
+                samples += _samples(group, work, seconds / 9)
+                optimizer.zero_grad(set_to_none=True)
+    peak = max(group.gather(memory.bytes))
+    slow_alone, slow_reduced = group.slowest(alone), group.slowest(reduced)
+    slowest = group.slowest(together)
+    exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
+    noise = spread(slow_reduced) * statistics.median(slow_reduced)
+    parts = [interpolate(table, size) for size in buckets]
+    communication = None if not parts or None in parts else sum(p for p in parts if p is not None)
+    telling = communication is not None and communication > noise
+    median = statistics.median(slowest)
+    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    step = Step(
+        workload=training.options.workload,
+        parameters=sum(p.numel() for p in training.model.parameters()),
+        ranks=group.world_size,
+        nodes=group.nodes,
+        micro_batch=max(map(max, training.sizes)),
+        accumulation=max(map(len, training.sizes)),
+        precision=training.plan.recipe.precision or "fp32",
+        gradient_bytes=sum(buckets),
+        bucket_bytes=buckets,
+        compute_seconds=group.gather(alone),
+        sync_seconds=group.gather(together),
+        compute_median_seconds=statistics.median(slow_alone),
+        sync_median_seconds=median,
+        sync_p95_seconds=float(np.quantile(slowest, 0.95)),
+        spread=spread(slowest),
+        exposed_seconds=exposed,
+        communication_seconds=communication,
+        overlap=1 - exposed / communication if telling and communication else None,
+        samples_per_second=training.batch / median,
+        micro_batches=micro_batch_table(training, seconds / 3),
+        ddp={
+            name: data[name]
+            for name in sorted(data)
+            if name.startswith(("avg_", "bucket", "rebuilt")) or name in ("world_size", "comm_hook")
+        },
+        compiled=training.options.compile,
+        channels_last=training.options.channels_last,
+    )
+    local = [statistics.median(samples) for samples in step.compute_seconds]
+    return step, [
+        stragglers(group, local, "local_step", "the local step"),
+        _time(training, step),
+        _memory(training, peak, memory.kind),
+    ]
+
+
+def _foreign(training: Training) -> str | None:
+    """Why a forecast says nothing about what was measured; None where it does."""
+    if training.group.world_size != training.plan.data_parallel:
+        return f"rehearsal {training.group.world_size}/{training.plan.data_parallel}"
+    if training.group.emulated:
+        return "emulated, several ranks on a GPU: function only, not performance"
+    return None
+
+
+def _time(training: Training, step: Step) -> Proof:
+    options = training.options
+    text = f"{step.sync_median_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, spread {step.spread:.0%}"
+    values = {"step_seconds": step.sync_median_seconds, "spread": step.spread}
+    expected = options.step_seconds
+    why = _foreign(training) or (None if expected else "no forecast was given (--step-seconds)")
+    if why is not None or expected is None:
+        return Proof(name="step_time", verdict=Verdict.UNCHECKED, text=f"{text}; {why}", values=values)
+    off = step.sync_median_seconds / expected - 1
+    text += f", {expected:.4g} s forecast ({off:+.0%})"
+    if abs(off) > options.caution and step.spread > abs(off) - options.caution:
+        return Proof(
+            name="step_time",
+            verdict=Verdict.INCONCLUSIVE,
+            text=text,
+            cause="the host is too noisy to tell",
+            gate=options.caution,
+            values=values,
+        )
+    verdict = (
+        Verdict.FAIL
+        if abs(off) > options.fail
+        else Verdict.CAUTION
+        if abs(off) > options.caution
+        else Verdict.PASS
+    )
+    cause = None if verdict is Verdict.PASS else "slower than forecast" if off > 0 else "faster than forecast"
+    return Proof(
+        name="step_time", verdict=verdict, text=text, cause=cause, gate=options.caution, values=values
+    )
+
+
+def _memory(training: Training, peak: int, kind: str) -> Proof:
+    options, expected = training.options, training.options.memory_gib
+    gib = peak / 2**30
+    text = f"{gib:.3g} GiB ({kind}) at micro-batch {max(map(max, training.sizes))}"
+    values = {"peak_memory_bytes": peak}
+    if expected is None:
+        return Proof(
+            name="memory",
+            verdict=Verdict.PASS,
+            text=f"fits: {text}; no forecast was given (--memory-gib)",
+            values=values,
+        )
+    off = gib / expected - 1
+    verdict = (
+        Verdict.FAIL if off > options.fail else Verdict.CAUTION if off > options.caution else Verdict.PASS
+    )
+    return Proof(
+        name="memory",
+        verdict=verdict,
+        text=f"{text}, {expected:.3g} GiB forecast ({off:+.0%})",
+        cause=None if verdict is Verdict.PASS else "more memory than forecast",
+        gate=options.caution,
+        values=values,
+    )

@@ -1,0 +1,241 @@
+"""The plan's training step on this rank: the real DDP wrapper, accumulation, mixed precision, clipping."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from isobatch._plan import Plan
+from isobatch.errors import InputError
+from isobatch.validate.group import Group
+from isobatch.validate.options import Options
+from isobatch.validate.workload import Workload
+
+PRECISIONS = {
+    None: None,
+    "fp32": None,
+    "float32": None,
+    "32": None,
+    "32-true": None,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "bf16-mixed": torch.bfloat16,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "16-mixed": torch.float16,
+}
+HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+def autocast_type(plan: Plan) -> torch.dtype | None:
+    """The number format of the plan's autocast; None for full precision.
+
+    Raises:
+        InputError: the recipe's precision is another.
+    """
+    if plan.recipe.precision not in PRECISIONS:
+        legal = ", ".join(name for name in PRECISIONS if name)
+        raise InputError(f"{plan.recipe.precision!r} is not legal here; legal: {legal}", field="precision")
+    return PRECISIONS[plan.recipe.precision]
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Without TensorFloat-32, which rounds to 10 bits."""
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+
+
+class Training:
+    """The plan's step on this rank, for real.
+
+    `ddp` is the wrapper, `model` what it wraps. A plan for more ranks than there are is rehearsed: the first replicas'
+    micro-batches, weighted so that DDP's mean is the mean over what they hold together.
+    """
+
+    def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group) -> None:
+        self.plan, self.options, self.workload, self.group = plan, options, workload, group
+        self.dtype = autocast_type(plan)
+        self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(group.world_size)]
+        self.batch = sum(map(sum, self.sizes))
+        self.model = workload.model.to(group.device)
+        if options.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.rewrap(workload.hook or HOOKS.get(options.hook))
+
+    def rewrap(self, hook: Any) -> None:
+        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's."""
+        # An explicit 25 MiB is not the default: it loses the small first bucket.
+        cap: dict[str, Any] = (
+            {}
+            if self.plan.recipe.bucket_cap_mb is None
+            else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
+        )
+        devices = [self.group.device] if self.group.device.type == "cuda" else None
+        self.ddp = DistributedDataParallel(self.model, device_ids=devices, **cap)
+        if hook is not None:
+            # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
+            self.ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+        self.forward: nn.Module = (
+            cast(nn.Module, torch.compile(self.ddp)) if self.options.compile else self.ddp
+        )
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The workload's optimizer over a model's parameters."""
+        return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
+
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """The loss scaler, which float16 needs."""
+        if self.dtype != torch.float16:
+            return None
+        return torch.amp.GradScaler(self.group.device.type)
+
+    def samples(self, n: int, seed: int, rank: int, index: int, dtype: torch.dtype | None = None) -> Any:
+        """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
+        batch = self.workload.batch(n, generator, self.group.device)
+        if self.options.channels_last:
+            batch = _mapped(
+                batch, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+            )
+        return (
+            batch if dtype is None else _mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+        )
+
+    def micro_batches(
+        self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
+    ) -> list[Any]:
+        """The micro-batches of one step of a rank."""
+        rank = self.group.rank if rank is None else rank
+        return [self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank])]
+
+    def weights(self, batches: Sequence[Any]) -> list[float]:
+        """The factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
+        plan; in other units by a sum over ranks first."""
+        sizes = self.sizes[self.group.rank]
+        ranks, summed = self.group.world_size, self.workload.reduction == "sum"
+        if self.workload.weight is None:
+            return [ranks / self.batch if summed else n * ranks / self.batch for n in sizes]
+        units = [float(self.workload.weight(batch)) for batch in batches]
+        total = sum(self.group.gather(sum(units)))
+        return [ranks / total if summed else n * ranks / total for n in units]
+
+    def loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> Tensor:
+        """The workload's loss, under autocast where a format is given."""
+        with torch.autocast(self.group.device.type, dtype, enabled=dtype is not None):
+            return self.workload.loss(model, batch)
+
+    def backward(
+        self,
+        batches: Sequence[Any],
+        weights: Sequence[float],
+        *,
+        sync: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
+        for index, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
+            quiet = not sync or index < len(batches) - 1
+            with self.ddp.no_sync() if quiet else contextlib.nullcontext():
+                loss = self.loss(self.forward, batch, dtype) * weight
+                (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+        """Clipping as planned, then the optimizer."""
+        if self.plan.recipe.clip_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.recipe.clip_norm)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+    def fits(self) -> str | None:
+        """None where one micro-batch as planned fits in memory, without any other rank; else what went wrong, and the
+        largest half that fits."""
+        planned = n = max(self.sizes[self.group.rank])
+        fault: str | None = None
+        while n:
+            try:
+                probe = copy.deepcopy(self.model)
+                self.loss(probe, self.samples(n, 0, self.group.rank, 0), self.dtype).backward()  # type: ignore[no-untyped-call]
+                return fault and f"{fault}; {n} fit"
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                fault = f"out of memory at micro-batch {planned}"
+                n //= 2
+            finally:
+                probe = None  # type: ignore[assignment]
+                if self.group.device.type == "cuda":
+                    torch.cuda.empty_cache()
+        return f"{fault}; not even one sample fits"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator only a text."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _mapped(batch: Any, function: Any) -> Any:
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, dict):
+        return {key: _mapped(value, function) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(_mapped(value, function) for value in batch)
+    return batch
+
+
+def gradients(model: nn.Module) -> Tensor:
+    """All gradients of a model in one row, in double precision; a parameter without counts as zeros."""
+    rows = [
+        (torch.zeros_like(p) if p.grad is None else p.grad).detach().double().flatten()
+        for p in model.parameters()
+        if p.requires_grad
+    ]
+    return torch.cat(rows)
+
+
+def parameters(model: nn.Module) -> Tensor:
+    """All parameters of a model in one row, in double precision."""
+    return torch.cat([p.detach().double().flatten() for p in model.parameters() if p.requires_grad])
+
+
+def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """Two sums over the bits of some tensors, which differ where any bit does (but for chance): plain, and weighted by
+    place."""
+    plain = placed = 0
+    for tensor in tensors:
+        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        pad = -raw.numel() % 4
+        words = (torch.cat([raw, raw.new_zeros(pad)]) if pad else raw).view(torch.int32).long()
+        place = torch.arange(1, words.numel() + 1, device=words.device) % 65_521
+        plain = (plain + int(words.sum())) % 2**63
+        placed = (placed * 31 + int((words * place).sum())) % 2**63
+    return plain, placed
+
+
+def state(model: nn.Module) -> list[Tensor]:
+    """What must be equal on all ranks: the parameters."""
+    return [p.data for p in model.parameters()]
+
+
+def differing(group_sums: Sequence[Any]) -> list[int]:
+    """The ranks whose sums are not those of most ranks; with two, the one that is not rank 0."""
+    most = max(group_sums, key=lambda sums: (group_sums.count(sums), sums == group_sums[0]))
+    return [rank for rank, sums in enumerate(group_sums) if sums != most]

@@ -1,0 +1,210 @@
+"""The whole of a validation, as each rank runs it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import torch
+
+from isobatch import __version__
+from isobatch._plan import Plan
+from isobatch.errors import InputError
+from isobatch.validate import allreduce, machine, noise, proofs, sampling, timing
+from isobatch.validate.group import Group
+from isobatch.validate.options import Options
+from isobatch.validate.report import Proof, Report, Verdict, digest
+from isobatch.validate.training import Training, autocast_type, out_of_memory
+from isobatch.validate.workload import Workload, load, made
+
+BUILD_SEED = 0
+
+
+class Draft:
+    """A report in the making on rank 0: whole enough at any time to be written when a rank is lost."""
+
+    def __init__(self, plan: Plan, options: Options) -> None:
+        self._begun = time.monotonic()
+        self.phase_seconds: dict[str, float] = {}
+        self._report = Report(
+            isobatch_version=__version__,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            wall_seconds=0.0,
+            verdict=Verdict.UNCHECKED,
+            rehearsal=None,
+            plan=plan,
+            plan_digest=digest(plan),
+            options=options,
+            proofs=[],
+        )
+
+    def add(self, *found: Proof, **parts: Any) -> None:
+        """More proofs, and parts of the report by name."""
+        proofs = [*self._report.proofs, *found]
+        self._report = msgspec.structs.replace(self._report, proofs=proofs, **parts)
+
+    def report(self) -> Report:
+        """The report as it stands."""
+        return msgspec.structs.replace(
+            self._report,
+            verdict=Verdict.of([proof.verdict for proof in self._report.proofs]),
+            wall_seconds=round(time.monotonic() - self._begun, 3),
+            phase_seconds=dict(self.phase_seconds),
+        )
+
+
+def run(
+    plan: Plan,
+    options: Options,
+    *,
+    factory: Callable[[], Workload] | None = None,
+    publish: Callable[[Report], None] | None = None,
+) -> Report:
+    """Validates a plan in the processes that torchrun or srun started; every rank calls it.
+
+    Args:
+        plan: must be feasible.
+        options: how.
+        factory: makes the workload, in place of the one that the options name.
+        publish: called on rank 0 with the report, also with an unfinished one where a rank is lost.
+
+    Returns:
+        The report, on all ranks.
+
+    Raises:
+        InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun environment.
+    """
+    if plan.status == "infeasible":
+        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    autocast_type(plan)
+    torch.manual_seed(BUILD_SEED)
+    workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
+    draft = Draft(plan, options)
+    group = Group(options)
+    draft.phase_seconds = group.pulse.phase_seconds
+
+    def lost(text: str) -> None:
+        draft.add(Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, cause=_cause(text)))
+        if publish is not None:
+            publish(draft.report())
+
+    group.pulse.on_loss = lost
+    try:
+        _phases(plan, options, workload, group, draft)
+    except BaseException as error:
+        where = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        if isinstance(error, Exception) and out_of_memory(error):
+            where = f"out of memory: {where}"
+        traceback.print_exc()
+        group.pulse.fail(where)
+        raise
+    report: Report = group.from_first(draft.report())
+    group.close()
+    if group.rank == 0 and publish is not None:
+        publish(report)
+    return report
+
+
+def _cause(text: str) -> str:
+    if "out of memory" in text:
+        return "out of memory"
+    if "dead" in text or "cut off" in text:
+        return "dead rank, or a host that is cut off"
+    return "a rank failed or hangs"
+
+
+def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
+    quick, full = options.extent == "quick", options.extent == "full"
+    phase = group.pulse.phase
+    with phase("world"):
+        world = _world(plan, group)
+        rehearsed = group.world_size < (plan.data_parallel or 1)
+        rehearsal = f"{group.world_size}/{plan.data_parallel}" if rehearsed else None
+        draft.add(*world, rehearsal=rehearsal)
+        if any(proof.verdict is Verdict.FAIL for proof in world):
+            return
+    with phase("machine"):
+        found, speeds = machine.measure(group, 1.0 if quick else 5.0 if full else 2.0, 2 if quick else 16)
+        draft.add(*speeds, machine=found)
+    with phase("sampler"):
+        draft.add(*sampling.prove(plan, options, group))
+    with phase("build"):
+        training = Training(plan, options, workload, group)
+        memory = _fits(training)
+        if memory is not None:
+            draft.add(memory)
+            return
+    with phase("step"):
+        measured, loss = proofs.prove_reduction(training)
+        draft.add(loss)
+        draft.add(*proofs.prove_gradient(training, measured, None))
+        if training.dtype is not None:
+            draft.add(*proofs.prove_gradient(training, measured, training.dtype))
+    if full and not options.compile:
+        with phase("step in double precision"):
+            doubled = dataclasses.replace(workload, model=copy.deepcopy(training.model).double())
+            double = Training(plan, options, doubled, group)
+            draft.add(*proofs.prove_gradient(double, measured, None, torch.float64))
+            del double
+    with phase("learning rate"):
+        draft.add(proofs.prove_learning_rate(training))
+    with phase("buckets"):
+        buckets = timing.bucket_bytes(training)
+    with phase("all-reduce"):
+        table, network = allreduce.measure(group, options, buckets)
+        draft.add(*network, allreduce=table)
+    with phase("step time"):
+        step, timed = timing.measure(
+            training, table.table, buckets, {"quick": 2.0, "usual": 9.0, "full": 45.0}[options.extent]
+        )
+        draft.add(*timed, step=step)
+    with phase("noise scale"):
+        scale, proof = noise.measure(training, options.noise_steps)
+        draft.add(proof, noise=scale)
+
+
+def _world(plan: Plan, group: Group) -> list[Proof]:
+    planned, ranks = plan.data_parallel or 1, group.world_size
+    parts = "; only the data-parallel part is proven" if planned != plan.world_size else ""
+    values = {"ranks": ranks, "data_parallel": planned}
+    if ranks > planned:
+        return [
+            Proof(
+                name="world",
+                verdict=Verdict.FAIL,
+                text=f"{ranks} ranks, but the plan has {planned} replicas",
+                cause="another world size",
+                gate=0,
+                values=values,
+            )
+        ]
+    if ranks == planned:
+        text = f"{ranks} ranks, as planned{parts}"
+        return [Proof(name="world", verdict=Verdict.PASS, text=text, gate=0, values=values)]
+    return [
+        Proof(
+            name="world",
+            verdict=Verdict.UNCHECKED,
+            text=f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all replicas "
+            f"are proven; the gradient over {planned} replicas and the performance are not{parts}",
+            values=values,
+        )
+    ]
+
+
+def _fits(training: Training) -> Proof | None:
+    """A failed proof where the planned micro-batch does not fit on some rank."""
+    group = training.group
+    faults = {rank: fault for rank, fault in enumerate(group.gather(training.fits())) if fault}
+    if not faults:
+        return None
+    text = "; ".join(f"{group.pulse.who(rank)}: {fault}" for rank, fault in faults.items())
+    return Proof(
+        name="memory", verdict=Verdict.FAIL, text=text, cause="out of memory at the planned micro-batch"
+    )

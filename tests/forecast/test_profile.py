@@ -1,0 +1,189 @@
+"""Profiles: files, estimates, forecasts against the formulas, memory to micro-batch, bad input."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import isobatch as ib
+from isobatch.profile import GIB, Constant, Profile
+
+
+def measured(**changes):
+    known = {
+        "gradient_bytes": 1e8,
+        "compute_constant": 0.01,
+        "compute_per_sample": 0.001,
+        "compute_floor": 0.02,
+        "update": 0.004,
+        "intra_latency_us": 5.0,
+        "intra_gb_s": 100.0,
+        "inter_latency_us": 20.0,
+        "inter_gb_s": 10.0,
+        "overlap": 2.0,
+        "memory_fixed_gib": 10.0,
+        "memory_per_sample_gib": 0.5,
+    } | changes
+    fields = {
+        k: Constant(value=v) if isinstance(v, float) and k != "gradient_bytes" else v
+        for k, v in known.items()
+    }
+    return Profile(**{"micro_batch": (1, 64), "replicas_per_node": (1, 8), "nodes": (1, 4)} | fields)
+
+
+@given(
+    nodes=st.integers(1, 64),
+    per_node=st.sampled_from([1, 2, 4, 8]),
+    model_parallel=st.sampled_from([1, 2, 4]),
+    micro_batch=st.integers(1, 100),
+    accumulation=st.integers(1, 100),
+)
+def test_forecast_is_the_formula(nodes, per_node, model_parallel, micro_batch, accumulation):
+    gpus = nodes * per_node * model_parallel
+    row = measured().forecast(
+        gpus=gpus,
+        gpus_per_node=per_node * model_parallel,
+        model_parallel=model_parallel,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+    )
+    bytes_of_gpu = 1e8 / model_parallel
+    intra = 2 * (per_node - 1) * (5e-6 + bytes_of_gpu / per_node / 1e11)
+    ring = 2 * (nodes - 1) * (20e-6 + 1e8 / nodes / 1e10)
+    tree = 2 * math.log2(nodes) * 20e-6 + (2 * 1e8 / 1e10 if nodes > 1 else 0)
+    sync = intra + min(ring, tree)
+    compute = max(0.02, 0.01 + 0.001 * micro_batch)
+    step = (accumulation - 1) * compute + math.hypot(compute, sync) + 0.004
+    samples = micro_batch * accumulation * nodes * per_node
+    assert row["sync_seconds"][0] == pytest.approx(sync, rel=1e-9)
+    assert row["step_seconds"][0] == pytest.approx(step, rel=1e-9)
+    assert row["samples_per_second"][0] == pytest.approx(samples / step, rel=1e-9)
+    assert row["efficiency"][0] == pytest.approx((accumulation * compute + 0.004) / step, rel=1e-9)
+    assert row["memory_gib"][0] == pytest.approx(10 + 0.5 * micro_batch)
+    assert row["inside_measured_range"][0] == (micro_batch <= 64 and nodes <= 4)
+
+
+def test_many_rows_are_one_by_one():
+    rng = np.random.default_rng(0)
+    gpus, micro = rng.integers(1, 65, 1000), rng.integers(1, 65, 1000)
+    many = measured().forecast(gpus=gpus, micro_batch=micro)
+    for i in (0, 500, 999):
+        one = measured().forecast(gpus=int(gpus[i]), micro_batch=int(micro[i]))
+        assert {k: v[i] for k, v in many.items()} == {k: v[0] for k, v in one.items()}
+
+
+def test_what_is_not_known_is_not_guessed():
+    row = measured(inter_gb_s=None).forecast(gpus=[8, 16], micro_batch=4)
+    assert np.isfinite(row["step_seconds"]).tolist() == [True, False]
+    assert np.isnan(measured(memory_per_sample_gib=None).forecast(gpus=1, micro_batch=1)["memory_gib"][0])
+    with pytest.raises(ib.InputError, match="memory_per_sample_gib"):
+        measured(memory_per_sample_gib=None).largest_micro_batch(80)
+
+
+def test_the_interval_holds_the_errors():
+    uncertain = measured(compute_per_sample=Constant(value=0.001, error=0.0001), compute_floor=None)
+    row = uncertain.forecast(gpus=1, micro_batch=100, accumulation=2)
+    assert row["step_error"][0] == pytest.approx(2 * 100 * 0.0001)
+
+
+@given(st.floats(0.1, 1000))
+def test_the_largest_micro_batch_fits_and_the_next_does_not(memory_gib):
+    profile = measured()
+    found = int(profile.largest_micro_batch(memory_gib)[0])
+    bytes_of = lambda b: (10 * GIB) + (0.5 * GIB) * b  # noqa: E731
+    if found == -1:
+        assert bytes_of(1) > memory_gib * GIB
+    else:
+        assert bytes_of(found) <= memory_gib * GIB < bytes_of(found + 1)
+
+
+def test_a_file_is_what_was_saved(tmp_path):
+    profile = measured(noise_by_progress=((0.0, 10.0), (0.3, 20.0)), gpu="H100")
+    profile.save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json") == profile
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "truncated"),
+        ("{}", "missing required field `gradient_bytes`"),
+        (
+            '{"gradient_bytes": 1, "compute_constant": {"value": -1}, "compute_per_sample": {"value": 1}}',
+            "is -1",
+        ),
+        (
+            '{"gradient_bytes": 1, "compute_constant": {"value": 1}, "compute_per_sample": {"value": 0}}',
+            "is 0",
+        ),
+        (
+            '{"schema": 9, "gradient_bytes": 1, "compute_constant": {"value": 1}, "compute_per_sample": {"value": 1}}',
+            "is 9",
+        ),
+        ('{"gradient_bytes": 1, "gpus": 3}', "unknown field `gpus`"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, text, said):
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ib.InputError, match=r"profile\.json") as error:
+        Profile.load(path)
+    assert said in str(error.value)
+
+
+def test_no_file():
+    with pytest.raises(ib.InputError, match=r"nowhere\.json"):
+        Profile.load("nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"overlap": 0.5}, "field 'overlap': is 0.5, must be a number from 1 to 10"),
+        ({"noise_scale": 0.0}, "field 'noise_scale': is 0.0"),
+        ({"noise_by_progress": ((0.1, 5.0),)}, "must ascend from 0"),
+        ({"noise_by_progress": ((0.0, -5.0),)}, "holds -5.0"),
+        ({"inter_gb_s": float("inf")}, "field 'inter_gb_s': is inf"),
+        ({"micro_batch": (4, 2)}, "field 'micro_batch': is (4, 2)"),
+        ({"update": Constant(value=1, error=-1)}, "field 'update': has an error of -1"),
+    ],
+)
+def test_bad_constants_are_named(change, said):
+    with pytest.raises(ib.InputError) as error:
+        measured(**change)
+    assert said in str(error.value)
+
+
+def test_bad_shapes_are_named():
+    with pytest.raises(ib.InputError, match="row 2, field 'model_parallel': does not divide the GPUs"):
+        measured().forecast(gpus=[8, 9], model_parallel=2, micro_batch=1)
+    with pytest.raises(ib.InputError, match="field 'micro_batch': is 0"):
+        measured().forecast(gpus=8, micro_batch=0)
+
+
+def test_an_estimate_says_so():
+    profile = Profile.estimate(parameters=10**9, flops_per_sample=6e12, gpu_tflops=100, intra_gb_s=100)
+    assert profile.estimated
+    assert all(constant.estimated for constant in profile.constants().values())
+    assert profile.compute_per_sample.value == pytest.approx(0.15)
+    assert profile.memory_fixed_gib.value * GIB == pytest.approx(16e9)
+    assert profile.inter_gb_s is None
+    assert not measured().estimated
+    with pytest.raises(ib.InputError, match="optimizer"):
+        Profile.estimate(parameters=1, flops_per_sample=1, gpu_tflops=1, optimizer="adamx")
+    with pytest.raises(ib.InputError, match="gpu_tflops"):
+        Profile.estimate(parameters=1, flops_per_sample=1, gpu_tflops=0)
+
+
+def test_noise_that_grows_costs_what_its_stretches_cost():
+    table = ((0.0, 50.0), (0.25, 400.0), (0.5, 3000.0))
+    tuned, batch = 128, 1024
+    one = measured(noise_by_progress=table).noise_scale_over_run(tuned)
+    cost = sum(
+        w * (phi + batch) / (phi + tuned) for w, (_, phi) in zip((0.25, 0.25, 0.5), table, strict=True)
+    )
+    unit = sum(w / (phi + tuned) for w, (_, phi) in zip((0.25, 0.25, 0.5), table, strict=True))
+    assert cost == pytest.approx((one + batch) * unit)
