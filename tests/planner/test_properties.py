@@ -142,6 +142,21 @@ def test_ragged_plans_hold_the_batch_and_weigh_every_sample_alike(batch, gpus, c
         np.testing.assert_allclose(plan.loss_weights(rank) / counts / gpus, 1 / batch, rtol=1e-14)
 
 
+@given(st.integers(1, 500), st.integers(1, 32), st.integers(1, 64))
+def test_uneven_plans_give_the_first_replicas_one_more_micro_batch(passes, micro, gpus):
+    batch = passes * micro
+    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, uneven=True, max_micro_batch=micro)
+    assume(ib.Reason.UNEVEN in plan.reasons)
+    sizes = [plan.micro_batches(rank) for rank in range(gpus)]
+    assert sum(int(rank.sum()) for rank in sizes) == batch == plan.effective_batch
+    assert {int(size) for rank in sizes for size in rank} == {plan.micro_batch}
+    counts = [len(rank) for rank in sizes]
+    assert counts == sorted(counts, reverse=True)
+    assert 1 <= counts[-1] <= counts[0] == plan.accumulation <= counts[-1] + 1
+    for rank, each in enumerate(sizes):
+        np.testing.assert_allclose(plan.loss_weights(rank) / each / gpus, 1 / batch, rtol=1e-14)
+
+
 @given(recipes(), GPUS)
 def test_plain_loss_weights_are_one_over_the_accumulation(recipe, gpus):
     plan = feasible(ib.plan(recipe, gpus, policy="grow"))
