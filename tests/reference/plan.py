@@ -158,6 +158,8 @@ def _split(
             return sizes[0][0], len(sizes[0])
     if recipe.get("ramp"):
         micro, accumulation, met = _ramp_split(batch, replicas, cap, recipe, multiple)
+        if not met and options.get("require_multiple"):
+            raise _Infeasible("ramp_not_divisible")
         if not met and multiple > 1:
             row["reasons"].add("multiple_missed")
         return micro, accumulation
