@@ -410,17 +410,17 @@ struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    fn new(job: &'a Job, layout: Layout) -> Result<Clock<'a>, Reason> {
-        let stages = stages(job, layout.effective_batch)?;
+    fn new(job: &'a Job, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
         let epoch = match (job.dataset_size, job.convention) {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => Some(Epoch::of(dataset, layout, job.drop_last, convention)),
         };
-        Ok(Clock { job, batch: layout.effective_batch, epoch, stages })
+        Clock { job, batch: layout.effective_batch, epoch, stages }
     }
 
     /// The steps that a length takes in a run of `total` steps; `None` for a share of a run without an end. A run's end is
     /// floored by Megatron; a warmup never is.
+    #[inline]
     fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
         let job = self.job;
         let whole_run = Some(length) == job.duration;
@@ -452,7 +452,7 @@ impl<'a> Clock<'a> {
 
 /// Total, warmup and epoch in steps.
 fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
-    let clock = Clock::new(job, layout)?;
+    let clock = Clock::new(job, layout, stages(job, layout.effective_batch)?);
     let floor = job.convention == Convention::Megatron;
     if let (Some(epoch), Some(dataset)) = (clock.epoch, job.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
@@ -475,7 +475,7 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
     let adascale = row.rule == Rule::Adascale;
     let now = |length: Length, total: Option<u64>| clock.steps(length, total, floor);
     let tuned = |length: Length| {
-        let clock = Clock::new(job, tuned_layout(job))?;
+        let clock = Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?);
         let total = job.duration.map(|duration| clock.steps(duration, None, floor)).transpose()?.flatten();
         clock.steps(length, total, floor)
     };
@@ -505,6 +505,7 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
 }
 
 /// What to be wary of in a plan that stands.
+#[inline]
 fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Input { job, settings, .. } = input;
     let k = layout.effective_batch as f64 / job.effective_batch as f64;
