@@ -420,13 +420,12 @@ struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    fn new(job: &'a Job, layout: Layout) -> Result<Clock<'a>, Reason> {
-        let stages = stages(job, layout.effective_batch)?;
+    fn new(job: &'a Job, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
         let epoch = match (job.dataset_size, job.convention) {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => Some(Epoch::of(dataset, layout, job.drop_last, convention)),
         };
-        Ok(Clock { job, batch: layout.effective_batch, epoch, stages })
+        Clock { job, batch: layout.effective_batch, epoch, stages }
     }
 
     /// The steps of the whole run, where it has an end; Megatron floors it.
@@ -441,6 +440,7 @@ impl<'a> Clock<'a> {
     }
 
     /// The steps that a length takes; `None` for a share of a run without an end.
+    #[inline]
     fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
         let job = self.job;
         // The length in samples is `length × n / d`.
@@ -470,7 +470,7 @@ impl<'a> Clock<'a> {
 
 /// Total, warmup and epoch in steps.
 fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
-    let clock = Clock::new(job, layout)?;
+    let clock = Clock::new(job, layout, stages(job, layout.effective_batch)?);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, job.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
             return Err(Reason::BatchAboveDataset);
@@ -490,7 +490,7 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
         row.dropped_samples = UNKNOWN;
     }
     let adascale = row.rule == Rule::Adascale;
-    let tuned = || Clock::new(job, tuned_layout(job));
+    let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
 
@@ -516,6 +516,7 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
 }
 
 /// What to be wary of in a plan that stands.
+#[inline]
 fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Input { job, settings, .. } = input;
     let k = layout.effective_batch as f64 / job.effective_batch as f64;
