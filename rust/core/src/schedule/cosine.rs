@@ -53,11 +53,11 @@ impl Cosine {
             // Waves away, `at` itself has lost bits of the angle: only the same rounding is close to it.
             return None;
         }
-        // Whole blocks fill a half wave, counted from u = 1, so that every minimum is a centre: there the odd terms
-        // vanish, nothing cancels and nothing falls below it.
+        // Whole blocks fill a half wave, counted from the first minimum, so that every minimum is a centre: there the
+        // odd terms vanish, nothing cancels and nothing falls below it.
         let reach = PI / (2.0 * (PI / (2.0 * plan.entire.trig)).ceil()) / rate;
-        let blocks = ((u - 1.0) / (2.0 * reach) + 0.5).floor();
-        let centre = 1.0 + 2.0 * reach * blocks;
+        let minimum = 1.0 / self.waves;
+        let centre = minimum + 2.0 * reach * ((u - minimum) / (2.0 * reach) + 0.5).floor();
         let (sin, cos) = match (rate * centre).sin_cos() {
             (_, cos) if cos < -1.0 + 1e-12 => (0.0, -1.0),
             turned => turned,
