@@ -196,9 +196,14 @@ impl Epoch {
         let pass = micro_batch * data_parallel;
         let sampled = if drop.sampler { dataset / data_parallel } else { dataset.div_ceil(data_parallel) };
         let (steps, served) = if ragged {
+            // Whole steps are dealt out; only a last, smaller one is shared by padding or cutting, as the sampler does.
             let served = sampled * data_parallel;
-            let steps = if drop.loader { served / effective_batch } else { served.div_ceil(effective_batch) };
-            (steps, if drop.loader { steps * effective_batch } else { served })
+            let whole = dataset / effective_batch;
+            if drop.loader {
+                (whole, whole * effective_batch)
+            } else {
+                (served.div_ceil(effective_batch), served)
+            }
         } else {
             let (passes, served) = match (convention, drop.loader) {
                 // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
