@@ -54,6 +54,26 @@ def rest_of_epoch(plan: Plan, samples: int) -> Rest:
     return Rest(*counts)
 
 
+class _Stage(NamedTuple):
+    """From a step and its samples on, steps of `batch` samples."""
+
+    step: int
+    samples: int
+    batch: int
+
+
+def _stages(plan: Plan, at: Position) -> Iterator[_Stage]:
+    """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
+    _, full, _ = plan._layout()
+    step, samples = at.step, at.samples
+    for batch, until in plan.recipe.core.stages(full) or [(full, None)]:
+        if until is None or samples < until:
+            yield _Stage(step, samples, batch)
+        if until is not None and samples < until:
+            steps = ceil(Fraction(until - samples, batch))
+            step, samples = step + steps, samples + steps * batch
+
+
 class _Leg:
     """A part of the run under one plan, from an optimizer step on."""
 
@@ -61,7 +81,7 @@ class _Leg:
         _, self.batch, _ = plan._layout()
         self.plan, self.step, self.clock, self.course = plan, at.step, clock, course
         self.samples, self.epoch, self.offset = at.samples, at.epoch, at.offset or 0
-        self.stages = plan.recipe.core.stages(self.batch) or [(self.batch, None)]
+        self.stages = list(_stages(plan, at))
         self.epoch_steps = plan.steps_per_epoch or 0
         self.rest = self.epoch_steps
         if self.epoch is not None and self.offset:
@@ -78,12 +98,8 @@ class _Leg:
         if self.course.by_epochs:
             epoch, offset = self.place(step)
             return epoch * self.course.dataset + min(offset, Fraction(self.course.dataset))
-        samples, left = Fraction(self.samples), step - self.step
-        for batch, until in self.stages:
-            whole = left if until is None else max(0, ceil((until - samples) / batch))
-            samples += min(whole, left) * batch
-            left -= min(whole, left)
-        return samples
+        start, samples, batch = next(stage for stage in reversed(self.stages) if stage.step <= step)
+        return samples + (step - start) * batch
 
     def step_at(self, samples: Fraction) -> Fraction:
         if self.course.by_epochs:
@@ -92,13 +108,8 @@ class _Leg:
                 return self.step + min((offset - self.offset) / self.batch, Fraction(self.rest))
             passed = self.rest + (epoch - cast(int, self.epoch) - 1) * self.epoch_steps
             return self.step + passed + min(offset / self.batch, Fraction(self.epoch_steps))
-        step, done = Fraction(self.step), Fraction(self.samples)
-        for batch, until in self.stages:
-            left = (samples - done) / batch
-            whole = left if until is None else max(Fraction(0), Fraction(ceil((until - done) / batch)))
-            step += min(whole, left)
-            done += min(whole, left) * batch
-        return step
+        start, done, batch = next(stage for stage in reversed(self.stages) if stage.samples <= samples)
+        return start + (samples - done) / batch
 
     def place(self, step: Fraction) -> tuple[int, Fraction]:
         """(epoch, offset) after `step` steps; only where there are epochs."""
@@ -176,9 +187,8 @@ class _Leg:
                     yield Fraction(high - 1)
                 yield Fraction(high)
                 low, high = high, high + self.epoch_steps
-        for _, until in self.stages:
-            if until is not None and until > self.samples:
-                yield Fraction(ceil(self.step_at(Fraction(until))))
+        for stage in self.stages[1:]:
+            yield Fraction(stage.step)
 
 
 class Course:
@@ -230,7 +240,7 @@ class Course:
     def batch_at(self, samples: int) -> int:
         """The effective batch of the step that starts after so many samples, ramp included."""
         stages = self.legs[-1].stages
-        return next(batch for batch, until in stages if until is None or samples < until)
+        return next((stage.batch for stage in reversed(stages) if stage.samples <= samples), stages[0].batch)
 
     # ---- lengths ----
 

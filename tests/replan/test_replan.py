@@ -174,8 +174,8 @@ def followed(run, legs):
     return run, plans
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 12), st.integers(150, 4000), st.sampled_from(["sp", "st"]), LEGS)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 12), st.integers(150, 1500), st.sampled_from(["sp", "st"]), LEGS)
 def test_progress_in_samples(twelfths, length, unit, legs):
     length = length if unit == "sp" else length // (12 * twelfths) + 2
     recipe = ib.Recipe(
@@ -195,11 +195,11 @@ def test_progress_in_samples(twelfths, length, unit, legs):
         consumed, step = consumed + batch, step + 1
     assert run.total_steps == step
     for (_, before), (at, after) in itertools.pairwise(plans):
-        assert [before.lr_at(x) for x in range(at)] == [after.lr_at(x) for x in range(at)]
+        assert [before.lr_at(x) for x in range(at)] == pytest.approx([after.lr_at(x) for x in range(at)], rel=1e-12)
     assert ib.Plan.from_json(run.to_json()) == run
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 12), st.integers(150, 700), st.sampled_from(["2", "3", "3.5", "0.75"]), LEGS, st.sampled_from([False, True]))
 def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
     recipe = ib.Recipe(
@@ -218,7 +218,7 @@ def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
         if step not in factors and here.offset == 0:
             assert float(clock) == pytest.approx(here.epoch * first)  # an epoch's start is an epoch's start
         assert float(clock) < end + Fraction(1, 10**9)
-        assert run._course.step_at(run._course.samples_at(Fraction(step))) in (step, step - 0)
+        assert run._course.step_at(run._course.samples_at(Fraction(step))) == step
     assert float(run._course.legs[-1].clock_at(Fraction(run.total_steps))) >= float(end) - 1e-9
     for (_, before), (at, after) in itertools.pairwise(plans):
         assert before.lr_at(at) * (after.lr / before.lr) == pytest.approx(after.lr_at(at), rel=1e-12, abs=1e-15)
