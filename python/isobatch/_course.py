@@ -46,12 +46,12 @@ class Rest(NamedTuple):
     dropped: int
 
 
-def rest_of_epoch(plan: Plan, samples: int) -> Rest:
-    """What the plan's trainer makes of the last `samples` samples of an epoch."""
+def rest_of_epoch(plan: Plan, dataset: int, offset: int) -> Rest:
+    """What the plan's trainer makes of an epoch of `dataset` samples behind its first `offset`."""
     micro, batch, replicas = plan._layout()
     ragged = Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
-    counts = plan.recipe.core.epoch(samples, batch, replicas, micro, cast(int, plan.accumulation), ragged)
-    return Rest(*counts)
+    accumulation = cast(int, plan.accumulation)
+    return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, ragged))
 
 
 class _Stage(NamedTuple):
@@ -85,7 +85,7 @@ class _Leg:
         self.epoch_steps = plan.steps_per_epoch or 0
         self.rest = self.epoch_steps
         if self.epoch is not None and self.offset:
-            left = rest_of_epoch(plan, course.dataset - self.offset)
+            left = rest_of_epoch(plan, course.dataset, self.offset)
             self.rest = left.steps
             if not left.steps:  # All of it is dropped here.
                 self.epoch, self.offset, self.rest = self.epoch + 1, 0, self.epoch_steps

@@ -50,7 +50,8 @@ impl Cosine {
         // The blocks lie about u = 1 so that the end is a centre: there the odd terms vanish and nothing cancels.
         let blocks = ((u - 1.0) / (2.0 * reach) + 0.5).floor();
         let centre = 1.0 + 2.0 * reach * blocks;
-        let (sin, cos) = if blocks == 0.0 && self.waves == 1.0 { (0.0, -1.0) } else { (rate * centre).sin_cos() };
+        let (sin, cos) =
+            if blocks == 0.0 && self.waves == 1.0 { (0.0, -1.0) } else { (rate * centre).sin_cos() };
         let mut c = [0.0; MAX_TERMS];
         c[0] = 0.5 * (1.0 + cos);
         let mut term = 0.5;

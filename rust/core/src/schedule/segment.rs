@@ -1,7 +1,10 @@
 //! A segment: one shape, stretched between two values.
 
 use super::polynomial::{Expansion, Plan};
-use super::{Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite, positive};
+use super::{
+    Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite,
+    positive,
+};
 
 /// What a segment does past u = 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +113,10 @@ impl Segment {
             _ => false,
         };
         if ends && self.tail == Tail::Continue {
-            return Err(ScheduleError::new("tail", "this shape has no value past its end: it must be clamped"));
+            return Err(ScheduleError::new(
+                "tail",
+                "this shape has no value past its end: it must be clamped",
+            ));
         }
         Ok(())
     }
