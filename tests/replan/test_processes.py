@@ -16,31 +16,22 @@ RECIPE = ib.Recipe(
 )
 
 
-def part(folder, plan, until):
-    """Runs a process a GPU until optimizer step `until`; gives what each noted."""
-    plan.save(folder / "plan.json")
+def trained(*runs):
+    """Trains runs, each a folder and its parts, a part being (until which step, its plan); gives the notes of each."""
+    for folder, parts in runs:
+        folder.mkdir()
+        for until, plan in parts:
+            assert plan.status != "infeasible"
+            plan.save(folder / f"plan-{until}.json")
     script = str(Path(__file__).with_name("two_processes.py"))
-    processes = [
-        subprocess.Popen([sys.executable, script, str(folder), str(rank), str(until)])
-        for rank in range(plan.world_size)
+    subprocess.run([sys.executable, script, *(str(folder) for folder, _ in runs)], check=True, timeout=280)
+    return [
+        [
+            [json.loads((folder / f"note-{until}-{rank}.json").read_text()) for rank in range(plan.world_size)]
+            for until, plan in parts
+        ]
+        for folder, parts in runs
     ]
-    try:
-        assert [process.wait(timeout=240) for process in processes] == [0] * len(processes)
-    finally:
-        for process in processes:
-            process.kill()
-    return [json.loads((folder / f"note-{until}-{rank}.json").read_text()) for rank in range(plan.world_size)]
-
-
-def moved(folder, parts):
-    """Trains through `parts` of (step until which, the plan from the one before); gives notes and plans."""
-    notes, plan, plans = [], None, []
-    for until, make in parts:
-        plan = make(plan)
-        assert plan.status != "infeasible"
-        plans.append(plan)
-        notes.append(part(folder, plan, until))
-    return notes, plans
 
 
 def check(notes, plans):
@@ -54,32 +45,22 @@ def check(notes, plans):
         assert len({note["weight"] for note in part}) == 1
 
 
-def test_two_processes_then_one(tmp_path):
+def test_two_processes_stop_and_go_on_elsewhere(tmp_path):
     first = ib.plan(RECIPE, 2, max_micro_batch=3)
-    notes, plans = moved(
-        tmp_path,
-        [
-            (14, lambda _: first),
-            (30, lambda plan: ib.replan(plan, at_step=14, cluster=1)),
-        ],
+    alone = ib.replan(first, at_step=14, cluster=1)
+    moved, still = trained(
+        (tmp_path / "moved", [(14, first), (30, alone)]), (tmp_path / "still", [(30, first)])
     )
-    check(notes, plans)
+    check(moved, [first, alone])
     # Every step saw the same samples as without the move: so did the weight, but for the order of sums.
-    (tmp_path / "still").mkdir()
-    still = part(tmp_path / "still", first, 30)
-    assert notes[-1][0]["weight"] == pytest.approx(still[0]["weight"], rel=1e-12)
-    assert notes[-1][0]["weight"] != pytest.approx(3, rel=1e-12)
+    assert moved[-1][0]["weight"] == pytest.approx(still[-1][0]["weight"], rel=1e-12)
+    assert moved[-1][0]["weight"] != pytest.approx(3, rel=1e-12)
 
 
 @pytest.mark.slow
-def test_two_then_three_of_another_batch_then_an_uneven_five(tmp_path):
-    notes, plans = moved(
-        tmp_path,
-        [
-            (13, lambda _: ib.plan(RECIPE, 2, max_micro_batch=3)),
-            (17, lambda plan: ib.replan(plan, at_step=13, cluster=3, effective_batch=24)),
-            (23, lambda plan: ib.replan(plan, at_step=17, cluster=5, uneven=True, effective_batch=12)),
-        ],
-    )
-    assert plans[-1].total_steps == 26
-    check(notes, plans)
+def test_to_another_batch_and_to_five_that_do_not_divide(tmp_path):
+    first = ib.plan(RECIPE, 2, max_micro_batch=3)
+    larger = ib.replan(first, at_step=13, cluster=3, effective_batch=24)
+    uneven = ib.replan(larger, at_step=15, cluster=5, effective_batch=12, uneven=True)
+    (notes,) = trained((tmp_path / "run", [(13, first), (15, larger), (uneven.total_steps, uneven)]))
+    check(notes, [first, larger, uneven])

@@ -1,11 +1,16 @@
-"""One process of a run over gloo, for test_processes.py: trains a part of it under a plan, saves, and notes what it saw."""
+"""A run over gloo in parts, for test_processes.py: each part trains under its plan, saves, and notes what it saw.
+
+The processes of all parts are forked from one that has torch loaded, since loading is what takes long.
+"""
 
 import contextlib
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # which the first optimizer step would load
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -13,9 +18,10 @@ import isobatch as ib
 from isobatch.integrations.torch import PlanLR, PlanSampler
 
 
-def main(folder: Path, rank: int, until: int) -> None:
+def train(folder: Path, rank: int, until: int) -> None:
+    """One process of one part: until optimizer step `until`, from the folder's checkpoint if there is one."""
     torch.set_num_threads(1)
-    plan = ib.Plan.load(folder / "plan.json")
+    plan = ib.Plan.load(folder / f"plan-{until}.json")
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet-{until}", rank=rank, world_size=plan.world_size
     )
@@ -59,5 +65,20 @@ def main(folder: Path, rank: int, until: int) -> None:
     dist.destroy_process_group()
 
 
+def main(folder: Path) -> int:
+    """All parts, in the order of their steps."""
+    fork = multiprocessing.get_context("fork")
+    for until in sorted(int(file.stem.removeprefix("plan-")) for file in folder.glob("plan-*.json")):
+        ranks = range(ib.Plan.load(folder / f"plan-{until}.json").world_size)
+        processes = [fork.Process(target=train, args=(folder, rank, until)) for rank in ranks]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            return 1
+    return 0
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    sys.exit(max(main(Path(folder)) for folder in sys.argv[1:]))
