@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
     from isobatch._fleet import plan_fleet
     from isobatch._goodput import optimize_goodput
-    from isobatch._plan import Plan, Settings, plan
+    from isobatch._plan import Move, Plan, Settings, plan
+    from isobatch._replan import replan
+    from isobatch._sweep import Sweep, sweep
     from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
     from isobatch.errors import InputError
     from isobatch.profile import Profile
@@ -24,6 +26,7 @@ _HOMES = {
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
+    "Move": "_plan",
     "Laws": "critical",
     "Plan": "_plan",
     "PowerFit": "critical",
@@ -31,6 +34,7 @@ _HOMES = {
     "Reason": "reason",
     "Recipe": "recipe",
     "Settings": "_plan",
+    "Sweep": "_sweep",
     "__version__": "_core",
     "elastic": "_elastic",
     "elastic_many": "_elastic",
@@ -41,6 +45,8 @@ _HOMES = {
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "sweep": "_sweep",
+    "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
 _MODULES = ("schedules", "validate")
@@ -51,6 +57,7 @@ __all__ = [
     "Elastic",
     "ElasticMany",
     "InputError",
+    "Move",
     "Laws",
     "Plan",
     "PowerFit",
@@ -58,6 +65,7 @@ __all__ = [
     "Reason",
     "Recipe",
     "Settings",
+    "Sweep",
     "__version__",
     "elastic",
     "elastic_many",
@@ -68,6 +76,8 @@ __all__ = [
     "plan",
     "plan_fleet",
     "reasons_of",
+    "sweep",
+    "replan",
     "schedule_matrix",
     "schedules",
     "validate",

@@ -205,7 +205,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         array([0.25, 0.25, 0.25, 0.25])
         """
         _, batch, replicas = self._layout()
-        weights: NDArray[np.float64] = self.micro_batches(rank) * np.float64(replicas / batch)
+        weights: NDArray[np.float64] = self.micro_batches(rank) * replicas / batch
         return weights
 
     def _layout(self) -> tuple[int, int, int]:

@@ -78,6 +78,7 @@ def _feasible(plan: Plan) -> Iterator[str]:
         moved = list(_moved(plan))
         yield f"Moved with it: {'; '.join(moved)}." if moved else "Nothing else moved."
     yield from _steps(plan)
+    yield from _moves(plan)
     yield from _outlook(plan)
 
 
@@ -110,7 +111,7 @@ def _moved(plan: Plan) -> Iterator[str]:
         yield f"betas → ({_number(plan.beta1)}, {_number(plan.beta2)}), eps → {_number(plan.eps)}"
     elif plan.settings.beta_half_life:
         yield f"beta2 → {_number(plan.beta2)} (half-life held in samples, Marek et al., arXiv 2507.07101)"
-    if plan.warmup_lr:
+    if plan.warmup_lr and not plan.moves:
         yield f"the warmup starts at {_number(plan.warmup_lr)}, the tuned learning rate (Goyal et al., section 2.2)"
     if recipe.min_lr:
         yield f"min_lr {_number(recipe.min_lr)} → {_number(plan.min_lr)}, with the peak"
@@ -129,4 +130,35 @@ def _steps(plan: Plan) -> Iterator[str]:
         yield (
             f"The run: {plan.total_steps} steps, {plan.warmup_steps} of them warmup, counted as {plan.recipe.convention} does; "
             "the samples are held."
+        )
+
+
+def _moves(plan: Plan) -> Iterator[str]:
+    if not plan.moves:
+        return
+    for move, after in zip(plan.moves, [*(move.before for move in plan.moves[1:]), plan], strict=True):
+        before = move.before
+        yield (
+            f"Moved after step {move.step} ({move.samples} samples): {before.world_size} → {after.world_size} GPUs, "
+            f"{before.effective_batch} → {after.effective_batch} samples a step, learning rate {_number(before.lr)} → "
+            f"{_number(after.lr)}."
+        )
+    move = plan.moves[-1]
+    if move.epoch is not None:
+        lost = [
+            f"{count} samples of that epoch are {what}"
+            for count, what in (
+                (move.repeated_samples, "served twice, to fill up its end"),
+                (move.skipped_samples, "dropped at its end"),
+            )
+            if count
+        ]
+        yield (
+            f"Resume the data in epoch {move.epoch}, behind its first {move.offset} samples: "
+            f"{' and '.join(lost) or 'none is repeated or skipped'}."
+        )
+    if move.velocity_factor != 1:
+        yield _cited(
+            f"A velocity that holds the learning rate is multiplied by {_number(move.velocity_factor)}; torch's SGD holds it outside.",
+            "Goyal et al. 2017, arXiv 1706.02677, remark 2",
         )

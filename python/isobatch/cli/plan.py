@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch.cli._cluster import add_cluster, cluster
 from isobatch.cli._settings import add_settings, settings
+from isobatch.cli._sweep import show_sweep
 
 
 def add(subparsers: Any) -> None:
@@ -19,14 +21,11 @@ def add(subparsers: Any) -> None:
         metavar="FIELD=VALUE",
         help="a field of the recipe; wins over the file's",
     )
-    where = command.add_argument_group("where it shall run")
-    where.add_argument("--gpus", type=int, metavar="N", help="so many GPUs")
-    where.add_argument("--nodes", type=int, metavar="N", help="or: nodes")
-    where.add_argument("--gpus-per-node", type=int, metavar="N", help="each with so many GPUs (default 8)")
-    where.add_argument(
-        "--model-parallel", type=int, metavar="N", help="GPUs that hold one replica (default the recipe's)"
-    )
+    add_cluster(command)
     add_settings(command)
+    command.add_argument(
+        "--sweep-gpus", metavar="A..B|N,N", help="time and cost over these GPU counts instead (needs one --profile)"
+    )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", metavar="FILE", help="also save the plan, as JSON")
 
@@ -35,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where there is none."""
     from isobatch._plan import plan
 
-    made = plan(_recipe(args), _cluster(args), **settings(args))
+    if args.sweep_gpus is not None:
+        return show_sweep(args, _recipe(args))
+    made = plan(_recipe(args), cluster(args), **settings(args))
     if args.output:
         made.save(args.output)
     print(made.to_json() if args.json else made.explain())
@@ -62,17 +63,3 @@ def _recipe(args: argparse.Namespace) -> Any:
             raise InputError("name a recipe file, or give its fields by --set", field="recipe")
         return make_recipe(changes)
     return load_recipe(args.recipe, changes)
-
-
-def _cluster(args: argparse.Namespace) -> Any:
-    from isobatch.errors import InputError
-    from isobatch.recipe import Cluster
-
-    if (args.gpus is None) == (args.nodes is None):
-        raise InputError("give the GPUs either by --gpus or by --nodes and --gpus-per-node", field="--gpus")
-    if args.gpus is not None and args.gpus_per_node is not None:
-        raise InputError("goes with --nodes, not with --gpus", field="--gpus-per-node")
-    if args.gpus is not None:
-        return Cluster(nodes=1, gpus_per_node=args.gpus, model_parallel=args.model_parallel)
-    per_node = 8 if args.gpus_per_node is None else args.gpus_per_node
-    return Cluster(nodes=args.nodes, gpus_per_node=per_node, model_parallel=args.model_parallel)

@@ -1,5 +1,6 @@
 //! One row's input: a recipe, a cluster, the settings; every field with its name and its legal values.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::batch::MAX_BATCH;
@@ -65,6 +66,15 @@ macro_rules! fields {
             #[must_use]
             pub fn reason(self) -> Reason {
                 match self { $(Field::$variant => Reason::$reason,)* }
+            }
+        }
+
+        impl Input {
+            /// Sets a field of many inputs, each to the value beside it: one loop a field, in which the field is known.
+            pub fn set_each<'a>(field: Field, pairs: impl Iterator<Item = (&'a mut Input, impl Borrow<Value>)>) {
+                match field {
+                    $(Field::$variant => pairs.for_each(|(input, value)| input.set_known(Field::$variant, value.borrow())),)*
+                }
             }
         }
     };
@@ -457,12 +467,19 @@ fn fraction(x: f64) -> bool {
 impl Input {
     /// Sets a field; an illegal value is kept as the row's fault.
     pub fn set(&mut self, field: Field, value: &Value) {
+        self.set_known(field, value);
+    }
+
+    #[allow(clippy::inline_always, reason = "of a known field only its own line is left")]
+    #[inline(always)]
+    fn set_known(&mut self, field: Field, value: &Value) {
         if self.assign(field, value).is_err() && self.fault.is_none() {
             self.fault = Some(field);
         }
     }
 
-    #[allow(clippy::too_many_lines, reason = "one line a field")]
+    #[allow(clippy::too_many_lines, clippy::inline_always, reason = "one line a field")]
+    #[inline(always)]
     fn assign(&mut self, field: Field, value: &Value) -> Result<(), Illegal> {
         const I32: u64 = i32::MAX as u64;
         let Input { job, cluster, settings, .. } = self;

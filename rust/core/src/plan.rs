@@ -6,7 +6,7 @@ use crate::input::{Input, Job, Policy};
 use crate::optimizer::{self, Decay, Moments, Optimizer};
 use crate::outlook::{self, Outlook};
 use crate::ramp::{self, Stage};
-use crate::reason::{Reason, Reasons, Status};
+use crate::reason::{Reason, Reasons};
 use crate::scaling::{self, Rule};
 
 /// A count that is not known, in a column.

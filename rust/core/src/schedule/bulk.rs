@@ -7,7 +7,8 @@ use rayon::prelude::*;
 
 use super::clock::Piece;
 use super::polynomial::{
-    Expansion, F32, F64, LONG_F32, Plan, Precision, SHORT_F32, fill_f64, fill_long_f32, fill_short_f32, level_f32, level_f64, line_f32, line_f64,
+    Expansion, F32, F64, LONG_F32, Plan, Precision, SHORT_F32, fill_f64, fill_long_f32, fill_short_f32,
+    level_f32, level_f64, line_f32, line_f64,
 };
 use super::{Decay, STEP_LIMIT, Schedule, ScheduleError, Segment, Shape, Tail, Track};
 
@@ -183,7 +184,9 @@ impl Kernels for f32 {
                 }
                 let (offset, rate) = (Self::of(offset), Self::of(rate));
                 match small.first_chunk::<SHORT_F32>() {
-                    Some(short) if series.degree < SHORT_F32 => fill_short_f32(out, anchor, short, offset, rate),
+                    Some(short) if series.degree < SHORT_F32 => {
+                        fill_short_f32(out, anchor, short, offset, rate);
+                    }
                     _ => fill_long_f32(out, anchor, &small, offset, rate),
                 }
             }
@@ -234,7 +237,10 @@ pub fn fill_matrix<T: Value>(schedules: &[&Schedule], steps: Steps<'_>, out: &mu
     if schedules.len() * steps.len() < TILE {
         tiles.for_each(|(schedule, first, out)| fill(schedule, steps, first, out));
     } else {
-        tiles.collect::<Vec<_>>().into_par_iter().for_each(|(schedule, first, out)| fill(schedule, steps, first, out));
+        tiles
+            .collect::<Vec<_>>()
+            .into_par_iter()
+            .for_each(|(schedule, first, out)| fill(schedule, steps, first, out));
     }
 }
 
@@ -378,14 +384,20 @@ impl Row<'_> {
         }
     }
 
-    fn segments<T: Value>(&self, track: &Track, map: Map, line: Line, gain: f64, first: usize, out: &mut [T]) {
+    fn segments<T: Value>(
+        &self,
+        track: &Track,
+        map: Map,
+        line: Line,
+        gain: f64,
+        first: usize,
+        out: &mut [T],
+    ) {
         let end = first + out.len();
         let mut j = first;
         while j < end {
             let (segment, next) = track.segment(map.local(self.steps.at(j)));
-            let stop = next.map_or(end, |next| {
-                self.steps.first(j + 1, end, map, next.start, next.after)
-            });
+            let stop = next.map_or(end, |next| self.steps.first(j + 1, end, map, next.start, next.after));
             self.segment(segment, map, line, gain, j, &mut out[j - first..stop - first]);
             j = stop;
         }
@@ -453,8 +465,9 @@ impl Row<'_> {
             let series = segment.shape.series(start, &plan);
             let stop = series.as_ref().map_or(end, |series| {
                 let stop = self.reach(series, &u, rate, j, end);
-                // Vector stores like to start at 64 bytes.
-                let over = (std::ptr::from_ref(&out[stop - 1 - first]).addr() / size_of::<T>() + 1) % T::LANES;
+                // Whole vectors leave nothing to do one by one. (Memory addresses must not decide: the same call
+                // would have other roundings the next time.)
+                let over = stop % T::LANES;
                 if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
             });
             let block = &mut out[j - first..stop - first];
@@ -482,7 +495,8 @@ impl Row<'_> {
         let Steps::Range { step, .. } = self.steps else {
             return j + 1 + (j + 1..end).take_while(|&i| u(self.steps.at(i)) < limit).count();
         };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It saturates, and is cut to the row.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // It saturates, and is cut to the row.
         let count = ((limit - u(self.steps.at(j))) / (rate * step)).ceil() as usize;
         let mut stop = (j + count.clamp(1, end)).min(end);
         if series.degree < 2 {

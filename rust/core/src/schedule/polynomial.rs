@@ -49,11 +49,11 @@ const TOLERANCE_F32: f64 = 5e-9;
 const TOLERANCE_F64: f64 = 1e-16;
 
 /// The precisions of float32 rows, short and long.
-pub(crate) static F32: LazyLock<[Precision; 2]> = LazyLock::new(|| {
-    [Precision::new(SHORT_F32, TOLERANCE_F32), Precision::new(LONG_F32, TOLERANCE_F32)]
-});
+pub(crate) static F32: LazyLock<[Precision; 2]> =
+    LazyLock::new(|| [Precision::new(SHORT_F32, TOLERANCE_F32), Precision::new(LONG_F32, TOLERANCE_F32)]);
 /// The same of float64 rows, where both have as many terms.
-pub(crate) static F64: LazyLock<[Precision; 2]> = LazyLock::new(|| [Precision::new(TERMS_F64, TOLERANCE_F64); 2]);
+pub(crate) static F64: LazyLock<[Precision; 2]> =
+    LazyLock::new(|| [Precision::new(TERMS_F64, TOLERANCE_F64); 2]);
 
 /// What the series of one segment have in common, worked out once.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +99,6 @@ impl Plan {
 }
 
 /// t^exponent, sooner for the exponents in common use.
-#[allow(clippy::float_cmp)] // Exact values are what is looked for.
 fn power(t: f64, exponent: f64) -> f64 {
     if exponent == 0.5 {
         t.sqrt()
@@ -143,7 +142,11 @@ macro_rules! fill_f32 {
         #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
         pub(crate) fn $name(out: &mut [f32], hi: f32, c: &[f32; $terms], offset: f32, rate: f32) {
             for (i, out) in out.iter_mut().enumerate() {
-                #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_precision_loss)]
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_possible_wrap,
+                    clippy::cast_precision_loss
+                )]
                 let i = i as i32 as f32;
                 let mut p = c[$terms - 1];
                 // Without the instruction, mul_add is a slow call.

@@ -54,7 +54,12 @@ impl Tanh {
             *c *= power;
         }
         c[0] = 0.5 * (1.0 - y);
-        Expansion { reach: reach / slope, centre: (centre - self.lower) / slope, coefficients: c, degree: terms - 1 }
+        Expansion {
+            reach: reach / slope,
+            centre: (centre - self.lower) / slope,
+            coefficients: c,
+            degree: terms - 1,
+        }
     }
 }
 
@@ -64,7 +69,10 @@ mod tests {
 
     #[test]
     fn is_half_where_its_argument_is_zero() {
-        assert_eq!(Tanh::new(-7.0, 3.0).unwrap().at(0.7), 0.5 * (1.0 - (-7.0f64 * (1.0 - 0.7) + 3.0 * 0.7).tanh()));
+        assert_eq!(
+            Tanh::new(-7.0, 3.0).unwrap().at(0.7),
+            0.5 * (1.0 - (-7.0f64 * (1.0 - 0.7) + 3.0 * 0.7).tanh())
+        );
         assert!(Tanh::new(1.0, 1.0).is_err());
     }
 }

@@ -44,7 +44,9 @@ impl Track {
         match cycle.decay() {
             Decay::None => segment.at(local, 1.0),
             Decay::Peak(factor) => segment.at(local, factor.powf(index)),
-            Decay::Amplitude { factor, about } => about + (segment.at(local, 1.0) - about) * factor.powf(index),
+            Decay::Amplitude { factor, about } => {
+                about + (segment.at(local, 1.0) - about) * factor.powf(index)
+            }
         }
     }
 

@@ -1,0 +1,30 @@
+"""A plan's learning rate as an optax schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isobatch._plan import Plan
+
+
+def schedule(plan: Plan) -> Any:
+    """The function count → learning rate that optax's optimizers take, also inside jit, vmap and scan.
+
+    It looks the value up in an array of total_steps + 1 values in JAX's float type, made here; the last one holds past the end.
+
+    Raises:
+        InputError: the plan is infeasible or has no duration.
+
+    >>> import isobatch as ib
+    >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=1.0, schedule="linear", duration="4st"), 8)
+    >>> float(schedule(plan)(3))
+    0.25
+    """
+    import jax.numpy as jnp
+
+    made = plan.schedule
+    last = plan.total_steps or 0
+    if made.form.last is not None:
+        last = min(last, int(made.form.last))
+    values = jnp.asarray(made.values(range(last + 1)))
+    return lambda count: jnp.take(values, count, mode="clip")

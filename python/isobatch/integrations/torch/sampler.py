@@ -1,0 +1,238 @@
+"""The micro-batches of a plan, as a distributed batch sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from isobatch._course import rest_of_epoch
+from isobatch._plan import Plan
+from isobatch.errors import InputError
+from isobatch.reason import Reason
+
+
+class MicroBatch(NamedTuple):
+    """How a micro-batch enters its step: the factor of its mean loss, and whether it is this replica's last in the step."""
+
+    weight: float
+    last: bool
+
+
+class _Place(NamedTuple):
+    """A place in the data: samples of the epoch that all replicas have taken, and how many of them for an unfinished step."""
+
+    epoch: int
+    offset: int
+    into_step: int
+
+
+class _Pass(NamedTuple):
+    """One forward and backward of this replica: every `stride`-th sample of `start` … `stop`, then the run is at `then`."""
+
+    start: int
+    stop: int
+    stride: int
+    micro_batch: MicroBatch
+    then: _Place
+
+
+class PlanSampler(Sampler[list[int]]):
+    """Serves one replica of a plan its micro-batches, from any place in an epoch on. For a DataLoader's `batch_sampler`.
+
+    The samples of an epoch are in one order for all replicas, and each round of micro-batches takes the next of them, dealt
+    out like cards. So what was consumed is always the order's beginning, and a run resumes on any number of GPUs from two
+    numbers, epoch and offset. For a plain plan the micro-batches are those of torch's DistributedSampler, seed for seed.
+    The end of an epoch is padded or dropped as the plan says (`samples_per_epoch`, `padded_samples`, `dropped_samples`).
+
+    After an epoch the sampler stands at the start of the next one: `set_epoch` is only needed to go elsewhere. With DataLoader
+    workers the sampler runs ahead of the training by what they prefetch: save its state through torchdata's
+    StatefulDataLoader, which knows, or resume from `plan.position(step)`.
+
+    Args:
+        dataset: what is sampled; only its length is asked for.
+        plan: the plan; one that `replan` moved starts where it was moved.
+        rank: which replica this is; None: the rank in the default process group. With model parallelism, give it.
+        shuffle: a new order each epoch, by `seed` + epoch; else the dataset's own.
+        seed: the same on all replicas, and in all parts of a run.
+        epoch, offset: where to start: behind the first `offset` samples of this epoch.
+
+    Raises:
+        InputError: the plan is infeasible or has no epochs (convention "megatron"), the dataset is not as long as the
+            recipe's, the process group is not the plan's, or there is no such rank or place.
+
+    >>> import isobatch as ib
+    >>> plan = ib.plan(ib.Recipe(effective_batch=8, lr=0.1, dataset_size=20), 2, max_micro_batch=2)
+    >>> list(PlanSampler(range(20), plan, rank=1, shuffle=False, offset=8))
+    [[9, 11], [13, 15], [17, 19]]
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        plan: Plan,
+        *,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        epoch: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        micro, _, replicas = plan._layout()
+        self._plan, self._micro, self._replicas = plan, micro, replicas
+        self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
+        self._uneven = Reason.UNEVEN in plan.reasons
+        self._rank = _rank(replicas) if rank is None else rank
+        if type(self._rank) is not int or not 0 <= self._rank < replicas:
+            raise InputError(f"{rank!r} is not legal; legal: 0 to {replicas - 1}", field="rank")
+        if plan.recipe.convention == "megatron":
+            raise InputError(
+                "megatron has no epochs; its own samplers take the samples consumed", field="convention"
+            )
+        if plan.recipe.dataset_size not in (None, self._size):
+            raise InputError(
+                f"the dataset has {self._size} samples, the recipe {plan.recipe.dataset_size}", field="dataset_size"
+            )
+        if not self._size:
+            raise InputError("the dataset is empty", field="dataset")
+        if epoch is None and offset is None and plan.moves:
+            epoch, offset = plan.moves[-1].epoch, plan.moves[-1].offset
+        self._start = self._checked(_Place(epoch or 0, offset or 0, 0))
+        self._at = self._start
+        self._served = self._start
+        self._length: tuple[_Place | None, int] = None, 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iterator serves."""
+        return self._start.epoch
+
+    @property
+    def offset(self) -> int:
+        """The samples of that epoch that it leaves out, since they were consumed."""
+        return self._start.offset
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the start of an epoch; where the sampler already is in that epoch, it stays."""
+        if epoch != self._start.epoch:
+            self._start = self._at = self._checked(_Place(epoch, 0, 0))
+
+    def __len__(self) -> int:
+        """Micro-batches that are left of the epoch for this replica."""
+        if self._length[0] != self._start:
+            self._length = self._start, sum(1 for _ in self._passes(self._start))
+        return self._length[1]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = self._served = self._at = self._start
+        return self._batches(start)
+
+    def _batches(self, start: _Place) -> Iterator[list[int]]:
+        order = self._order(start.epoch)
+        for one in self._passes(start):
+            places = np.arange(one.start, one.stop, one.stride)
+            if one.stop > self._size:  # Padding: from the epoch's beginning again.
+                places %= self._size
+            self._at = one.then
+            yield (places if order is None else order[places]).tolist()
+        self._start = self._at = _Place(start.epoch + 1, 0, 0)
+
+    def weights(self) -> Iterator[MicroBatch]:
+        """A MicroBatch for each micro-batch of the iterator made last: what its mean loss is multiplied by, and when to step.
+
+        The factor is n·replicas/N, n samples in the micro-batch and N in its step, so that the gradients that DDP averages over
+        the replicas are those of the mean over the step, at an epoch's smaller last step too. A replica that has nothing to
+        do in such a step gets one sample with weight 0, since all replicas must take part.
+
+            for batch, (weight, last) in zip(loader, sampler.weights()):
+                with contextlib.nullcontext() if last else model.no_sync():
+                    (loss(model, batch) * weight).backward()
+                if last:
+                    optimizer.step(); scheduler.step(); optimizer.zero_grad()
+        """
+        for one in self._passes(self._served):
+            yield one.micro_batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the sampler is in the data: the same for all replicas after a whole step, and good for any other plan."""
+        return {**self._at._asdict(), "seed": self._seed, "shuffle": self._shuffle}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where `state_dict` was taken, on any number of GPUs and with any batch.
+
+        Raises:
+            InputError: the order was another (seed, shuffle), or the state is of the middle of a step that this plan cannot
+                go on with.
+        """
+        for name, own in (("seed", self._seed), ("shuffle", self._shuffle)):
+            if state[name] != own:
+                raise InputError(f"the state was saved with {state[name]!r}, this sampler has {own!r}", field=name)
+        self._start = self._at = self._checked(_Place(state["epoch"], state["offset"], state["into_step"]))
+
+    def _checked(self, place: _Place) -> _Place:
+        epoch, offset, into = place
+        if type(epoch) is not int or epoch < 0:
+            raise InputError(f"{epoch!r} is not legal; legal: a whole number from 0", field="epoch")
+        # An epoch that is padded ends past the dataset's size.
+        if type(offset) is not int or not 0 <= offset <= self._size + self._micro * self._replicas:
+            raise InputError(f"{offset!r} is not legal; legal: 0 to {self._size}", field="offset")
+        if into and not any(one.then.offset == offset for one in self._passes(_Place(epoch, offset - into, 0))):
+            raise InputError("it was saved in the middle of a step, and this plan's steps are cut otherwise", field="offset")
+        return place
+
+    def _order(self, epoch: int) -> NDArray[np.int64] | None:
+        if not self._shuffle:
+            return None
+        generator = torch.Generator()
+        generator.manual_seed(self._seed + epoch)
+        return cast(NDArray[np.int64], torch.randperm(self._size, generator=generator).numpy())
+
+    def _passes(self, place: _Place) -> Iterator[_Pass]:
+        """What this replica does from a place to the end of the epoch."""
+        epoch, offset, into = place
+        start = offset - into
+        end = start + rest_of_epoch(self._plan, max(0, self._size - start)).served
+        while start < end:
+            batch = min(self._plan._course.batch_at(epoch * self._size + start), end - start)
+            stop = start + batch
+            own = [round_ for round_ in self._rounds(start, batch) if round_[2] > self._rank]
+            if not own:
+                yield _Pass(start, start + 1, 1, MicroBatch(0.0, True), _Place(epoch, stop, 0))
+            for low, high, sharing in own:
+                last = high == own[-1][1]
+                if high <= offset:
+                    continue
+                samples = len(range(low + self._rank, high, sharing))
+                micro_batch = MicroBatch(samples * self._replicas / batch, last)
+                then = _Place(epoch, stop, 0) if last else _Place(epoch, high, high - start)
+                yield _Pass(low + self._rank, high, sharing, micro_batch, then)
+            start = stop
+
+    def _rounds(self, start: int, batch: int) -> Iterator[tuple[int, int, int]]:
+        """The rounds of micro-batches in a step: (first sample, end, replicas that share it)."""
+        stop = start + batch
+        whole = self._uneven and batch == self._plan.effective_batch
+        for low in range(start, stop, self._micro * self._replicas):
+            samples = min(self._micro * self._replicas, stop - low)
+            sharing = samples // self._micro if whole else min(samples, self._replicas)
+            yield low, low + samples, sharing
+
+
+def _rank(replicas: int) -> int:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        if replicas == 1:
+            return 0
+        raise InputError(f"the plan has {replicas} replicas: say which one this is", field="rank")
+    if distributed.get_world_size() != replicas:
+        raise InputError(
+            f"the process group has {distributed.get_world_size()} processes, the plan {replicas} replicas; with model "
+            "parallelism, say which replica this is",
+            field="rank",
+        )
+    return distributed.get_rank()
