@@ -4,6 +4,7 @@ use crate::batch::{self, Split};
 use crate::duration::{Convention, Epoch, Layout, Length, MAX_COUNT, Unit};
 use crate::input::{Input, Job, Policy};
 use crate::optimizer::{self, Decay, Moments, Optimizer};
+use crate::outlook::{self, Outlook};
 use crate::ramp::{self, Stage};
 use crate::reason::{Reason, Reasons};
 use crate::scaling::{self, Rule};
@@ -41,6 +42,7 @@ pub struct Row {
     pub nearest_world_size: Nearest,
     pub nearest_batch: Nearest,
     pub cap: Cap,
+    pub outlook: Outlook,
 }
 
 /// The values that would work, next to one that does not; [`UNKNOWN`] where there is none.
@@ -72,6 +74,8 @@ impl Nearest {
 pub enum Cap {
     /// `max_micro_batch`.
     Asked(u64),
+    /// The GPU's memory, by the profile.
+    Memory(u64),
     /// The tuned micro-batch.
     Tuned(u64),
     /// Nothing.
@@ -91,7 +95,7 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Asked(samples) | Cap::Tuned(samples) => samples,
+            Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
             Cap::Open => u64::MAX,
         }
     }
@@ -153,6 +157,7 @@ impl Row {
             nearest_world_size: Nearest::NONE,
             nearest_batch: Nearest::NONE,
             cap: Cap::Open,
+            outlook: Outlook::UNKNOWN,
         }
     }
 
@@ -181,14 +186,28 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     row.data_parallel = UNKNOWN;
     let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
     if !world_size.is_multiple_of(model_parallel) {
-        let (below, above) = neighbouring_replicas(job.effective_batch / divisor, world_size, model_parallel);
+        let (below, above) = match settings.policy {
+            Policy::Batch(batch) => neighbouring_replicas(batch, divisor, world_size, model_parallel),
+            Policy::Grow => {
+                let (below, above) = batch::neighbours(world_size, model_parallel);
+                (below, Some(above))
+            }
+            _ => neighbouring_replicas(job.effective_batch, divisor, world_size, model_parallel),
+        };
         row.nearest_world_size = Nearest::of(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
     let replicas = world_size / model_parallel;
     row.data_parallel = as_column(replicas);
+    let foreseen = !input.workloads.is_empty();
+    if foreseen
+        && settings.max_micro_batch.is_none()
+        && let Some(cap) = outlook::memory_cap(input)?
+    {
+        row.cap = Cap::Memory(cap);
+    }
 
-    let target = target(input, row, replicas, model_parallel)?;
+    let target = target(input, row, replicas, model_parallel, divisor)?;
     let chosen = choose(input, row, target, replicas, model_parallel, divisor)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
@@ -200,16 +219,25 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     row.batch_change = effective_batch as f64 / job.effective_batch as f64 - 1.0;
 
     let gain = scale(input, row, effective_batch)?;
-    lengths(job, row, chosen, gain)?;
+    lengths(input, row, chosen, gain)?;
     caution(input, row, chosen);
-    Ok(())
+    if foreseen {
+        outlook::foresee(input, row);
+    }
+    outlook::within_limits(input, row)
 }
 
-/// GPU counts next to `world_size` whose replicas divide `batch`.
-fn neighbouring_replicas(batch: u64, world_size: u64, model_parallel: u64) -> (Option<u64>, Option<u64>) {
-    if batch == 0 {
+/// GPU counts next to `world_size` over whose replicas `batch` divides in multiples of `divisor`.
+fn neighbouring_replicas(
+    batch: u64,
+    divisor: u64,
+    world_size: u64,
+    model_parallel: u64,
+) -> (Option<u64>, Option<u64>) {
+    if !batch.is_multiple_of(divisor) {
         return (None, None);
     }
+    let batch = batch / divisor;
     let below = (world_size >= model_parallel)
         .then(|| batch::nearest_divisors(batch, world_size / model_parallel).0 * model_parallel);
     let above =
@@ -218,12 +246,18 @@ fn neighbouring_replicas(batch: u64, world_size: u64, model_parallel: u64) -> (O
 }
 
 /// The effective batch that the policy asks for.
-fn target(input: &Input, row: &mut Row, replicas: u64, model_parallel: u64) -> Result<u64, Reason> {
+fn target(
+    input: &Input,
+    row: &mut Row,
+    replicas: u64,
+    model_parallel: u64,
+    divisor: u64,
+) -> Result<u64, Reason> {
     let Input { job, settings, .. } = input;
     match settings.policy {
         Policy::Keep => Ok(job.effective_batch),
         Policy::Batch(batch) => Ok(batch),
-        Policy::Goodput => Err(Reason::NeedsProfile),
+        Policy::Goodput => outlook::best_batch(input, replicas, row.cap.samples(), divisor),
         Policy::Grow => match (job.tuned_replicas(), settings.max_micro_batch) {
             (Some(tuned), _) => {
                 let samples = u128::from(job.effective_batch) * u128::from(replicas);
@@ -285,6 +319,8 @@ fn choose(
         let ragged = batch::ragged(largest, cap);
         let exact = target.is_multiple_of(replicas) && largest.is_multiple_of(ragged.accumulation);
         row.reasons.insert_if(!exact, Reason::Ragged);
+        let missed = !ragged.micro_batch.is_multiple_of(settings.micro_batch_multiple);
+        row.reasons.insert_if(missed, Reason::MultipleMissed);
         return Ok(layout(target, ragged, !exact));
     }
     if settings.uneven && flexible && !target.is_multiple_of(replicas) {
@@ -309,9 +345,12 @@ fn choose(
             _ => {
                 row.nearest_batch = Nearest::of(target, below, above);
                 let gpus = replicas * model_parallel;
-                let (below, above) = neighbouring_replicas(target / divisor, gpus, model_parallel);
-                let fits = |gpus: &u64| target.is_multiple_of(gpus / model_parallel * divisor);
-                row.nearest_world_size = Nearest::of(gpus, below.filter(fits), above.filter(fits));
+                // Under grow the batch moves with the GPUs: another count of them is no way out.
+                let (below, above) = match settings.policy {
+                    Policy::Grow => (None, None),
+                    _ => neighbouring_replicas(target, divisor, gpus, model_parallel),
+                };
+                row.nearest_world_size = Nearest::of(gpus, below, above);
                 let divides = target.is_multiple_of(replicas);
                 return Err(if divides { Reason::MultipleUnmet } else { Reason::NotDivisible });
             }
@@ -356,7 +395,12 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
     let rule = if keep { Rule::None } else { settings.rule.resolve(job.optimizer) };
     row.rule = rule;
 
-    let lr_scale = if keep { 1.0 } else { scaling::lr_scale(rule, from, to, job.noise) };
+    // At the tuned batch nothing moves, whatever has been measured.
+    let lr_scale = if effective_batch == job.effective_batch || keep {
+        1.0
+    } else {
+        scaling::lr_scale(rule, from, to, job.noise)
+    };
     if lr_scale.is_nan() {
         return Err(if rule == Rule::Power { Reason::NeedsPower } else { Reason::NeedsNoise });
     }
@@ -374,10 +418,16 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
         _ if settings.beta_half_life && !keep => tuned.half_life(k),
         _ => tuned,
     };
-    if row.moments.beta1 <= 0.0 && tuned.beta1 > 0.0 || row.moments.beta2 <= 0.0 && tuned.beta2 > 0.0 {
+    // 10 × (1 − 0.9) is below 1 in floats.
+    let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
+    if gone(row.moments.beta1, tuned.beta1) || gone(row.moments.beta2, tuned.beta2) {
         return Err(Reason::BetaNotPositive);
     }
-    let gain = if rule == Rule::Adascale { lr_scale } else { k };
+    let gain = match settings.policy {
+        Policy::Goodput => outlook::gain(input, to)?,
+        _ if rule == Rule::Adascale => lr_scale,
+        _ => k,
+    };
     row.weight_decay = if job.optimizer == Optimizer::AdamW && moves(lr_scale) && job.weight_decay > 0.0 {
         optimizer::decay(job.weight_decay, job.decay.unwrap_or(Decay::LrMultiplied), k, lr_scale, k / gain)
     } else {
@@ -413,21 +463,29 @@ struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    fn new(job: &'a Job, layout: Layout) -> Result<Clock<'a>, Reason> {
-        let stages = stages(job, layout.effective_batch)?;
+    fn new(job: &'a Job, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
         let epoch = match (job.dataset_size, job.convention) {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => Some(Epoch::of(dataset, layout, job.drop_last, convention)),
         };
-        Ok(Clock { job, batch: layout.effective_batch, epoch, stages })
+        Clock { job, batch: layout.effective_batch, epoch, stages }
     }
 
-    /// The steps that a length takes in a run of `total` steps; `None` for a share of a run without an end. A run's end is
-    /// floored by Megatron; a warmup never is.
+    /// The steps of the whole run, where it has an end; Megatron floors it.
+    fn run(&self) -> Result<Option<u64>, Reason> {
+        let floor = self.job.convention == Convention::Megatron;
+        self.job.duration.map_or(Ok(None), |duration| self.steps(duration, None, floor))
+    }
+
+    /// The steps of the warmup in a run of `total` steps.
+    fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
+        self.steps(self.job.warmup, total, false)
+    }
+
+    /// The steps that a length takes; `None` for a share of a run without an end.
+    #[inline]
     fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
         let job = self.job;
-        let whole_run = Some(length) == job.duration;
-        let floor = floor && whole_run;
         // The length in samples is `length × n / d`.
         let (n, d) = match length.unit {
             Unit::Percent => {
@@ -454,9 +512,9 @@ impl<'a> Clock<'a> {
 }
 
 /// Total, warmup and epoch in steps.
-fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
-    let clock = Clock::new(job, layout)?;
-    let floor = job.convention == Convention::Megatron;
+fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
+    let job = &input.job;
+    let clock = Clock::new(job, layout, stages(job, layout.effective_batch)?);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, job.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
             return Err(Reason::BatchAboveDataset);
@@ -475,29 +533,24 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
         row.padded_samples = UNKNOWN;
         row.dropped_samples = UNKNOWN;
     }
-    let adascale = row.rule == Rule::Adascale;
-    let now = |length: Length, total: Option<u64>| clock.steps(length, total, floor);
-    let tuned = |length: Length| {
-        let clock = Clock::new(job, tuned_layout(job))?;
-        let total = job.duration.map(|duration| clock.steps(duration, None, floor)).transpose()?.flatten();
-        clock.steps(length, total, floor)
-    };
+    // Those that hold the loss, not the samples.
+    let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
+    let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
 
-    let total = match job.duration {
-        None => None,
-        Some(duration) if adascale => stretched(tuned(duration)?),
-        Some(duration) => now(duration, None)?,
-    };
+    let total = if holds_loss { stretched(tuned()?.run()?) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
-    let warmup = match job.warmup {
-        warmup if warmup.is_zero() => Some(0),
-        warmup if job.optimizer.layer_wise() => tuned(warmup)?,
-        warmup if adascale => stretched(tuned(warmup)?),
-        warmup => now(warmup, total)?,
+    let warmup = if job.warmup.is_zero() {
+        Some(0)
+    } else if job.optimizer.layer_wise() || holds_loss {
+        let tuned = tuned()?;
+        let steps = tuned.warmup(tuned.run()?)?;
+        if job.optimizer.layer_wise() { steps } else { stretched(steps) }
+    } else {
+        clock.warmup(total)?
     };
     if total.max(warmup).is_some_and(|steps| steps > MAX_COUNT) {
         return Err(Reason::TooLarge);
@@ -508,6 +561,7 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
 }
 
 /// What to be wary of in a plan that stands.
+#[inline]
 fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Input { job, settings, .. } = input;
     let k = layout.effective_batch as f64 / job.effective_batch as f64;
@@ -532,7 +586,7 @@ fn caution(input: &Input, row: &mut Row, layout: Layout) {
         let past_goyal = job.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
-        let declared = job.optimizer == Optimizer::AdamW && job.decay.is_some();
+        let declared = job.decay.is_some();
         let coupled =
             matches!(job.optimizer, Optimizer::Sgd | Optimizer::Adam | Optimizer::RmsProp | Optimizer::Lars);
         when(job.weight_decay > 0.0 && !declared && !coupled, Reason::DecayUnknown);

@@ -8,7 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
-use crate::value::{set_all, value_of};
+use crate::outlook::{Workloads, list_of};
+use crate::value::{nullable, set_all, value_of};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -30,17 +31,19 @@ impl Job {
     }
 
     /// Plans for one cluster, `cluster` and `settings` in the order of their fields; gives the values of a Plan.
-    #[pyo3(signature = (cluster, settings))]
+    #[pyo3(signature = (cluster, settings, workloads=None))]
     fn plan<'py>(
         &self,
         py: Python<'py>,
         cluster: &Bound<'py, PyTuple>,
         settings: &Bound<'py, PyTuple>,
+        workloads: Option<&Bound<'py, Workloads>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let mut input = self.input.clone();
+        input.workloads = list_of(workloads);
         for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
-                if value.is_none() {
+                if value.is_none() && nullable(field) {
                     continue;
                 }
                 input.set(field, &value_of(field, &value));
@@ -65,11 +68,13 @@ impl Job {
         stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
     }
 
-    /// What the trainer makes of the last `samples` samples of an epoch: (steps, samples served, padded, dropped).
-    #[pyo3(signature = (samples, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded, dropped).
+    #[pyo3(signature = (dataset, offset, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    #[allow(clippy::too_many_arguments, reason = "a call from Python, of plain numbers")]
     fn epoch(
         &self,
-        samples: u64,
+        dataset: u64,
+        offset: u64,
         effective_batch: u64,
         data_parallel: u64,
         micro_batch: u64,
@@ -78,7 +83,7 @@ impl Job {
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
         let job = &self.input.job;
-        let epoch = Epoch::of(samples, layout, job.drop_last, job.convention);
+        let epoch = Epoch::rest(dataset, offset, layout, job.drop_last, job.convention);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
@@ -97,7 +102,7 @@ const CLUSTER: [Field; 9] = [
 ];
 
 /// The order of `Settings`' fields in Python.
-const SETTINGS: [Field; 10] = [
+const SETTINGS: [Field; 12] = [
     Field::Policy,
     Field::Rule,
     Field::MaxMicroBatch,
@@ -108,6 +113,8 @@ const SETTINGS: [Field; 10] = [
     Field::Ragged,
     Field::Uneven,
     Field::BetaHalfLife,
+    Field::DeadlineHours,
+    Field::Budget,
 ];
 
 fn count(n: i64) -> Option<i64> {
@@ -127,10 +134,12 @@ fn to_python<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyTuple>> {
     let status = row.reasons.status();
     let (cap, cap_source) = match row.cap {
         Cap::Asked(samples) => (Some(samples), "max_micro_batch"),
+        Cap::Memory(samples) => (Some(samples), "memory"),
         Cap::Tuned(samples) => (Some(samples), "tuned"),
         Cap::Open => (None, "open"),
     };
-    let values: [Bound<'py, PyAny>; 31] = [
+    let outlook = &row.outlook;
+    let values: [Bound<'py, PyAny>; 39] = [
         Status::NAMES[status as usize].into_pyobject(py)?.into_any(),
         row.reasons.bits().into_pyobject(py)?.into_any(),
         row.rule.card().name.into_pyobject(py)?.into_any(),
@@ -154,6 +163,14 @@ fn to_python<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyTuple>> {
         count(row.samples_per_epoch).into_pyobject(py)?,
         count(row.padded_samples).into_pyobject(py)?,
         count(row.dropped_samples).into_pyobject(py)?,
+        real(outlook.step_seconds).into_pyobject(py)?,
+        real(outlook.step_error).into_pyobject(py)?,
+        real(outlook.samples_per_second).into_pyobject(py)?,
+        real(outlook.efficiency).into_pyobject(py)?,
+        real(outlook.hours).into_pyobject(py)?,
+        real(outlook.gpu_hours).into_pyobject(py)?,
+        real(outlook.cost).into_pyobject(py)?,
+        real(outlook.memory_gib).into_pyobject(py)?,
         count(row.nearest_world_size.nearest).into_pyobject(py)?,
         count(row.nearest_batch.nearest).into_pyobject(py)?,
         real(row.warmup_lr).into_pyobject(py)?,
