@@ -19,6 +19,13 @@ def _sh(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True, text=True)
 
 
+def kill(processes: list[subprocess.Popen[str]]) -> None:
+    """Kills what still runs."""
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
 class Hosts:
     """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only."""
 
@@ -73,10 +80,10 @@ class Hosts:
             launch += ["--nnodes", str(self.count), "--nproc-per-node", "1", "--node-rank", str(host - 1)]
             launch += ["--rdzv-backend", "static", "--rdzv-endpoint", f"{NETWORK}.1:29517"]
             launch += ["--rdzv-id", "isobatch", "--local-addr", f"{NETWORK}.{host}", *command]
-            log = (cwd / f"host{host}.log").open("w")
-            processes.append(
-                subprocess.Popen(launch, env=environment, cwd=cwd, stdout=log, stderr=log, text=True)
-            )
+            with (cwd / f"host{host}.log").open("w") as log:
+                processes.append(
+                    subprocess.Popen(launch, env=environment, cwd=cwd, stdout=log, stderr=log, text=True)
+                )
         return processes
 
     def run(self, command: list[str], cwd: Path, seconds: float = 240, **env: str) -> list[int]:
@@ -85,8 +92,7 @@ class Hosts:
         try:
             return [process.wait(seconds) for process in processes]
         finally:
-            for process in processes:
-                process.kill()
+            kill(processes)
 
     def __exit__(self, *_: object) -> None:
         for host in range(1, 9):

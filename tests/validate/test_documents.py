@@ -12,7 +12,6 @@ import isobatch as ib
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.validating import validate
-
 from isobatch.validate import Report, Verdict
 
 PAGE = (Path(__file__).parents[2] / "docs" / "validate.md").read_text(encoding="utf-8")

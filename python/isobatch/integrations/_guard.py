@@ -65,6 +65,7 @@ class Guard:
         self._observed: list[float] = []
         self._states: list[Any] = []
         self._epochs_checked = 0
+        self._orders_checked = 0
         self._epoch_batches = 0
         self._nonfinite: Tensor | None = None
         self._unclipped: float | None = None  # the gradient's norm before clipping
@@ -253,9 +254,8 @@ class Guard:
         counted, self._epoch_batches = self._micro, self._epoch_batches + self._micro
         if counted == planned:
             return
-        skipped = (
-            self._precision == torch.float16 and counted % planned == 0
-        )  # the scaler skips steps that overflow
+        # A loss scaler skips the steps that overflow.
+        skipped = self._precision == torch.float16 and counted % planned == 0
         if not skipped and not (counted < planned and self._at_epoch_end()):
             text = f"{counted} micro-batches before this step, {planned} planned"
             self._stop("another accumulation", text)
@@ -414,10 +414,13 @@ class Guard:
             ):
                 drop = bool(getattr(watch.batch_sampler, "drop_last", False))
                 self._stop_epoch(served, unique, drop, whole)
-            watch.epochs[self._epochs_checked - 1] = watch.epochs[self._epochs_checked - 1][:64]
-        if len(watch.epochs) > 1:
+            if not self._near():
+                watch.epochs[self._epochs_checked - 1] = watch.epochs[self._epochs_checked - 1][:64]
+        if len(watch.epochs) > self._orders_checked + 1:
             first, second = list(watch.epochs[-2][:64]), list(watch.epochs[-1][:64])
             n = min(len(first), len(second))
+            if n == len(first):
+                self._orders_checked = len(watch.epochs) - 1
             shuffled = any(b < a for a, b in itertools.pairwise(first))
             if n > 8 and shuffled and first[:n] == second[:n]:
                 self._stop("missing set_epoch", "this epoch begins with the same samples as the last")
