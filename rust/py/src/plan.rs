@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
-use crate::value::{set_all, value_of};
+use crate::value::{nullable, set_all, value_of};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -40,7 +40,7 @@ impl Job {
         let mut input = self.input.clone();
         for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
-                if value.is_none() {
+                if value.is_none() && nullable(field) {
                     continue;
                 }
                 input.set(field, &value_of(field, &value));
@@ -65,11 +65,13 @@ impl Job {
         stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
     }
 
-    /// What the trainer makes of the last `samples` samples of an epoch: (steps, samples served, padded, dropped).
-    #[pyo3(signature = (samples, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded, dropped).
+    #[pyo3(signature = (dataset, offset, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    #[allow(clippy::too_many_arguments, reason = "a call from Python, of plain numbers")]
     fn epoch(
         &self,
-        samples: u64,
+        dataset: u64,
+        offset: u64,
         effective_batch: u64,
         data_parallel: u64,
         micro_batch: u64,
@@ -78,7 +80,7 @@ impl Job {
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
         let job = &self.input.job;
-        let epoch = Epoch::of(samples, layout, job.drop_last, job.convention);
+        let epoch = Epoch::rest(dataset, offset, layout, job.drop_last, job.convention);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
