@@ -9,6 +9,8 @@ from isobatch.schedules._lint import ScheduleReason
 __all__ = [
     "Job",
     "Schedule",
+    "Workloads",
+    "choose_rows",
     "elastic_rows",
     "fields",
     "fill_schedules",
@@ -31,7 +33,9 @@ _Pairs: TypeAlias = tuple[Any, Any] | None
 @final
 class Job:
     def __new__(cls, fields: dict[str, Any]) -> Job: ...
-    def plan(self, cluster: tuple[Any, ...], settings: tuple[Any, ...]) -> tuple[Any, ...]: ...
+    def plan(
+        self, cluster: tuple[Any, ...], settings: tuple[Any, ...], workloads: Workloads | None = None
+    ) -> tuple[Any, ...]: ...
     def stages(self, batch: int) -> list[tuple[int, int | None]]: ...
     def epoch(
         self,
@@ -76,8 +80,25 @@ def reasons() -> list[tuple[str, str, str, str]]: ...
 def rules() -> list[tuple[str, str, str, str]]: ...
 def results() -> list[tuple[str, str]]: ...
 def plan_fleet(
-    jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, results: list[str]
+    jobs: _Table,
+    clusters: _Table,
+    shared: dict[str, Any],
+    pairs: _Pairs,
+    results: list[str],
+    workloads: Workloads | None = None,
 ) -> list[Any]: ...
+def choose_rows(
+    jobs: _Table,
+    clusters: _Table,
+    shared: dict[str, Any],
+    pairs: _Pairs,
+    workloads: Workloads,
+    by: str,
+    top: int,
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]: ...
+@final
+class Workloads:
+    def __new__(cls, profiles: list[tuple[Any, ...]]) -> Workloads: ...
 def fleet_fault(
     jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
 ) -> tuple[str, str] | None: ...
