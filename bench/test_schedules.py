@@ -2,7 +2,7 @@
 
     pytest bench/test_schedules.py                     # two threads
     RAYON_NUM_THREADS=1 pytest bench/test_schedules.py
-    python bench/test_schedules.py                     # ratios, both sides interleaved, minimum of many
+    python bench/test_schedules.py                     # ratios of processor time, in turns, minimum of many
 
 The ratios are what counts: on a shared machine the two sides of one must be measured in turns.
 """
@@ -125,39 +125,31 @@ def test_step(benchmark, library):
         benchmark(scheduler.step)
 
 
-def ratios(rounds=25):
+def clock(work, *arguments, **options):
+    """Processor time of all threads: what others do on a shared machine does not count."""
+    start = time.process_time()
+    work(*arguments, **options)
+    return time.process_time() - start
+
+
+def ratios(rounds=15):
     """Every kind over a fill of the same warm memory by the same threads (a constant's rows), in turns."""
+    steps, flat = range(STEPS), [S.constant(0.1)] * JOBS
     for dtype in ("float32", "float64"):
-        out, level, steps = np.ones((JOBS, STEPS), dtype), jobs("constant"), range(STEPS)
-        flat = [S.constant(0.1)] * JOBS
-
-        def clock(work):
-            start = time.perf_counter()
-            work()
-            return time.perf_counter() - start
-
-        print(f"\n{dtype}: ns a value, of our fill, of NumPy's one-threaded fill")
+        out = np.ones((JOBS, STEPS), dtype)
+        print(f"\n{dtype}: processor ns a value, over our fill, over NumPy's fill")
         for kind in ["mixed", *KINDS]:
-            rows = level if kind == "constant" else jobs(kind)
-            seen = [
-                (
-                    clock(lambda rows=rows: ib.schedule_matrix(rows, steps, out=out)),
-                    clock(lambda: ib.schedule_matrix(flat, steps, out=out)),
-                    clock(lambda: out.fill(0.1)),
-                )
-                for _ in range(rounds)
-            ]
+            rows, seen = jobs(kind), []
+            for _ in range(rounds):
+                mine = clock(ib.schedule_matrix, rows, steps, out=out)
+                seen.append((mine, clock(ib.schedule_matrix, flat, steps, out=out), clock(out.fill, 0.1)))
             mine, fill, plain = np.min(seen, 0)
             print(f"{kind:16} {mine / out.size * 1e9:6.3f}  {mine / fill:5.2f} ×  {mine / plain:5.2f} ×")
-        seen = [
-            (
-                clock(lambda: by_rows(out)),
-                clock(lambda: ib.schedule_matrix(jobs("cosine", 20) * 50, steps, out=out)),
-            )
-            for _ in range(3)
-        ]
-        rows, mine = np.min(seen, 0)
-        print(f"NumPy by rows    {rows / out.size * 1e9:6.3f}  {rows / mine:5.2f} × ours (cosine)")
+        rows, seen = jobs("cosine"), []
+        for _ in range(5):
+            seen.append((clock(by_rows, out), clock(ib.schedule_matrix, rows, steps, out=out)))
+        theirs, mine = np.min(seen, 0)
+        print(f"NumPy by rows    {theirs / out.size * 1e9:6.3f}  {theirs / mine:5.2f} × ours (cosine)")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,13 @@ def every_kind(total=2000, warm=130):
         S.torch.CyclicLR(0.0, 0.01, 0.1, step_size_up=70, step_size_down=30, mode="triangular2"),
         S.torch.CyclicLR(0.0, 0.01, 0.1, step_size_up=70, mode="exp_range", gamma=0.999, quirks=False),
         S.torch.CosineAnnealingLR(0.1, 333),
+        S.transformers.get_scheduler(
+            "cosine",
+            lr=0.1,
+            num_warmup_steps=50,
+            num_training_steps=total,
+            scheduler_specific_kwargs={"num_cycles": 1.3},
+        ),
         S.torch.OneCycleLR(0.1, 0.1, total_steps=5000),
         S.megatron.OptimizerParamScheduler(
             max_lr=0.1,

@@ -62,6 +62,7 @@ impl Length {
 
     /// `⌊self × n / d⌋`, exact; `None` past 2^53.
     #[must_use]
+    #[inline]
     pub fn floor_of(self, n: u64, d: u64) -> Option<u64> {
         if let Some((n, d)) = self.small_fraction(n, d) {
             return Some(n / d).filter(|&n| n <= MAX_COUNT);
@@ -72,6 +73,7 @@ impl Length {
 
     /// `⌈self × n / d⌉`, exact; `None` past 2^53.
     #[must_use]
+    #[inline]
     pub fn ceil_of(self, n: u64, d: u64) -> Option<u64> {
         if let Some((n, d)) = self.small_fraction(n, d) {
             return Some(n.div_ceil(d)).filter(|&n| n <= MAX_COUNT);
@@ -188,17 +190,27 @@ pub struct Layout {
 impl Epoch {
     /// Runs the arithmetic of an epoch over `dataset` samples. `steps` is 0 where the dataset gives no full micro-batch.
     #[must_use]
+    #[inline]
     pub fn of(dataset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
         let Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged } = layout;
         let pass = micro_batch * data_parallel;
         let sampled = if drop.sampler { dataset / data_parallel } else { dataset.div_ceil(data_parallel) };
         let (steps, served) = if ragged {
+            // Whole steps are dealt out; only a last, smaller one is shared by padding or cutting, as the sampler does.
             let served = sampled * data_parallel;
-            let steps = if drop.loader { served / effective_batch } else { served.div_ceil(effective_batch) };
-            (steps, if drop.loader { steps * effective_batch } else { served })
+            let whole = dataset / effective_batch;
+            if drop.loader {
+                (whole, whole * effective_batch)
+            } else {
+                (served.div_ceil(effective_batch), served)
+            }
         } else {
             let (passes, served) = match (convention, drop.loader) {
-                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset.
+                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
+                // there is one process, it leaves the loader alone.
+                (Convention::Transformers, false) if data_parallel == 1 => {
+                    (dataset.div_ceil(micro_batch), dataset)
+                }
                 (Convention::Transformers, true) => (dataset / pass, dataset / pass * pass),
                 (Convention::Transformers, false) => (dataset.div_ceil(pass), dataset.div_ceil(pass) * pass),
                 (_, true) => (sampled / micro_batch, sampled / micro_batch * pass),

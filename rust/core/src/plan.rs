@@ -186,7 +186,14 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     row.data_parallel = UNKNOWN;
     let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
     if !world_size.is_multiple_of(model_parallel) {
-        let (below, above) = neighbouring_replicas(job.effective_batch / divisor, world_size, model_parallel);
+        let (below, above) = match settings.policy {
+            Policy::Batch(batch) => neighbouring_replicas(batch, divisor, world_size, model_parallel),
+            Policy::Grow => {
+                let (below, above) = batch::neighbours(world_size, model_parallel);
+                (below, Some(above))
+            }
+            _ => neighbouring_replicas(job.effective_batch, divisor, world_size, model_parallel),
+        };
         row.nearest_world_size = Nearest::of(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
@@ -219,11 +226,17 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     outlook::within_limits(input, row)
 }
 
-/// GPU counts next to `world_size` whose replicas divide `batch`.
-fn neighbouring_replicas(batch: u64, world_size: u64, model_parallel: u64) -> (Option<u64>, Option<u64>) {
-    if batch == 0 {
+/// GPU counts next to `world_size` over whose replicas `batch` divides in multiples of `divisor`.
+fn neighbouring_replicas(
+    batch: u64,
+    divisor: u64,
+    world_size: u64,
+    model_parallel: u64,
+) -> (Option<u64>, Option<u64>) {
+    if !batch.is_multiple_of(divisor) {
         return (None, None);
     }
+    let batch = batch / divisor;
     let below = (world_size >= model_parallel)
         .then(|| batch::nearest_divisors(batch, world_size / model_parallel).0 * model_parallel);
     let above =
@@ -305,6 +318,8 @@ fn choose(
         let ragged = batch::ragged(largest, cap);
         let exact = target.is_multiple_of(replicas) && largest.is_multiple_of(ragged.accumulation);
         row.reasons.insert_if(!exact, Reason::Ragged);
+        let missed = !ragged.micro_batch.is_multiple_of(settings.micro_batch_multiple);
+        row.reasons.insert_if(missed, Reason::MultipleMissed);
         return Ok(layout(target, ragged, !exact));
     }
     if settings.uneven && flexible && !target.is_multiple_of(replicas) {
@@ -329,9 +344,12 @@ fn choose(
             _ => {
                 row.nearest_batch = Nearest::of(target, below, above);
                 let gpus = replicas * model_parallel;
-                let (below, above) = neighbouring_replicas(target / divisor, gpus, model_parallel);
-                let fits = |gpus: &u64| target.is_multiple_of(gpus / model_parallel * divisor);
-                row.nearest_world_size = Nearest::of(gpus, below.filter(fits), above.filter(fits));
+                // Under grow the batch moves with the GPUs: another count of them is no way out.
+                let (below, above) = match settings.policy {
+                    Policy::Grow => (None, None),
+                    _ => neighbouring_replicas(target, divisor, gpus, model_parallel),
+                };
+                row.nearest_world_size = Nearest::of(gpus, below, above);
                 let divides = target.is_multiple_of(replicas);
                 return Err(if divides { Reason::MultipleUnmet } else { Reason::NotDivisible });
             }
@@ -376,7 +394,12 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
     let rule = if keep { Rule::None } else { settings.rule.resolve(job.optimizer) };
     row.rule = rule;
 
-    let lr_scale = if keep { 1.0 } else { scaling::lr_scale(rule, from, to, job.noise) };
+    // At the tuned batch nothing moves, whatever has been measured.
+    let lr_scale = if effective_batch == job.effective_batch || keep {
+        1.0
+    } else {
+        scaling::lr_scale(rule, from, to, job.noise)
+    };
     if lr_scale.is_nan() {
         return Err(if rule == Rule::Power { Reason::NeedsPower } else { Reason::NeedsNoise });
     }
@@ -394,7 +417,9 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
         _ if settings.beta_half_life && !keep => tuned.half_life(k),
         _ => tuned,
     };
-    if row.moments.beta1 <= 0.0 && tuned.beta1 > 0.0 || row.moments.beta2 <= 0.0 && tuned.beta2 > 0.0 {
+    // 10 × (1 − 0.9) is below 1 in floats.
+    let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
+    if gone(row.moments.beta1, tuned.beta1) || gone(row.moments.beta2, tuned.beta2) {
         return Err(Reason::BetaNotPositive);
     }
     let gain = match settings.policy {
@@ -437,21 +462,29 @@ struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    fn new(job: &'a Job, layout: Layout) -> Result<Clock<'a>, Reason> {
-        let stages = stages(job, layout.effective_batch)?;
+    fn new(job: &'a Job, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
         let epoch = match (job.dataset_size, job.convention) {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => Some(Epoch::of(dataset, layout, job.drop_last, convention)),
         };
-        Ok(Clock { job, batch: layout.effective_batch, epoch, stages })
+        Clock { job, batch: layout.effective_batch, epoch, stages }
     }
 
-    /// The steps that a length takes in a run of `total` steps; `None` for a share of a run without an end. A run's end is
-    /// floored by Megatron; a warmup never is.
+    /// The steps of the whole run, where it has an end; Megatron floors it.
+    fn run(&self) -> Result<Option<u64>, Reason> {
+        let floor = self.job.convention == Convention::Megatron;
+        self.job.duration.map_or(Ok(None), |duration| self.steps(duration, None, floor))
+    }
+
+    /// The steps of the warmup in a run of `total` steps.
+    fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
+        self.steps(self.job.warmup, total, false)
+    }
+
+    /// The steps that a length takes; `None` for a share of a run without an end.
+    #[inline]
     fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
         let job = self.job;
-        let whole_run = Some(length) == job.duration;
-        let floor = floor && whole_run;
         // The length in samples is `length × n / d`.
         let (n, d) = match length.unit {
             Unit::Percent => {
@@ -480,8 +513,7 @@ impl<'a> Clock<'a> {
 /// Total, warmup and epoch in steps.
 fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
     let job = &input.job;
-    let clock = Clock::new(job, layout)?;
-    let floor = job.convention == Convention::Megatron;
+    let clock = Clock::new(job, layout, stages(job, layout.effective_batch)?);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, job.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
             return Err(Reason::BatchAboveDataset);
@@ -502,28 +534,22 @@ fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<()
     }
     // Those that hold the loss, not the samples.
     let stretches = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
-    let now = |length: Length, total: Option<u64>| clock.steps(length, total, floor);
-    let tuned = |length: Length| {
-        let clock = Clock::new(job, tuned_layout(job))?;
-        let total = job.duration.map(|duration| clock.steps(duration, None, floor)).transpose()?.flatten();
-        clock.steps(length, total, floor)
-    };
+    let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
 
-    let total = match job.duration {
-        None => None,
-        Some(duration) if stretches => stretched(tuned(duration)?),
-        Some(duration) => now(duration, None)?,
-    };
+    let total = if stretches { stretched(tuned()?.run()?) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
-    let warmup = match job.warmup {
-        warmup if warmup.is_zero() => Some(0),
-        warmup if job.optimizer.layer_wise() => tuned(warmup)?,
-        warmup if stretches => stretched(tuned(warmup)?),
-        warmup => now(warmup, total)?,
+    let warmup = if job.warmup.is_zero() {
+        Some(0)
+    } else if job.optimizer.layer_wise() || stretches {
+        let tuned = tuned()?;
+        let steps = tuned.warmup(tuned.run()?)?;
+        if job.optimizer.layer_wise() { steps } else { stretched(steps) }
+    } else {
+        clock.warmup(total)?
     };
     if total.max(warmup).is_some_and(|steps| steps > MAX_COUNT) {
         return Err(Reason::TooLarge);
@@ -534,6 +560,7 @@ fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<()
 }
 
 /// What to be wary of in a plan that stands.
+#[inline]
 fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Input { job, settings, .. } = input;
     let k = layout.effective_batch as f64 / job.effective_batch as f64;
@@ -558,7 +585,7 @@ fn caution(input: &Input, row: &mut Row, layout: Layout) {
         let past_goyal = job.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
-        let declared = job.optimizer == Optimizer::AdamW && job.decay.is_some();
+        let declared = job.decay.is_some();
         let coupled =
             matches!(job.optimizer, Optimizer::Sgd | Optimizer::Adam | Optimizer::RmsProp | Optimizer::Lars);
         when(job.weight_decay > 0.0 && !declared && !coupled, Reason::DecayUnknown);
