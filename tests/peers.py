@@ -14,7 +14,8 @@ import pytest
 
 
 def _package(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
+    root = name.partition(".")[0]
+    spec = importlib.util.find_spec(root) and importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         pytest.skip(f"{name} is not installed")
     return Path(spec.origin).parent
@@ -51,3 +52,23 @@ def adaptdl_goodput() -> Any:
     if not hasattr(np, "int"):
         module.np.int = int  # It predates NumPy 1.24.
     return module
+
+
+def megatron_core(name: str) -> Any:
+    """One module of ``megatron.core``: the package itself loads for half a minute, and warns of what is not installed."""
+    root = "_megatron_for_comparison"
+    if f"{root}.{name}" not in sys.modules:
+        file = _package("megatron.core") / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{root}.{name}", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        utils = types.ModuleType("megatron.core.utils")
+        vars(utils).update(log_single_rank=lambda *_, **__: None)
+        with pytest.MonkeyPatch.context() as patch:
+            for package in ("megatron", "megatron.core"):
+                patch.setitem(sys.modules, package, types.ModuleType(package))
+            patch.setitem(sys.modules, "megatron.core.utils", utils)
+            spec.loader.exec_module(module)
+        sys.modules[f"{root}.{name}"] = module
+    return sys.modules[f"{root}.{name}"]

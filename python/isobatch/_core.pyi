@@ -39,7 +39,8 @@ class Job:
     def stages(self, batch: int) -> list[tuple[int, int | None]]: ...
     def epoch(
         self,
-        samples: int,
+        dataset: int,
+        offset: int,
         effective_batch: int,
         data_parallel: int,
         micro_batch: int,

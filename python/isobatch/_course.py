@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -45,12 +46,32 @@ class Rest(NamedTuple):
     dropped: int
 
 
-def rest_of_epoch(plan: Plan, samples: int) -> Rest:
-    """What the plan's trainer makes of the last `samples` samples of an epoch."""
+def rest_of_epoch(plan: Plan, dataset: int, offset: int) -> Rest:
+    """What the plan's trainer makes of an epoch of `dataset` samples behind its first `offset`."""
     micro, batch, replicas = plan._layout()
     ragged = Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
-    counts = plan.recipe.core.epoch(samples, batch, replicas, micro, cast(int, plan.accumulation), ragged)
-    return Rest(*counts)
+    accumulation = cast(int, plan.accumulation)
+    return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, ragged))
+
+
+class _Stage(NamedTuple):
+    """From a step and its samples on, steps of `batch` samples."""
+
+    step: int
+    samples: int
+    batch: int
+
+
+def _stages(plan: Plan, at: Position) -> Iterator[_Stage]:
+    """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
+    _, full, _ = plan._layout()
+    step, samples = at.step, at.samples
+    for batch, until in plan.recipe.core.stages(full) or [(full, None)]:
+        if until is None or samples < until:
+            yield _Stage(step, samples, batch)
+        if until is not None and samples < until:
+            steps = ceil(Fraction(until - samples, batch))
+            step, samples = step + steps, samples + steps * batch
 
 
 class _Leg:
@@ -60,11 +81,11 @@ class _Leg:
         _, self.batch, _ = plan._layout()
         self.plan, self.step, self.clock, self.course = plan, at.step, clock, course
         self.samples, self.epoch, self.offset = at.samples, at.epoch, at.offset or 0
-        self.stages = plan.recipe.core.stages(self.batch) or [(self.batch, None)]
+        self.stages = list(_stages(plan, at))
         self.epoch_steps = plan.steps_per_epoch or 0
         self.rest = self.epoch_steps
         if self.epoch is not None and self.offset:
-            left = rest_of_epoch(plan, course.dataset - self.offset)
+            left = rest_of_epoch(plan, course.dataset, self.offset)
             self.rest = left.steps
             if not left.steps:  # All of it is dropped here.
                 self.epoch, self.offset, self.rest = self.epoch + 1, 0, self.epoch_steps
@@ -77,12 +98,8 @@ class _Leg:
         if self.course.by_epochs:
             epoch, offset = self.place(step)
             return epoch * self.course.dataset + min(offset, Fraction(self.course.dataset))
-        samples, left = Fraction(self.samples), step - self.step
-        for batch, until in self.stages:
-            whole = left if until is None else max(0, ceil((until - samples) / batch))
-            samples += min(whole, left) * batch
-            left -= min(whole, left)
-        return samples
+        start, samples, batch = next(stage for stage in reversed(self.stages) if stage.step <= step)
+        return samples + (step - start) * batch
 
     def step_at(self, samples: Fraction) -> Fraction:
         if self.course.by_epochs:
@@ -91,13 +108,8 @@ class _Leg:
                 return self.step + min((offset - self.offset) / self.batch, Fraction(self.rest))
             passed = self.rest + (epoch - cast(int, self.epoch) - 1) * self.epoch_steps
             return self.step + passed + min(offset / self.batch, Fraction(self.epoch_steps))
-        step, done = Fraction(self.step), Fraction(self.samples)
-        for batch, until in self.stages:
-            left = (samples - done) / batch
-            whole = left if until is None else max(Fraction(0), Fraction(ceil((until - done) / batch)))
-            step += min(whole, left)
-            done += min(whole, left) * batch
-        return step
+        start, done, batch = next(stage for stage in reversed(self.stages) if stage.samples <= samples)
+        return start + (samples - done) / batch
 
     def place(self, step: Fraction) -> tuple[int, Fraction]:
         """(epoch, offset) after `step` steps; only where there are epochs."""
@@ -122,36 +134,61 @@ class _Leg:
         return self.course.worth(self.plan) / self.course.worth(self.course.first) / self.course.batch
 
     def clock_at(self, step: Fraction) -> Fraction:
+        """Where in the first plan's schedule a step stands."""
         if not self.course.by_epochs:
             return self.clock + (self.samples_at(step) - self.samples) * self._rate
-        passed = step - self.step
-        if passed <= self.rest:
-            return self.clock + passed * (self._epoch_end - self.clock) / self.rest
-        return self._epoch_end + (passed - self.rest) * Fraction(self.course.epoch_steps, self.epoch_steps)
+        points, epochs, passed = self._epoch(step - self.step)
+        return epochs * self.course.epoch_steps + _read(points, passed, 0)
 
     def when(self, clock: Fraction) -> Fraction:
         """The step at which the clock shows `clock`."""
         if not self.course.by_epochs:
             return self.step_at(self.samples + (clock - self.clock) / self._rate)
+        first = self._points(self.clock, self._epoch_end, self.rest)
         if clock <= self._epoch_end:
-            return self.step + (clock - self.clock) * self.rest / (self._epoch_end - self.clock)
-        later = (clock - self._epoch_end) * Fraction(self.epoch_steps, self.course.epoch_steps)
-        return self.step + self.rest + later
+            return self.step + _read(first, clock, 1)
+        epochs, left = divmod(clock - self._epoch_end, self.course.epoch_steps)
+        points = self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
+        return self.step + self.rest + epochs * self.epoch_steps + _read(points, left, 1)
 
-    def bends(self) -> Iterator[Fraction]:
-        """The steps where the clock may change its pace, and one past the last of them."""
+    def _epoch(self, passed: Fraction) -> tuple[list[tuple[Fraction, Fraction]], int, Fraction]:
+        """The clock's points in the epoch `passed` steps from here, whole epochs to add to them, and the steps into it."""
+        if passed <= self.rest:
+            return self._points(self.clock, self._epoch_end, self.rest), 0, passed
+        epochs, left = divmod(passed - self.rest, self.epoch_steps)
+        points = self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
+        return points, cast(int, self.epoch) + 1 + epochs, left
+
+    def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
+        """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller, ends the epoch."""
+        turn = clock + (steps - 1) * self.batch * self._rate
+        points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
+        if steps > 1 and turn < end:  # Not so where the first plan dropped what is served here.
+            points.insert(1, (Fraction(steps - 1), turn))
+        return points
+
+    def bends(self, until: Fraction | None) -> Iterator[Fraction]:
+        """The steps before `until` where the clock may change its pace; None: all of them, and one past the last."""
+        for step in self._bends():
+            if until is not None and step >= until:
+                return
+            yield step
+            if until is None and self.clock_at(step) >= self.course.end:
+                break
+        if until is None:
+            yield step + self.course.batch
+
+    def _bends(self) -> Iterator[Fraction]:
         yield Fraction(self.step)
-        last = Fraction(self.step)
         if self.course.by_epochs:
-            last += self.rest
-            yield last
-            yield last + self.epoch_steps
-            return
-        for _, until in self.stages:
-            if until is not None and until > self.samples:
-                last = Fraction(ceil(self.step_at(Fraction(until))))
-                yield last
-        yield last + self.course.batch
+            low, high = self.step, self.step + self.rest
+            while True:
+                if high - low > 1:
+                    yield Fraction(high - 1)
+                yield Fraction(high)
+                low, high = high, high + self.epoch_steps
+        for stage in self.stages[1:]:
+            yield Fraction(stage.step)
 
 
 class Course:
@@ -203,7 +240,7 @@ class Course:
     def batch_at(self, samples: int) -> int:
         """The effective batch of the step that starts after so many samples, ramp included."""
         stages = self.legs[-1].stages
-        return next(batch for batch, until in stages if until is None or samples < until)
+        return next((stage.batch for stage in reversed(stages) if stage.samples <= samples), stages[0].batch)
 
     # ---- lengths ----
 
@@ -220,7 +257,7 @@ class Course:
         return None if unit == "%" else Fraction(text.removesuffix(unit).strip()) * worth[unit]
 
     @property
-    def _end(self) -> Fraction:
+    def end(self) -> Fraction:
         """What the clock shows at the end of the run."""
         duration = cast(str, self.recipe.duration)
         if self.by_epochs:
@@ -230,7 +267,7 @@ class Course:
         return cast(Fraction, self._samples(duration)) / self.batch
 
     @property
-    def _warm(self) -> Fraction:
+    def warm(self) -> Fraction:
         """What the clock shows at the end of the warmup."""
         steps = Fraction(cast(int, self.first.warmup_steps))
         if not self.ramped:
@@ -243,7 +280,7 @@ class Course:
         """Optimizer steps of the whole run, moves included."""
         if len(self.legs) == 1 or self.first.total_steps is None:
             return self.first.total_steps
-        step = self.legs[-1].when(self._end)
+        step = self.legs[-1].when(self.end)
         return max(floor(step) if self.floors else ceil(step), self.legs[-1].step)
 
     @property
@@ -251,8 +288,8 @@ class Course:
         """The step at which the warmup ends, moves included."""
         if len(self.legs) == 1 or self.first.warmup_steps is None:
             return self.first.warmup_steps
-        leg = next((leg for leg in reversed(self.legs) if leg.clock <= self._warm), self.legs[0])
-        return ceil(leg.when(self._warm))
+        leg = next((leg for leg in reversed(self.legs) if leg.clock <= self.warm), self.legs[0])
+        return ceil(leg.when(self.warm))
 
     # ---- the schedule ----
 
@@ -275,8 +312,8 @@ class Course:
             peak=first.lr,
             min_lr=first.min_lr or 0.0,
             warmup_start=first.warmup_lr or 0.0,
-            warmup_steps=float(self._warm) if ramped else first.warmup_steps,
-            total_steps=float(self._end) if ramped else first.total_steps,
+            warmup_steps=float(self.warm) if ramped else first.warmup_steps,
+            total_steps=float(self.end) if ramped else first.total_steps,
             units=Units(
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
@@ -296,19 +333,26 @@ class Course:
     def _knots(self) -> list[tuple[float, float]]:
         """The clock's knots, those on a straight line left out; ((0, 0), (1, 1)) where it is the steps themselves."""
         ends = [Fraction(leg.step) for leg in self.legs[1:]]
-        points: list[tuple[Fraction, Fraction]] = []
-        for leg, end in zip(self.legs, [*ends, None], strict=True):
-            for step in leg.bends():
-                if end is None or step < end:
-                    points.append((step, leg.clock_at(step)))
         knots: list[tuple[Fraction, Fraction]] = []
-        for point in points:
+        for point in (
+            (step, leg.clock_at(step))
+            for leg, end in zip(self.legs, [*ends, None], strict=True)
+            for step in leg.bends(end)
+        ):
             while len(knots) > 1 and _straight(knots[-2], knots[-1], point):
                 knots.pop()
             knots.append(point)
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
             return [(0.0, 0.0), (1.0, 1.0)]
         return [(float(step), float(clock)) for step, clock in knots]
+
+
+def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:
+    """The other coordinate of the point on the line through `points` that has `value` on an axis."""
+    for (x0, y0), (x1, y1) in pairwise((point[axis], point[1 - axis]) for point in points):
+        if value <= x1:
+            break
+    return y0 + (value - x0) * (y1 - y0) / (x1 - x0)
 
 
 def _straight(a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]) -> bool:

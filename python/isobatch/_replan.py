@@ -110,8 +110,7 @@ def _move(running: Plan, after: Plan, step: int) -> Move:
     repeated = skipped = 0
     epoch, offset = here.epoch, here.offset
     if running.recipe.dataset_size is not None and epoch is not None and offset:
-        left = running.recipe.dataset_size - offset
-        stayed, moved = rest_of_epoch(running, left), rest_of_epoch(after, left)
+        stayed, moved = (rest_of_epoch(p, running.recipe.dataset_size, offset) for p in (running, after))
         repeated, skipped = max(0, moved.padded - stayed.padded), max(0, moved.dropped - stayed.dropped)
         if not moved.steps:
             epoch, offset = epoch + 1, 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from isobatch import Plan
-from isobatch.validate import Options, Report, run
+from isobatch.validate import Options, Report, allreduce, machine, run, timing
 
 
 def validate(plan_json, **options):
     """The report, as JSON."""
+    for part in allreduce, machine, timing:
+        part.SECONDS["quick"] = 0.0  # function is looked at here, not speed
     report = run(Plan.from_json(plan_json), Options(extent="quick", **options))
     assert isinstance(report, Report)
     return msgspec.json.encode(report)

@@ -1,30 +1,32 @@
-"""PlanLR inside the trainers: a short training in each, and the learning rates that it used."""
+"""The plan's learning rate inside the trainers: a short training in each, and the rates that it used."""
 
+import sys
+
+import numpy as np
 import pytest
 
 import isobatch as ib
 
 torch = pytest.importorskip("torch", reason="the trainers train with torch")
 
-RECIPE = ib.Recipe(
-    effective_batch=8, lr=0.1, optimizer="sgd", dataset_size=40, duration="3ep", warmup="4st", convention="lightning"
-)
+# The trainers warn of workers, GPUs and loggers that a test has no use for.
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+
+RECIPE = {"effective_batch": 8, "lr": 0.1, "optimizer": "sgd", "dataset_size": 42, "duration": "3ep", "warmup": "4st"}
 
 
-class Data(torch.utils.data.Dataset):
+class Numbers(torch.utils.data.Dataset):
     def __len__(self):
-        return 40
+        return 42
 
     def __getitem__(self, index):
         x = torch.tensor([float(index % 7), 1.0])
         return {"x": x, "labels": x.sum()}
 
 
-def test_lightning_steps_it_once_a_step():
+def lightning_run(plan, configure, **settings):
+    """Trains in Lightning; gives the learning rate of every optimizer step."""
     lightning = pytest.importorskip("lightning", reason="trains in Lightning's Trainer")
-    from isobatch.integrations.lightning import configure_optimizers
-
-    plan = ib.plan(RECIPE, 1, max_micro_batch=4)
     seen = []
 
     class Module(lightning.LightningModule):
@@ -39,7 +41,7 @@ def test_lightning_steps_it_once_a_step():
             seen.append(optimizer.param_groups[0]["lr"])
 
         def configure_optimizers(self):
-            return configure_optimizers(torch.optim.SGD(self.parameters(), lr=1.0), plan)
+            return configure(torch.optim.SGD(self.parameters(), lr=1.0), plan)
 
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -50,19 +52,109 @@ def test_lightning_steps_it_once_a_step():
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        **settings,
     )
-    loader = torch.utils.data.DataLoader(Data(), batch_size=plan.micro_batch)
-    with pytest.warns(UserWarning, match="workers|GPU|logging") if False else _quiet():
-        trainer.fit(Module(), loader)
-    assert (plan.accumulation, plan.total_steps) == (2, 15)
-    assert seen == [plan.lr_at(x) for x in range(15)]
+    trainer.fit(Module(), torch.utils.data.DataLoader(Numbers(), batch_size=plan.micro_batch))
+    return seen
 
 
-def test_transformers_takes_it():
+def test_lightning_steps_it_once_a_step():
+    from isobatch.integrations.lightning import configure_optimizers
+
+    plan = ib.plan(ib.Recipe(**RECIPE, convention="lightning"), 1, max_micro_batch=4)
+    assert (plan.accumulation, plan.total_steps) == (2, 18)
+    assert lightning_run(plan, configure_optimizers) == [plan.lr_at(x) for x in range(18)]
+
+
+def test_lightnings_default_of_once_an_epoch_is_loud():
+    from isobatch.integrations.torch import PlanLR
+
+    plan = ib.plan(ib.Recipe(**RECIPE, convention="lightning"), 1, max_micro_batch=4)
+    with pytest.raises(ib.InputError, match="took 6 steps since"):
+        lightning_run(plan, lambda optimizer, plan: ([optimizer], [PlanLR(optimizer, plan)]))
+
+
+def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepspeed", None)  # which saving a checkpoint would load, where it is installed
     transformers = pytest.importorskip("transformers", reason="trains in transformers' Trainer")
     from isobatch.integrations.transformers import optimizers
+
+    plan = ib.plan(ib.Recipe(**RECIPE, convention="transformers"), 1, max_micro_batch=4)
+    config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+    data = [{"input_ids": torch.tensor([i % 11, 1, 2]), "labels": torch.tensor([i % 11, 1, 2])} for i in range(42)]
+    seen = []
+
+    class Watch(transformers.TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **_):
+            seen.append(optimizer.param_groups[0]["lr"])
+
+    def trainer(stop):
+        model = transformers.GPT2LMHeadModel(config)
+        asked = transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=plan.micro_batch,
+            gradient_accumulation_steps=plan.accumulation,
+            max_steps=stop,
+            save_steps=5,
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            logging_strategy="no",
+        )
+        pair = optimizers(torch.optim.SGD(model.parameters(), lr=1.0), plan)
+        return transformers.Trainer(model, asked, train_dataset=data, optimizers=pair, callbacks=[Watch()])
+
+    trainer(5).train()
+    trainer(plan.total_steps).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+    assert plan.total_steps == 18
+    assert seen == [plan.lr_at(x) for x in range(18)]
+
+
+def test_accelerates_step_for_every_process_is_loud():
+    accelerate = pytest.importorskip("accelerate", reason="steps through Accelerate's scheduler")
+    from isobatch.integrations.torch import PlanLR
+
+    plan = ib.plan(ib.Recipe(**RECIPE), 1)
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=1.0)
+    accelerator = accelerate.Accelerator(cpu=True)
+    scheduler = PlanLR(optimizer, plan)
+    prepared, stepper = accelerator.prepare(optimizer, scheduler)
+    prepared.step()
+    stepper.step()  # one process: as it should be
+    assert scheduler.last_epoch == 1
+    prepared.step()
+    accelerate.state.PartialState().num_processes = 2
+    try:
+        with pytest.raises(ib.InputError, match="nor for every process"):
+            stepper.step()
+    finally:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_optax_looks_it_up_inside_jit():
     optax = pytest.importorskip("optax", reason="trains with optax")
-    jax = pytest.importorskip("jax", reason="trains with optax")
+    import jax
+    import jax.numpy as jnp
+
+    from isobatch.integrations.optax import schedule
+
+    plan = ib.plan(ib.Recipe(**RECIPE), 1)
+    optimizer = optax.sgd(schedule(plan))
+    weight = jnp.zeros(())
+    state = optimizer.init(weight)
+
+    @jax.jit
+    def step(weight, state):
+        updates, state = optimizer.update(jnp.ones(()), state)
+        return optax.apply_updates(weight, updates), state
+
+    seen = []
+    for _ in range(plan.total_steps + 2):
+        after, state = step(weight, state)
+        seen.append(float(weight - after))
+        weight = after
+    rates = plan.schedule.values(range(plan.total_steps + 2))
+    assert seen == pytest.approx(rates, abs=1e-6)  # differences of a float32 sum
+    at = schedule(plan)
+    assert [np.float32(at(x)) for x in range(plan.total_steps)] == list(rates[:-2].astype(np.float32))
+    assert float(at(10**9)) == float(np.float32(rates[-1]))

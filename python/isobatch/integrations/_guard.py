@@ -258,7 +258,7 @@ class Guard:
             return True  # cannot be told
         before = 0
         for epoch, sizes in enumerate(self._watch.sizes):
-            before += len(sizes) if epoch < self._watch.ended else len(self._watch.batch_sampler)
+            before += len(sizes) if epoch < self._watch.ended else len(self._watch.batch_sampler)  # type: ignore[arg-type]
             if self._epoch_batches <= before:
                 return self._epoch_batches == before
         return True

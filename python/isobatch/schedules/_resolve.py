@@ -189,9 +189,9 @@ class _Run(NamedTuple):
     units: Units
 
     def steps(self, name: str, default: float) -> float:
-        """A length in steps, at least one."""
+        """A length in steps, one that is given at least one."""
         length = self.spec.lengths.get(name)
-        return max(1, default if length is None else length.steps(self.units, self.total))
+        return default if length is None else max(1, length.steps(self.units, self.total))
 
     @property
     def decay_steps(self) -> float:
@@ -262,7 +262,7 @@ def _goyal(run: _Run) -> list[Segment]:
 
 
 def _wsd(run: _Run) -> list[Segment]:
-    over = run.steps("decay", run.total // 5)
+    over = run.steps("decay", max(1, run.total // 5))
     if over > run.decay_steps:
         raise InputError(
             f"a decay of {over} steps does not fit: {run.decay_steps} are left after the warmup",
@@ -277,7 +277,7 @@ def _wsd(run: _Run) -> list[Segment]:
 def _one_cycle(run: _Run) -> list[Segment]:
     if run.warmup:
         return [run.tail(Cosine(), run.decay_steps, run.min_lr)]
-    up = run.steps("rise", run.total * 3 // 10)
+    up = run.steps("rise", max(1, run.total * 3 // 10))
     if up >= run.total:
         raise InputError(f"a rise of {up} steps leaves nothing of {run.total}", field="schedule")
     return [

@@ -192,37 +192,44 @@ impl Epoch {
     #[must_use]
     #[inline]
     pub fn of(dataset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
+        Epoch::rest(dataset, 0, layout, drop, convention)
+    }
+
+    /// What is left of an epoch behind its first `offset` samples. Padding and dropping are as if the rest were a dataset of
+    /// its own; ragged steps take any number of samples, so there the epoch ends where it always does.
+    #[must_use]
+    #[inline]
+    pub fn rest(dataset: u64, offset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
         let Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged } = layout;
         let pass = micro_batch * data_parallel;
-        let sampled = if drop.sampler { dataset / data_parallel } else { dataset.div_ceil(data_parallel) };
+        let sampled = |n: u64| if drop.sampler { n / data_parallel } else { n.div_ceil(data_parallel) };
+        let rest = dataset.saturating_sub(offset);
         let (steps, served) = if ragged {
             // Whole steps are dealt out; only a last, smaller one is shared by padding or cutting, as the sampler does.
-            let served = sampled * data_parallel;
-            let whole = dataset / effective_batch;
             if drop.loader {
-                (whole, whole * effective_batch)
+                let whole = (dataset / effective_batch * effective_batch).saturating_sub(offset);
+                (whole / effective_batch, whole / effective_batch * effective_batch)
             } else {
+                let served = (sampled(dataset) * data_parallel).saturating_sub(offset);
                 (served.div_ceil(effective_batch), served)
             }
         } else {
             let (passes, served) = match (convention, drop.loader) {
                 // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
                 // there is one process, it leaves the loader alone.
-                (Convention::Transformers, false) if data_parallel == 1 => {
-                    (dataset.div_ceil(micro_batch), dataset)
-                }
-                (Convention::Transformers, true) => (dataset / pass, dataset / pass * pass),
-                (Convention::Transformers, false) => (dataset.div_ceil(pass), dataset.div_ceil(pass) * pass),
-                (_, true) => (sampled / micro_batch, sampled / micro_batch * pass),
-                (_, false) => (sampled.div_ceil(micro_batch), sampled * data_parallel),
+                (Convention::Transformers, false) if data_parallel == 1 => (rest.div_ceil(micro_batch), rest),
+                (Convention::Transformers, true) => (rest / pass, rest / pass * pass),
+                (Convention::Transformers, false) => (rest.div_ceil(pass), rest.div_ceil(pass) * pass),
+                (_, true) => (sampled(rest) / micro_batch, sampled(rest) / micro_batch * pass),
+                (_, false) => (sampled(rest).div_ceil(micro_batch), sampled(rest) * data_parallel),
             };
             (passes.div_ceil(accumulation), served)
         };
         Epoch {
             steps,
             served,
-            padded: served.saturating_sub(dataset),
-            dropped: dataset.saturating_sub(served),
+            padded: served.saturating_sub(rest),
+            dropped: rest.saturating_sub(served),
             uneven_tail: accumulation > 1 && served != steps * effective_batch,
         }
     }
@@ -278,6 +285,24 @@ mod tests {
             prop_assert_eq!(dataset + e.padded, e.served + e.dropped);
             prop_assert!(e.padded == 0 || e.dropped == 0);
             prop_assert!(e.served <= e.steps * layout.effective_batch);
+        }
+
+        #[test]
+        fn an_epoch_goes_on_behind_any_of_its_steps(
+            dataset in 1u64..2000, dp in 1u64..9, micro in 1u64..20, accumulation in 1u64..5, less in 0u64..9,
+            sampler: bool, loader: bool, ragged: bool, convention in 0usize..3,
+        ) {
+            let mut layout = Layout { ragged, ..plain(dp, micro, accumulation) };
+            if ragged {
+                layout.effective_batch -= less.min(layout.effective_batch - 1);
+            }
+            let (drop, convention) = (DropLast { sampler, loader }, Convention::ALL[convention].1);
+            let whole = Epoch::of(dataset, layout, drop, convention);
+            for step in 0..whole.steps {
+                let done = step * layout.effective_batch;
+                let rest = Epoch::rest(dataset, done, layout, drop, convention);
+                prop_assert_eq!((rest.steps, rest.served), (whole.steps - step, whole.served - done));
+            }
         }
     }
 }

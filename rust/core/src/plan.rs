@@ -200,10 +200,11 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     let replicas = world_size / model_parallel;
     row.data_parallel = as_column(replicas);
     let foreseen = !input.workloads.is_empty();
-    if foreseen && settings.max_micro_batch.is_none() {
-        if let Some(cap) = outlook::memory_cap(input)? {
-            row.cap = Cap::Memory(cap);
-        }
+    if foreseen
+        && settings.max_micro_batch.is_none()
+        && let Some(cap) = outlook::memory_cap(input)?
+    {
+        row.cap = Cap::Memory(cap);
     }
 
     let target = target(input, row, replicas, model_parallel, divisor)?;
@@ -533,18 +534,18 @@ fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<()
         row.dropped_samples = UNKNOWN;
     }
     // Those that hold the loss, not the samples.
-    let stretches = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
+    let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
     let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
 
-    let total = if stretches { stretched(tuned()?.run()?) } else { clock.run()? };
+    let total = if holds_loss { stretched(tuned()?.run()?) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
     let warmup = if job.warmup.is_zero() {
         Some(0)
-    } else if job.optimizer.layer_wise() || stretches {
+    } else if job.optimizer.layer_wise() || holds_loss {
         let tuned = tuned()?;
         let steps = tuned.warmup(tuned.run()?)?;
         if job.optimizer.layer_wise() { steps } else { stretched(steps) }

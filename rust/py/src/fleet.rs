@@ -26,6 +26,9 @@ pub enum Given<'py> {
 /// (rows, columns by name) of one table.
 type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
 /// Rows of the jobs and of the clusters that meet.
+/// The same, made here.
+type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
+/// Rows of the jobs and of the clusters that meet.
 type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;
 
 fn read(field: Field, text: Option<&str>) -> Value {
@@ -113,7 +116,7 @@ pub fn choose_rows<'py>(
     workloads: &Bound<'py, Workloads>,
     by: &str,
     top: usize,
-) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>)> {
+) -> PyResult<ChosenPairs<'py>> {
     let mut fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
     fleet.shared.workloads = list_of(Some(workloads));
     let by = match by {

@@ -68,11 +68,13 @@ impl Job {
         stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
     }
 
-    /// What the trainer makes of the last `samples` samples of an epoch: (steps, samples served, padded, dropped).
-    #[pyo3(signature = (samples, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded, dropped).
+    #[pyo3(signature = (dataset, offset, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
+    #[allow(clippy::too_many_arguments, reason = "a call from Python, of plain numbers")]
     fn epoch(
         &self,
-        samples: u64,
+        dataset: u64,
+        offset: u64,
         effective_batch: u64,
         data_parallel: u64,
         micro_batch: u64,
@@ -81,7 +83,7 @@ impl Job {
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
         let job = &self.input.job;
-        let epoch = Epoch::of(samples, layout, job.drop_last, job.convention);
+        let epoch = Epoch::rest(dataset, offset, layout, job.drop_last, job.convention);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }

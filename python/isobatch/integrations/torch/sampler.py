@@ -196,7 +196,7 @@ class PlanSampler(Sampler[list[int]]):
         """What this replica does from a place to the end of the epoch."""
         epoch, offset, into = place
         start = offset - into
-        end = start + rest_of_epoch(self._plan, max(0, self._size - start)).served
+        end = start + rest_of_epoch(self._plan, self._size, start).served
         while start < end:
             batch = min(self._plan._course.batch_at(epoch * self._size + start), end - start)
             stop = start + batch

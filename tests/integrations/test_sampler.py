@@ -1,0 +1,213 @@
+import itertools
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="PlanSampler is a torch sampler")
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler  # noqa: E402
+
+from isobatch.integrations.torch import PlanSampler  # noqa: E402
+
+DROPS = [False, True, "sampler", "loader"]
+
+
+def plan_of(size, gpus, batch, *, drop=False, convention="torch", **asked):
+    recipe = ib.Recipe(effective_batch=batch, lr=0.1, dataset_size=size, drop_last=drop, convention=convention)
+    return ib.plan(recipe, gpus, **asked)
+
+
+def feasible(plans):
+    found = [plan for plan in plans if plan.status != "infeasible"]
+    assert found
+    return found
+
+
+def samplers(plan, **asked):
+    size = plan.recipe.dataset_size
+    return [PlanSampler(range(size), plan, rank=rank, **asked) for rank in range(plan.data_parallel)]
+
+
+@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_plain_plan_is_torchs_distributed_sampler(drop, shuffle):
+    shapes = itertools.product((2, 7, 20, 101), (1, 2, 3, 4), (1, 2, 5), (1, 2, 3))
+    plans = feasible(plan_of(n, w, w * m * a, drop=drop, max_micro_batch=m) for n, w, m, a in shapes)
+    for plan in plans:
+        served = 0
+        for rank, sampler in enumerate(samplers(plan, seed=3, shuffle=shuffle)):
+            peer = DistributedSampler(
+                range(plan.recipe.dataset_size), plan.data_parallel, rank, shuffle, 3, drop in (True, "sampler")
+            )
+            for epoch in range(2):
+                peer.set_epoch(epoch)
+                expected = list(BatchSampler(peer, plan.micro_batch, drop in (True, "loader")))
+                assert len(sampler) == len(expected)
+                assert list(sampler) == expected
+                assert sum(last for _, last in sampler.weights()) == plan.steps_per_epoch
+            served += sum(map(len, expected))
+        assert served == plan.samples_per_epoch
+
+
+@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True}])
+@pytest.mark.parametrize("convention", ["torch", "transformers"])
+def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
+    shapes = itertools.product((41, 57, 101), (1, 2, 3, 5, 7), (16, 20, 30), (1, 2, 3, 7))
+    plans = feasible(
+        plan_of(n, w, b, drop=drop, convention=convention, max_micro_batch=m, **asked) for n, w, b, m in shapes
+    )
+    for plan in plans:
+        rows = [(list(sampler), list(sampler.weights())) for sampler in samplers(plan)]
+        seen = [i for row in rows for batch, how in zip(*row, strict=True) if how.weight for i in batch]
+        assert len(seen) == plan.samples_per_epoch
+        assert len(set(seen)) == len(seen) - plan.padded_samples == plan.recipe.dataset_size - plan.dropped_samples
+        assert {sum(how.last for how in hows) for _, hows in rows} == {plan.steps_per_epoch}
+        for rank, (batches, hows) in enumerate(rows):
+            assert all(len(batch) <= plan.micro_batch for batch in batches)
+            first = [how.last for how in hows].index(True) + 1
+            if plan.samples_per_epoch >= plan.effective_batch:
+                assert [len(batch) for batch in batches[:first]] == plan.micro_batches(rank).tolist()
+                assert [how.weight for how in hows[:first]] == plan.loss_weights(rank).tolist()
+
+
+def test_weights_make_every_step_the_mean_over_its_samples():
+    plan = plan_of(58, 5, 17, max_micro_batch=2, ragged=True)
+    assert plan.status == "caution"
+    value = torch.randn(58, dtype=torch.float64)
+    steps = [[] for _ in range(plan.steps_per_epoch)]
+    for sampler in samplers(plan):
+        rows = zip(sampler, sampler.weights(), strict=True)
+        for step in steps:
+            total = 0.0
+            for batch, (weight, last) in rows:
+                total += weight * value[batch].mean().item()
+                step += batch if weight else []
+                if last:
+                    break
+            step.append(total)  # this replica's loss
+    for step in steps:
+        losses = [x for x in step if isinstance(x, float)]
+        samples = [x for x in step if isinstance(x, int)]
+        assert sum(losses) / 5 == pytest.approx(value[samples].mean().item())
+
+
+@pytest.mark.parametrize("asked", [{}, {"uneven": True}, {"ragged": True}])
+def test_a_run_that_moves_sees_every_sample_once(asked):
+    recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=960, duration="3ep")
+    plan = ib.plan(recipe, 4, max_micro_batch=3)
+    seen = {0: [], 1: [], 2: []}
+    for stop, gpus in ((13, 2), (27, 5 if asked else 3), (61, 6), (plan.total_steps, None)):
+        for sampler in samplers(plan):
+            step = plan.moves[-1].step if plan.moves else 0
+            while step < stop:
+                epoch = sampler.epoch
+                for batch, (weight, last) in zip(sampler, sampler.weights(), strict=True):
+                    seen[epoch] += batch if weight else []
+                    step += last
+                    if step == stop:
+                        break
+            assert step == stop
+        if gpus:
+            plan = ib.replan(plan, at_step=stop, cluster=gpus, **asked)
+            assert plan.status != "infeasible"
+    assert {epoch: sorted(samples) for epoch, samples in seen.items()} == dict.fromkeys(seen, list(range(960)))
+
+
+def test_epochs_follow_each_other_without_set_epoch():
+    plan = plan_of(20, 1, 4)
+    sampler, again = PlanSampler(range(20), plan, offset=8), PlanSampler(range(20), plan)
+    rest, second = list(sampler), list(sampler)
+    sampler.set_epoch(2)  # already there
+    sampler.set_epoch(1)
+    assert list(sampler) == second
+    assert [list(again)[2:], list(again)] == [rest, second]
+    with pytest.raises(ib.InputError, match="epoch"):
+        sampler.set_epoch(-1)
+
+
+def test_set_epoch_of_the_epoch_under_way_keeps_the_offset():
+    sampler = PlanSampler(range(20), plan_of(20, 1, 4), epoch=3, offset=8)
+    sampler.set_epoch(3)
+    assert (sampler.epoch, sampler.offset, len(sampler)) == (3, 8, 3)
+
+
+@pytest.mark.parametrize("asked", [{}, {"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("stop", [1, 4, 7, 100])
+def test_state_goes_on_where_it_was(asked, stop):
+    plan = plan_of(61, 5 if asked else 3, 12, max_micro_batch=2, **asked)
+    for one, other in zip(samplers(plan), samplers(plan), strict=True):
+        whole = list(one) + list(one)
+        one.set_epoch(0)
+        done = len(list(itertools.islice(one, stop)))
+        other.load_state_dict(one.state_dict())
+        left = list(other)
+        assert len(list(other.weights())) == len(left)
+        assert (left + list(other))[: len(whole) - done] == whole[done:]
+
+
+def test_a_state_from_the_middle_of_a_step_needs_the_same_steps():
+    sampler = PlanSampler(range(64), plan_of(64, 1, 8, max_micro_batch=2))
+    next(iter(sampler))
+    state = sampler.state_dict()
+    with pytest.raises(ib.InputError, match="middle of a step"):
+        PlanSampler(range(64), plan_of(64, 1, 8, max_micro_batch=4)).load_state_dict(state)
+    with pytest.raises(ib.InputError, match="'seed': the state was saved with 0"):
+        PlanSampler(range(64), plan_of(64, 1, 8), seed=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_works_with_loader_workers(workers):
+    plan = plan_of(50, 2, 8, max_micro_batch=2)
+    sampler, plain = PlanSampler(range(50), plan, rank=1), PlanSampler(range(50), plan, rank=1)
+    loader = DataLoader(torch.arange(50), batch_sampler=sampler, num_workers=workers)
+    for _ in range(2):
+        rows = [(batch.tolist(), how) for batch, how in zip(loader, sampler.weights(), strict=True)]
+        assert rows == list(zip(plain, plain.weights(), strict=True))
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("asked", [{}, {"uneven": True}])
+def test_torchdatas_loader_saves_and_loads_it(workers, asked):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="saves through torchdata's loader")
+    plan = plan_of(61, 5 if asked else 2, 12, max_micro_batch=2, **asked)
+
+    def loader():
+        sampler = PlanSampler(range(61), plan, rank=1)
+        return stateful.StatefulDataLoader(torch.arange(61), batch_sampler=sampler, num_workers=workers), sampler
+
+    whole, _ = loader()
+    epochs = [[batch.tolist() for batch in whole] for _ in range(3)]
+    first, sampler = loader()
+    assert [batch.tolist() for batch in first] == epochs[0]
+    running = iter(first)
+    assert [next(running).tolist() for _ in range(3)] == epochs[1][:3]
+    state = first.state_dict()
+    second, sampler = loader()
+    second.load_state_dict(state)
+    rows = [(batch.tolist(), how) for batch, how in zip(second, sampler.weights(), strict=True)]
+    assert [batch for batch, _ in rows] == epochs[1][3:]
+    assert [batch.tolist() for batch in second] == epochs[2]
+
+
+def test_wrong_use():
+    plan = plan_of(40, 2, 8)
+    for asked, message in (
+        ({}, "has 2 replicas: say which"),
+        ({"rank": 2}, "0 to 1"),
+        ({"rank": True}, "rank"),
+        ({"rank": 0, "offset": 200}, "offset"),
+        ({"rank": 0, "epoch": -1}, "epoch"),
+    ):
+        with pytest.raises(ib.InputError, match=message):
+            PlanSampler(range(40), plan, **asked)
+    with pytest.raises(ib.InputError, match="41 samples, the recipe 40"):
+        PlanSampler(range(41), plan, rank=0)
+    with pytest.raises(ib.InputError, match="infeasible"):
+        PlanSampler(range(40), plan_of(40, 3, 8), rank=0)
+    with pytest.raises(ib.InputError, match="megatron has no epochs"):
+        PlanSampler(range(40), plan_of(40, 2, 8, convention="megatron"), rank=0)
+    with pytest.raises(ib.InputError, match="empty"):
+        PlanSampler([], ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 1))

@@ -1,0 +1,66 @@
+"""A real run over gloo that stops, moves to another world size, and goes on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="trains in real processes")
+
+RECIPE = ib.Recipe(
+    effective_batch=12, lr=0.5, optimizer="sgd", dataset_size=120, duration="3ep", warmup="5st", schedule="linear"
+)
+
+
+def trained(*runs):
+    """Trains runs, each a folder and its parts, a part being (until which step, its plan); gives the notes of each."""
+    for folder, parts in runs:
+        folder.mkdir()
+        for until, plan in parts:
+            assert plan.status != "infeasible"
+            plan.save(folder / f"plan-{until}.json")
+    script = str(Path(__file__).with_name("two_processes.py"))
+    subprocess.run([sys.executable, script, *(str(folder) for folder, _ in runs)], check=True, timeout=280)
+    return [
+        [
+            [json.loads((folder / f"note-{until}-{rank}.json").read_text()) for rank in range(plan.world_size)]
+            for until, plan in parts
+        ]
+        for folder, parts in runs
+    ]
+
+
+def check(notes, plans):
+    seen = sorted(tuple(one) for part in notes for note in part for one in note["seen"])
+    assert seen == [(epoch, sample) for epoch in range(3) for sample in range(120)]
+    rates = [rate for part in notes for rate in part[0]["rates"]]
+    assert rates == pytest.approx([plans[-1].lr_at(step) for step in range(plans[-1].total_steps)], rel=1e-12)
+    for part, plan in zip(notes[1:], plans[1:], strict=True):
+        assert {tuple(note["place"]) for note in part} == {(plan.moves[-1].epoch, plan.moves[-1].offset)}
+    for part in notes:
+        assert len({note["weight"] for note in part}) == 1
+
+
+def test_two_processes_stop_and_go_on_elsewhere(tmp_path):
+    first = ib.plan(RECIPE, 2, max_micro_batch=3)
+    alone = ib.replan(first, at_step=14, cluster=1)
+    moved, still = trained(
+        (tmp_path / "moved", [(14, first), (30, alone)]), (tmp_path / "still", [(30, first)])
+    )
+    check(moved, [first, alone])
+    # Every step saw the same samples as without the move: so did the weight, but for the order of sums.
+    assert moved[-1][0]["weight"] == pytest.approx(still[-1][0]["weight"], rel=1e-12)
+    assert moved[-1][0]["weight"] != pytest.approx(3, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_to_another_batch_and_to_five_that_do_not_divide(tmp_path):
+    first = ib.plan(RECIPE, 2, max_micro_batch=3)
+    larger = ib.replan(first, at_step=13, cluster=3, effective_batch=24)
+    uneven = ib.replan(larger, at_step=15, cluster=5, effective_batch=12, uneven=True)
+    (notes,) = trained((tmp_path / "run", [(13, first), (15, larger), (uneven.total_steps, uneven)]))
+    check(notes, [first, larger, uneven])
