@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from isobatch._goodput import optimize_goodput
     from isobatch._plan import Move, Plan, Settings, plan
     from isobatch._replan import replan
+    from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
     from isobatch.errors import InputError
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
 _HOMES = {
     "Cluster": "recipe",
+    "CriticalBatch": "critical",
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
     "Move": "_plan",
+    "Laws": "critical",
     "Plan": "_plan",
+    "PowerFit": "critical",
     "Profile": "profile",
     "Reason": "reason",
     "Recipe": "recipe",
@@ -32,6 +36,9 @@ _HOMES = {
     "__version__": "_core",
     "elastic": "_elastic",
     "elastic_many": "_elastic",
+    "fit_critical_batch": "critical",
+    "fit_power": "critical",
+    "laws": "critical",
     "optimize_goodput": "_goodput",
     "plan": "_plan",
     "plan_fleet": "_fleet",
@@ -43,11 +50,14 @@ _MODULES = ("schedules", "validate")
 
 __all__ = [
     "Cluster",
+    "CriticalBatch",
     "Elastic",
     "ElasticMany",
     "InputError",
     "Move",
+    "Laws",
     "Plan",
+    "PowerFit",
     "Profile",
     "Reason",
     "Recipe",
@@ -55,6 +65,9 @@ __all__ = [
     "__version__",
     "elastic",
     "elastic_many",
+    "fit_critical_batch",
+    "fit_power",
+    "laws",
     "optimize_goodput",
     "plan",
     "plan_fleet",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -256,4 +256,18 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
 
 def settings_of(fields: msgspec.Struct) -> dict[str, Any]:
     """The settings that every row shares."""
-    return {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
+    return msgspec.structs.asdict(fields)
+
+
+def with_defaults(table: Table, settings: dict[str, Any]) -> Table:
+    """The table with the call's keyword where a row says nothing of a setting."""
+    known = [(n, _filled(d, settings[n]) if settings.get(n) is not None else d) for n, d in table.known]
+    return replace(table, known=known)
+
+
+def _filled(data: Data, value: Any) -> Data:
+    if isinstance(data, tuple):
+        return data[0], [str(value) if text is None else text for text in data[1]]
+    if data.dtype.kind == "i":
+        return np.where(data == MISSING, value, data)
+    return np.where(np.isnan(data), value, data)

@@ -317,7 +317,9 @@ class Course:
             units=Units(
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
-                steps_per_epoch=self.dataset / self.batch if ramped and self.dataset else first.steps_per_epoch,
+                steps_per_epoch=self.dataset / self.batch
+                if ramped and self.dataset
+                else first.steps_per_epoch,
                 seq_len=recipe.seq_len,
             ),
         )
@@ -355,5 +357,7 @@ def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: in
     return y0 + (value - x0) * (y1 - y0) / (x1 - x0)
 
 
-def _straight(a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]) -> bool:
+def _straight(
+    a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
+) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch._columns import SETTINGS_FIELDS, Table, settings_of, table_of
+from isobatch._columns import SETTINGS_FIELDS, Table, settings_of, table_of, with_defaults
 from isobatch._plan import Settings
 from isobatch.errors import InputError
 from isobatch.reason import reasons_of
@@ -163,12 +163,13 @@ def prepare(
     # Refused here, once, rather than in every row.
     _core.plan_fleet((0, []), (0, []), shared, None, [])
     _refuse_doubles(*sides)
+    jobs_table, clusters_table = (with_defaults(table, shared) for table in sides)
     every = ("job", *sides[0].carried, "cluster", *sides[1].carried, *RESULTS)
     for name in columns or ():
         if name not in every:
             raise InputError(f"there is no such column; there are: {', '.join(every)}", field=name)
     rows = None if pairs is None else _pair_rows(pairs, *sides)
-    return Fleet(*sides, shared, rows, tuple(columns) if columns is not None else every)
+    return Fleet(jobs_table, clusters_table, shared, rows, tuple(columns) if columns is not None else every)
 
 
 def _refuse_doubles(jobs: Table, clusters: Table) -> None:

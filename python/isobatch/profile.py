@@ -60,9 +60,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Times are in seconds, bandwidths in GB/s (1e9 bytes), latencies in µs, memory in GiB a GPU. ``overlap`` is γ: 1
     where no communication hides behind computation, 10 where all of it can. A constant that is ``None`` is not
-    known: forecasts that need it are NaN (an unknown floor or update counts as 0). ``micro_batch``,
-    ``replicas_per_node`` and ``nodes`` are the ranges that were measured, both ends in them. ``scatter`` is the 95 %
-    half-width of single steps around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1,
+    known: forecasts that need it are NaN (an unknown floor or update counts as 0, an unknown overlap as 1).
+    ``micro_batch``, ``replicas_per_node`` and ``nodes`` are the ranges that were measured, both ends in them.
+    ``scatter`` is the 95 % half-width of measured configurations around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1,
     noise scale from there on) for a noise scale that grows along the run. ``unidentified`` names what the
     measurements could not tell.
     """
@@ -217,7 +217,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """What is to be expected of each row; every argument is one value or one a row.
 
         Returns the columns ``sync_seconds`` (one all-reduce), ``step_seconds``, ``step_error`` (half the width of its
-        95 % interval, from the errors of the constants and the scatter of steps), ``samples_per_second``,
+        95 % interval, from the errors of the constants and the scatter around the model), ``samples_per_second``,
         ``efficiency`` (speed over that of the same split without an all-reduce), ``memory_gib`` (a GPU), and
         ``inside_measured_range`` (bool). NaN where a constant that is needed is not known.
 

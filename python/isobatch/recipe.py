@@ -218,7 +218,7 @@ class Cluster(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fiel
         model_parallel: GPUs that hold one replica here; None: as the recipe has it.
         gpu: the type's name.
         memory_gib: of one GPU.
-        intra_gb_s, inter_gb_s: all-reduce bus bandwidth inside a node and across nodes, GB/s.
+        intra_gb_s, inter_gb_s: bus bandwidth of an all-reduce inside a node, and across nodes (a node's network bounds it), GB/s.
         latency_us: of one hop across nodes, microseconds.
         price_per_gpu_hour: in any currency; costs come out in the same.
 

@@ -2,11 +2,12 @@
 
 import random
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import isobatch as ib
 from peers import deepspeed_elasticity
 from reference.elastic import elastic as brute
 

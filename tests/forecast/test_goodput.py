@@ -1,10 +1,11 @@
 """ib.optimize_goodput against every split, and against AdaptDL."""
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import isobatch as ib
 from pairs import adaptdl_function, ours, random_pairs
 from peers import adaptdl_goodput
 from reference.goodput import goodput, optimize

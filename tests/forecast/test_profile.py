@@ -2,11 +2,12 @@
 
 import math
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import isobatch as ib
 from isobatch.profile import GIB, Constant, Profile
 
 
@@ -128,13 +129,13 @@ def test_a_file_is_what_was_saved(tmp_path):
 def test_a_bad_file_is_named(tmp_path, text, said):
     path = tmp_path / "profile.json"
     path.write_text(text)
-    with pytest.raises(ib.InputError, match="profile.json") as error:
+    with pytest.raises(ib.InputError, match=r"profile\.json") as error:
         Profile.load(path)
     assert said in str(error.value)
 
 
 def test_no_file():
-    with pytest.raises(ib.InputError, match="nowhere.json"):
+    with pytest.raises(ib.InputError, match=r"nowhere\.json"):
         Profile.load("nowhere.json")
 
 

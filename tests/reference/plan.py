@@ -153,13 +153,16 @@ def _split(
     if options.get("ragged"):
         sizes = split.ragged(batch, replicas, cap)
         assert sizes is not None
-        if len({size for rank in sizes for size in rank}) > 1:
+        if batch % replicas or len({size for rank in sizes for size in rank}) > 1:
             row["reasons"].add("ragged")
             return sizes[0][0], len(sizes[0])
     if recipe.get("ramp"):
-        return _ramp_split(
-            batch, replicas, cap, ramp.scaled(recipe["ramp"], batch, recipe["effective_batch"])
-        )
+        micro, accumulation, met = _ramp_split(batch, replicas, cap, recipe, multiple)
+        if not met and options.get("require_multiple"):
+            raise _Infeasible("ramp_not_divisible")
+        if not met and multiple > 1:
+            row["reasons"].add("multiple_missed")
+        return micro, accumulation
     found = split.split(batch, replicas, cap, multiple)
     if found is None:
         if options.get("require_multiple"):
@@ -170,17 +173,21 @@ def _split(
     return found
 
 
-def _ramp_split(batch: int, replicas: int, cap: int | None, text: str) -> tuple[int, int]:
-    """The largest micro-batch that divides every batch of the ramp."""
-    shares = {each // replicas for each in ramp.sizes(text, batch) if each % replicas == 0}
-    if len(shares) < len(set(ramp.sizes(text, batch))):
+def _ramp_split(
+    batch: int, replicas: int, cap: int | None, recipe: dict[str, Any], multiple: int
+) -> tuple[int, int, bool]:
+    """(micro_batch, accumulation, whether it is a multiple): the largest that divides every batch of the ramp."""
+    text = ramp.scaled(recipe["ramp"], batch, recipe["effective_batch"])
+    sizes = ramp.sizes(text, batch) if text else []
+    if not sizes or any(size % replicas for size in sizes):
         raise _Infeasible("ramp_not_divisible")
     fits = [
         d
         for d in split.divisors(batch // replicas)
-        if (cap is None or d <= cap) and all(s % d == 0 for s in shares)
+        if (cap is None or d <= cap) and all(size // replicas % d == 0 for size in sizes)
     ]
-    return fits[-1], batch // replicas // fits[-1]
+    best = [d for d in fits if d % multiple == 0] or fits
+    return best[-1], batch // replicas // best[-1], best is not fits
 
 
 def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], batch: int) -> None:
@@ -262,9 +269,9 @@ def _length(
         if epoch.dropped > dataset / 100:
             say("dropped")
 
-    rule, scale, optimizer = row["rule"], row["lr_scale"], recipe.get("optimizer", "adamw")
-    of_tuned = rule == "adascale" and scale != 1  # its steps are the tuned run's, divided by the gain
-    gain = _exact_gain(recipe, batch) if of_tuned else Fraction(1)
+    rule, optimizer = row["rule"], recipe.get("optimizer", "adamw")
+    of_tuned = rule == "adascale"  # its steps are the tuned run's, divided by the gain
+    gain = _exact_gain(recipe, batch) if of_tuned and batch != tuned else Fraction(1)
     length = {"convention": convention, "steps_per_epoch": per_epoch, **known}
     tuned_per_epoch = (
         _tuned_steps_per_epoch(recipe) if dataset is not None and convention != "megatron" else None
@@ -279,7 +286,13 @@ def _length(
             total, _ = ramp.run(
                 ramp_text, batch, ceil(samples), floored=convention == "megatron", seq_len=known["seq_len"]
             )
-            tuned_total = total
+            tuned_total, _ = ramp.run(
+                recipe["ramp"],
+                tuned,
+                ceil(samples),
+                floored=convention == "megatron",
+                seq_len=known["seq_len"],
+            )
         else:
             total = steps.total_steps(recipe["duration"], batch, tuned, **length)
             tuned_total = steps.total_steps(recipe["duration"], tuned, tuned, **tuned_length)
@@ -295,18 +308,20 @@ def _length(
             say("no_warmup")
         return
     held_in_steps = optimizer in ("lars", "lamb")
-    if held_in_steps or of_tuned:
+    held = held_in_steps or of_tuned
+    if ramp_text and not recipe["warmup"].endswith("%"):
+        value, unit = steps.length(recipe["warmup"])
+        samples = ceil(steps.samples(value, unit, tuned, known["seq_len"], dataset))
+        text, full = (recipe["ramp"], tuned) if held else (ramp_text, batch)
+        warmup, _ = ramp.run(text, full, samples, floored=False, seq_len=known["seq_len"])
+    elif held:
         warmup = steps.warmup_steps(
             recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
         )
-        if of_tuned and not held_in_steps and warmup is not None:
-            warmup = ceil(warmup / gain)
-    elif ramp_text and not recipe["warmup"].endswith("%"):
-        value, unit = steps.length(recipe["warmup"])
-        samples = steps.samples(value, unit, tuned, known["seq_len"], dataset)
-        warmup, _ = ramp.run(ramp_text, batch, ceil(samples), floored=False, seq_len=known["seq_len"])
     else:
         warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)
+    if of_tuned and not held_in_steps and warmup is not None:
+        warmup = ceil(warmup / gain)
     row["warmup_steps"] = warmup
     if warmup == 0 and row["batch_change"] > 0 and policy != "keep":
         say("no_warmup")

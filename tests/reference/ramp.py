@@ -54,10 +54,16 @@ def sizes(ramp: str, full: int) -> list[int]:
     return [*range(start, full, increment), full]
 
 
-def scaled(ramp: str, batch: int, tuned: int) -> str:
-    """The ramp of a run whose full batch is another: every batch by the same factor, at the same samples."""
+def scaled(ramp: str, batch: int, tuned: int) -> str | None:
+    """The ramp of a run whose full batch is another: every batch by the same factor, at the same samples.
+
+    None where that is no whole number of samples.
+    """
+    whole = ramp.split() if ":" in ramp else ramp.split()[:2]
+    sizes = [int(part.split(":")[-1]) for part in whole]
+    if any(size * batch % tuned for size in sizes):
+        return None
+    moved = [size * batch // tuned for size in sizes]
     if ":" in ramp:
-        pairs = (pair.split(":") for pair in ramp.split())
-        return " ".join(f"{threshold}:{int(size) * batch // tuned}" for threshold, size in pairs)
-    start, increment, samples = map(int, ramp.split())
-    return f"{start * batch // tuned} {increment * batch // tuned} {samples}"
+        return " ".join(f"{pair.split(':')[0]}:{size}" for pair, size in zip(whole, moved, strict=True))
+    return f"{moved[0]} {moved[1]} {ramp.split()[2]}"

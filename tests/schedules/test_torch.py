@@ -172,11 +172,6 @@ def test_a_million_steps_do_not_drift():
         ("LinearLR", {"total_iters": 0}, "total_iters"),
         ("CosineAnnealingLR", {"T_max": float("nan")}, "T_max"),
         ("OneCycleLR", {"max_lr": 0.1}, "total_steps"),
-        (
-            "OneCycleLR",
-            {"max_lr": 0.1, "total_steps": 10, "pct_start": 0.55, "three_phase": True},
-            "pct_start",
-        ),
         ("OneCycleLR", {"max_lr": 0.1, "total_steps": 10, "anneal_strategy": "cubic"}, "anneal_strategy"),
         ("OneCycleLR", {"max_lr": 0.1, "total_steps": 0}, "total_steps"),
         ("CyclicLR", {"base_lr": 0.1, "max_lr": 1, "mode": "square"}, "mode"),

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from isobatch.errors import InputError
 
-COMMANDS = ("plan", "fleet", "elastic", "replan", "rules", "schedule", "validate")
+COMMANDS = ("plan", "fleet", "elastic", "replan", "rules", "schedule", "validate", "calibrate")
 
 
 def parser() -> argparse.ArgumentParser:

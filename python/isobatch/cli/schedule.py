@@ -18,17 +18,25 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="print or draw a learning-rate schedule",
         description="Print a schedule's learning rates, draw it, or write it as JSON.",
     )
-    parser.add_argument("spec", metavar="SPEC", help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)" or a JSON file')
+    parser.add_argument(
+        "spec", metavar="SPEC", help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)" or a JSON file'
+    )
     parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
     parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
     parser.add_argument("--steps", type=int, help="optimizer steps of the run")
     parser.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
-    parser.add_argument("--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)")
+    parser.add_argument(
+        "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
+    )
     parser.add_argument("--batch", type=int, default=1, help="samples a step, for lengths in sp and tok")
     parser.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
     parser.add_argument("--seq-len", type=int, help="tokens a sample, for lengths in tok")
     parser.add_argument(
-        "--plot", nargs="?", const="-", metavar="FILE.svg", help="draw it: on the terminal, or into an SVG file"
+        "--plot",
+        nargs="?",
+        const="-",
+        metavar="FILE.svg",
+        help="draw it: on the terminal, or into an SVG file",
     )
     parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
     parser.set_defaults(run=run)

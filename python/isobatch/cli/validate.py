@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         nnodes=args.nnodes,
         node_rank=args.node_rank,
         rendezvous=args.rendezvous,
+        _fork=True,  # nothing has run here yet, and the ranks need not import torch again
     )
     arguments.publish(report, args)
     return report.exit_code

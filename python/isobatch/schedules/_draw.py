@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isobatch._core import Schedule
 
@@ -46,12 +47,13 @@ def svg(schedule: Schedule, steps: float | None = None) -> str:
     )
 
 
-def _corners(schedule: Schedule, stop: float) -> np.ndarray:
+def _corners(schedule: Schedule, stop: float) -> NDArray[np.float64]:
     from ._form import _knots
 
-    at = np.array([x for x in _knots(schedule.form) if x <= stop])
+    at: NDArray[np.float64] = np.array([x for x in _knots(schedule.form) if x <= stop])
     # Just before a jump as well, so that it is drawn upright.
-    return np.clip(np.concatenate([at, at - stop * 1e-6]), 0, stop)
+    corners: NDArray[np.float64] = np.clip(np.concatenate([at, at - stop * 1e-6]), 0, stop)
+    return corners
 
 
 def terminal(schedule: Schedule, steps: float | None = None, *, width: int = 72, rows: int = 8) -> str:

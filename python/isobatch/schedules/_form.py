@@ -1,14 +1,15 @@
 """The one form that every schedule has: what Rust evaluates and JSON holds.
 
-    Schedule = clock, tracks, combine: floor + (A(x) − floor)·B(x)·…, clip to low … high, scale
-    Track    = segments, and maybe a cycle
-    Segment  = from start on: b + (a − b)·shape(u), u = (x − origin)/length, clamped at 1 unless `beyond`
+Schedule = clock, tracks, combine: floor + (A(x) − floor)·B(x)·…, clip to low … high, scale
+Track    = segments, and maybe a cycle
+Segment  = from start on: b + (a − b)·shape(u), u = (x − origin)/length, clamped at 1 unless `beyond`
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -190,7 +191,7 @@ def span(field: str, value: object) -> float:
 def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> list[float]:
     """Step boundaries that rise; `repeats` lets one be listed more than once."""
     result = [span(field, value) for value in values]
-    for before, after in zip(result, result[1:], strict=False):
+    for before, after in pairwise(result):
         if after < before or (after == before and not repeats):
             raise InputError(f"boundaries must rise: {after:g} follows {before:g}", field=field)
     return result
@@ -431,7 +432,9 @@ def _track_end(track: Track) -> float | None:
     if cycle is not None:
         if cycle.limit is None:
             return None
-        powers = sum(cycle.multiplier**i for i in range(cycle.limit)) if cycle.multiplier != 1 else cycle.limit
+        powers = (
+            sum(cycle.multiplier**i for i in range(cycle.limit)) if cycle.multiplier != 1 else cycle.limit
+        )
         return cycle.period * powers
     segment = track.segments[-1]
     match segment.shape:
@@ -462,7 +465,9 @@ def text(schedule: Schedule) -> str:
 def _track_text(track: Track) -> str:
     shown = [_segment_text(segment) for segment in track.segments[:4]]
     shown += [f"… {len(track.segments) - 4} more"] if len(track.segments) > 4 else []
-    repeat = "" if track.cycle is None else f", again every {track.cycle.period:g} × {track.cycle.multiplier:g}^i"
+    repeat = (
+        "" if track.cycle is None else f", again every {track.cycle.period:g} × {track.cycle.multiplier:g}^i"
+    )
     return ", ".join(shown) + repeat
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 from isobatch._core import Schedule
 from isobatch.errors import InputError
 
-from ._form import Constant, Form, Segment
+from ._form import Constant, Form, Segment, _invert
 
 
 class ScheduleReason(StrEnum):
@@ -17,7 +18,7 @@ class ScheduleReason(StrEnum):
     source: str
     severity: str
 
-    def __new__(cls, value: str, text: str, source: str) -> ScheduleReason:
+    def __new__(cls, value: str, text: str, source: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.text, member.source, member.severity = text, source, "caution"
@@ -83,7 +84,7 @@ def check(schedule: Schedule, total_steps: int | None = None) -> tuple[ScheduleR
         found.append(ScheduleReason.FIRST_UPDATE_AT_ZERO)
     if form.last is not None and form.last < total - 1:
         found.append(ScheduleReason.UNDEFINED_WITHIN_RUN)
-    climbing = _starts_with_rise(form) and end is not None and final > values[2] and final < peak
+    climbing = _rise_end(form) > total
     if climbing:
         found.append(ScheduleReason.WARMUP_LONGER_THAN_RUN)
     elif _rebounds(schedule, last):
@@ -103,15 +104,20 @@ def _curves(form: Form) -> list[Segment]:
     return [s for track in form.tracks for s in track.segments if not isinstance(s.shape, Constant)]
 
 
-def _starts_with_rise(form: Form) -> bool:
+def _rise_end(form: Form) -> float:
+    """The step where the rise that the schedule starts with is over; 0 without one."""
     first = form.tracks[0].segments[0]
-    return first.b > first.a and not isinstance(first.shape, Constant)
+    if isinstance(first.shape, Constant) or first.b <= first.a:
+        return 0.0
+    return _invert(form.clock or ((0.0, 0.0),), first.origin + first.length)
 
 
 def _rebounds(schedule: Schedule, last: int) -> bool:
     """Whether the value rises right past the last update of a schedule that was falling there."""
     form: Form = schedule.form
     beyond = [last + 1, last + 2, last + max(2, last // 10)]
-    seen = schedule.values([max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)])
+    seen = schedule.values(
+        [max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)]
+    )
     falling = seen[0] > seen[1] or seen[1] == 0 < schedule.peak
     return bool(falling and len(seen) > 2 and (seen[2:] > seen[1] * (1 + 1e-9) + 1e-12 * schedule.peak).any())

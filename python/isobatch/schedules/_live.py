@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from isobatch._core import Schedule
@@ -59,13 +60,17 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         if kind == "SequentialLR":
             return ours.SequentialLR(0.0, parts, scheduler._milestones)
         for part in scheduler._schedulers:
-            if type(part).__name__ not in _FACTORS or getattr(part, "eta_min", 0):
+            if type(part).__name__ not in _FACTORS or getattr(part, "eta_min", False):
                 raise InputError(
                     f"a chain that holds {type(part).__name__} is not a product of factors", field="scheduler"
                 )
         return ours.ChainedScheduler(_base(scheduler._schedulers[0], group), parts)
     if kind == "OneCycleLR":
         return _one_cycle(scheduler, group)
+    if kind not in {*_ATTRIBUTES, "LambdaLR", "MultiStepLR", "CyclicLR"}:
+        raise InputError(
+            f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler"
+        )
     base = _base(scheduler, group)
     if kind == "LambdaLR":
         return _lambda(scheduler.lr_lambdas[group], base)
@@ -73,9 +78,8 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         return ours.MultiStepLR(base, sorted(scheduler.milestones.elements()), scheduler.gamma)
     if kind == "CyclicLR":
         return _cyclic(scheduler, base, group)
-    if kind in _ATTRIBUTES:
-        return getattr(ours, kind)(base, **{name: getattr(scheduler, name) for name in _ATTRIBUTES[kind]})
-    raise InputError(f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler")
+    build: Callable[..., Schedule] = getattr(ours, kind)
+    return build(base, **{name: getattr(scheduler, name) for name in _ATTRIBUTES[kind]})
 
 
 _FACTORS = {
@@ -132,7 +136,9 @@ def _one_cycle(scheduler: Any, group: int) -> Schedule:
 
 def _cyclic(scheduler: Any, base: float, group: int) -> Schedule:
     if scheduler._scale_fn_custom is not None:
-        raise InputError("its scale_fn is an arbitrary function; `table` can hold what it printed", field="scheduler")
+        raise InputError(
+            "its scale_fn is an arbitrary function; `table` can hold what it printed", field="scheduler"
+        )
     up = scheduler.total_size * scheduler.step_ratio
     return ours.CyclicLR(
         base,

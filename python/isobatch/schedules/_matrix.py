@@ -108,7 +108,9 @@ def _rows(schedules: Any) -> list[Schedule]:
     for row, entry in enumerate(schedules):
         schedule = entry if isinstance(entry, Schedule) else getattr(entry, "schedule", None)
         if not isinstance(schedule, Schedule):
-            raise InputError(f"a {type(entry).__name__} is neither a schedule nor a plan", row=row, field="schedules")
+            raise InputError(
+                f"a {type(entry).__name__} is neither a schedule nor a plan", row=row, field="schedules"
+            )
         rows.append(schedule)
     return rows
 

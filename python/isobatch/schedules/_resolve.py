@@ -13,8 +13,25 @@ import msgspec
 from isobatch._core import Schedule
 from isobatch.errors import InputError
 
-from . import _kinds
-from ._form import Cycle, Exponential, Inner, Segment, Shape, level, line, lone, number, rate
+from ._form import (
+    Cosine,
+    Cycle,
+    Exponential,
+    Inner,
+    Power,
+    Reciprocal,
+    Rex,
+    Segment,
+    Shape,
+    Tanh,
+    level,
+    line,
+    lone,
+    number,
+    rate,
+    rising,
+)
+from ._kinds import DECAYS
 
 # What one argument of a text may be.
 LENGTH, NUMBER, WORD = "a length such as 30ep, 500st or 20%", "a number", "a word"
@@ -144,8 +161,8 @@ def check_spec(text: str) -> Spec:
 def _read(kind: str, name: str, what: str, value: str) -> Length | float | str:
     wrong = InputError(f"{kind}: {name} must be {what}, not {value!r}", field="schedule")
     if what == WORD:
-        if value not in _kinds.DECAYS:
-            raise InputError(f"{kind}: {name} is one of {', '.join(_kinds.DECAYS)}, not {value!r}", field="schedule")
+        if value not in DECAYS:
+            raise InputError(f"{kind}: {name} is one of {', '.join(DECAYS)}, not {value!r}", field="schedule")
         return value
     if what == NUMBER:
         try:
@@ -212,7 +229,7 @@ def _floored(run: _Run, segment: Segment) -> list[Segment]:
 
 def _inverse_sqrt(run: _Run) -> list[Segment]:
     timescale = run.steps("timescale", run.warmup or 10_000)
-    return _floored(run, run.tail(_kinds.Reciprocal(), timescale, 0.0, beyond=True))
+    return _floored(run, run.tail(Reciprocal(), timescale, 0.0, beyond=True))
 
 
 def _vaswani(run: _Run) -> list[Segment]:
@@ -230,7 +247,7 @@ def _step(run: _Run) -> list[Segment]:
 
 def _drops(run: _Run, milestones: list[int]) -> list[Segment]:
     gamma = run.spec.numbers.get("gamma", 0.1)
-    points = _kinds.rising("schedule", milestones, repeats=True)
+    points = rising("schedule", milestones, repeats=True)
     values = [max(run.peak * gamma**count, run.min_lr) for count in range(1, len(points) + 1)]
     drops = [level(max(at, run.warmup), value) for at, value in zip(points, values, strict=True)]
     return [level(run.warmup, run.peak), *drops]
@@ -248,23 +265,24 @@ def _wsd(run: _Run) -> list[Segment]:
     over = run.steps("decay", max(1, run.total // 5))
     if over > run.decay_steps:
         raise InputError(
-            f"a decay of {over} steps does not fit: {run.decay_steps} are left after the warmup", field="schedule"
+            f"a decay of {over} steps does not fit: {run.decay_steps} are left after the warmup",
+            field="schedule",
         )
     at = run.total - over
-    shape = _kinds.DECAYS[run.spec.words.get("shape", "linear")]
+    shape = DECAYS[run.spec.words.get("shape", "linear")]
     decay = Segment(start=at, origin=at, length=over, a=run.peak, b=run.min_lr, shape=shape)
     return [level(run.warmup, run.peak), decay]
 
 
 def _one_cycle(run: _Run) -> list[Segment]:
     if run.warmup:
-        return [run.tail(_kinds.Cosine(), run.decay_steps, run.min_lr)]
+        return [run.tail(Cosine(), run.decay_steps, run.min_lr)]
     up = run.steps("rise", max(1, run.total * 3 // 10))
     if up >= run.total:
         raise InputError(f"a rise of {up} steps leaves nothing of {run.total}", field="schedule")
     return [
-        Segment(length=up, a=run.peak / 25, b=run.peak, shape=_kinds.Cosine()),
-        Segment(start=up, origin=up, length=run.total - up, a=run.peak, b=run.min_lr, shape=_kinds.Cosine()),
+        Segment(length=up, a=run.peak / 25, b=run.peak, shape=Cosine()),
+        Segment(start=up, origin=up, length=run.total - up, a=run.peak, b=run.min_lr, shape=Cosine()),
     ]
 
 
@@ -274,17 +292,17 @@ def _cosine_restarts(run: _Run) -> list[Segment]:
     cycle = Cycle(
         period=period, multiplier=numbers.get("multiplier", 1.0), peak_decay=numbers.get("decay", 1.0)
     )
-    wave = Segment(length=period, a=run.peak, b=run.min_lr, shape=_kinds.Cosine())
+    wave = Segment(length=period, a=run.peak, b=run.min_lr, shape=Cosine())
     inner = Inner(form=lone(wave, cycle=cycle).form)
     return [Segment(start=run.warmup, origin=run.warmup, shape=inner, beyond=True)]
 
 
 _BUILD: dict[str, Callable[[_Run], list[Segment]]] = {
     "constant": lambda run: [level(run.warmup, run.peak)],
-    "linear": _fall(lambda run: _kinds.Power()),
-    "linear_to_zero": lambda run: [run.tail(_kinds.Power(), run.decay_steps, 0.0)],
-    "cosine": _fall(lambda run: _kinds.Cosine()),
-    "polynomial": _fall(lambda run: _kinds.Power(exponent=run.spec.numbers.get("power", 1.0))),
+    "linear": _fall(lambda run: Power()),
+    "linear_to_zero": lambda run: [run.tail(Power(), run.decay_steps, 0.0)],
+    "cosine": _fall(lambda run: Cosine()),
+    "polynomial": _fall(lambda run: Power(exponent=run.spec.numbers.get("power", 1.0))),
     "exponential": _exponential,
     "inverse_sqrt": _inverse_sqrt,
     "step": _step,
@@ -293,12 +311,10 @@ _BUILD: dict[str, Callable[[_Run], list[Segment]]] = {
     "trapezoid": _wsd,
     "one_cycle": _one_cycle,
     "cosine_restarts": _cosine_restarts,
-    "one_minus_sqrt": _fall(lambda run: _kinds.Power(stretch=0.5)),
-    "rex": _fall(lambda run: _kinds.Rex()),
+    "one_minus_sqrt": _fall(lambda run: Power(stretch=0.5)),
+    "rex": _fall(lambda run: Rex()),
     "tanh": _fall(
-        lambda run: _kinds.Tanh(
-            lower=run.spec.numbers.get("lower", -6.0), upper=run.spec.numbers.get("upper", 3.0)
-        )
+        lambda run: Tanh(lower=run.spec.numbers.get("lower", -6.0), upper=run.spec.numbers.get("upper", 3.0))
     ),
     "goyal": _goyal,
     "vaswani": _vaswani,

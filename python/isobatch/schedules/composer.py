@@ -99,7 +99,9 @@ class _Trainer:
     def fall(self, shape: Shape, t_max: str, a: float, b: float) -> Schedule:
         """From a to b over t_max."""
         value, unit = self.time("t_max", t_max)
-        return self.clocked(lone(Segment(length=length("t_max", value), a=a, b=b, shape=shape)), "t_max", unit)
+        return self.clocked(
+            lone(Segment(length=length("t_max", value), a=a, b=b, shape=shape)), "t_max", unit
+        )
 
     def warmed(self, shape: Shape, t_warmup: str, t_max: str, a: float, b: float) -> Schedule:
         """A straight line from 0 to a over t_warmup, then from a to b at t_max."""
@@ -109,10 +111,12 @@ class _Trainer:
             raise InputError(f"{t_warmup!r} and t_max {t_max!r} must come to the same unit", field="t_warmup")
         run, whole = self.time("max_duration", "1dur")
         if whole == other and total < run:
-            raise InputError(f"{t_max!r} is shorter than max_duration: the end would be undefined", field="t_max")
+            raise InputError(
+                f"{t_max!r} is shorter than max_duration: the end would be undefined", field="t_max"
+            )
         rise = [line(0.0, warm, 0.0, a)] if warm else []
         rest = level(warm, a)
-        if total > warm and not (a == b):
+        if total > warm and a != b:
             rest = Segment(start=warm, origin=warm, length=total - warm, a=a, b=b, shape=shape)
         return self.clocked(lone(*rise, rest), "t_warmup", unit)
 
@@ -133,7 +137,10 @@ def StepScheduler(
     [1.0, 0.5, 0.25]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     value, unit = trainer.time("step_size", step_size)
     shape = Exponential(rate=length("gamma", gamma), stairs=True)
@@ -157,7 +164,10 @@ def MultiStepScheduler(
     [0.5, 0.25]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base, factor = rate("lr", lr), rate("gamma", gamma)
     points = sorted(trainer.batch("milestones", milestone) for milestone in milestones)
@@ -181,7 +191,10 @@ def ConstantScheduler(
     [0.5, 1.0]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base = rate("lr", lr)
     return lone(level(0.0, base * rate("alpha", alpha)), level(trainer.batch("t_max", t_max), base))
@@ -204,7 +217,10 @@ def LinearScheduler(
     0.6
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base = rate("lr", lr)
     return trainer.fall(Power(), t_max, base * rate("alpha_i", alpha_i), base * rate("alpha_f", alpha_f))
@@ -226,11 +242,16 @@ def ExponentialScheduler(
     0.5
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     value, unit = trainer.time("decay_period", decay_period)
     over = length("decay_period", value)
-    curve = Segment(length=over, a=rate("lr", lr), shape=Exponential(rate=length("gamma", gamma)), beyond=True)
+    curve = Segment(
+        length=over, a=rate("lr", lr), shape=Exponential(rate=length("gamma", gamma)), beyond=True
+    )
     return trainer.clocked(lone(curve), "decay_period", unit)
 
 
@@ -250,7 +271,10 @@ def CosineAnnealingScheduler(
     0.5
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base = rate("lr", lr)
     return trainer.fall(Cosine(), t_max, base, base * rate("alpha_f", alpha_f))
@@ -274,7 +298,10 @@ def CosineAnnealingWarmRestartsScheduler(
     [1.0, 1.0, 1.0, 1.0]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base, (over, unit) = rate("lr", lr), trainer.time("t_0", t_0)
     run = math.ceil(trainer.duration * (trainer.per_epoch or 1) * trainer.rate("t_0", unit))
@@ -310,7 +337,10 @@ def PolynomialScheduler(
     0.25
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base, shape = rate("lr", lr), Power(exponent=number("power", power))
     return trainer.fall(shape, t_max, base, base * rate("alpha_f", alpha_f))
@@ -334,7 +364,10 @@ def MultiStepWithWarmupScheduler(
     [0.5, 1.0, 0.5]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base, factor = rate("lr", lr), rate("gamma", gamma)
     warm, unit = trainer.time("t_warmup", t_warmup)
@@ -364,7 +397,10 @@ def ConstantWithWarmupScheduler(
     [0.5, 1.0]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     height = rate("lr", lr) * rate("alpha", alpha)
     return trainer.warmed(Power(), t_warmup, t_max, height, height)
@@ -388,7 +424,10 @@ def LinearWithWarmupScheduler(
     [0.5, 1.0, 0.5, 0.0]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base = rate("lr", lr)
     a, b = base * rate("alpha_i", alpha_i), base * rate("alpha_f", alpha_f)
@@ -412,7 +451,10 @@ def CosineAnnealingWithWarmupScheduler(
     [0.5, 1.0, 0.5, 0.0]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base = rate("lr", lr)
     return trainer.warmed(Cosine(), t_warmup, t_max, base, base * rate("alpha_f", alpha_f))
@@ -436,7 +478,10 @@ def PolynomialWithWarmupScheduler(
     [0.5, 1.0, 0.25, 0.0]
     """
     trainer = _Trainer(
-        max_duration, batches_per_epoch, samples_per_batch=samples_per_batch, tokens_per_batch=tokens_per_batch
+        max_duration,
+        batches_per_epoch,
+        samples_per_batch=samples_per_batch,
+        tokens_per_batch=tokens_per_batch,
     )
     base, shape = rate("lr", lr), Power(exponent=number("power", power))
     return trainer.warmed(shape, t_warmup, t_max, base, base * rate("alpha_f", alpha_f))

@@ -84,7 +84,9 @@ def OptimizerParamScheduler(
             schedule = lone(*rise, fall(warm, Cosine()), past)
         case "inverse-square-root":
             unit = max(warm, 1.0)
-            curve = lone(Segment(origin=unit, length=unit, a=top, shape=Reciprocal(), beyond=True), low=bottom)
+            curve = lone(
+                Segment(origin=unit, length=unit, a=top, shape=Reciprocal(), beyond=True), low=bottom
+            )
             inner = Segment(start=warm, shape=Inner(form=curve.form), beyond=True)
             schedule = lone(*rise, inner, past)
         case "WSD":

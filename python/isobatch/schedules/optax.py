@@ -101,7 +101,8 @@ def exponential_decay(
     segment = Segment(origin=begin, length=transition_steps, a=a, shape=shape, beyond=True)
     if end_value is None:
         return lone(segment)
-    return lone(segment, **{"low" if factor < 1 else "high": number("end_value", end_value)})
+    bound = number("end_value", end_value)
+    return lone(segment, low=bound) if factor < 1 else lone(segment, high=bound)
 
 
 def cosine_decay_schedule(
@@ -114,7 +115,9 @@ def cosine_decay_schedule(
     """
     a = number("init_value", init_value)
     shape = Cosine(exponent=number("exponent", exponent))
-    return lone(Segment(length=length("decay_steps", decay_steps), a=a, b=a * number("alpha", alpha), shape=shape))
+    return lone(
+        Segment(length=length("decay_steps", decay_steps), a=a, b=a * number("alpha", alpha), shape=shape)
+    )
 
 
 def piecewise_interpolate_schedule(
@@ -134,7 +137,9 @@ def piecewise_interpolate_schedule(
         a, value = value, value * scale
         if boundary > start:
             shape = shapes[interpolate_type]
-            segments.append(Segment(start=start, origin=start, length=boundary - start, a=a, b=value, shape=shape))
+            segments.append(
+                Segment(start=start, origin=start, length=boundary - start, a=a, b=value, shape=shape)
+            )
         start = boundary
     return lone(*segments, level(start, value))
 
@@ -263,4 +268,6 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 def _sorted(scales: Mapping[int, float] | None) -> list[tuple[float, float]]:
     pairs = sorted((scales or {}).items())
     points = rising("boundaries_and_scales", [boundary for boundary, _ in pairs])
-    return [(point, rate("boundaries_and_scales", scale)) for point, (_, scale) in zip(points, pairs, strict=True)]
+    return [
+        (point, rate("boundaries_and_scales", scale)) for point, (_, scale) in zip(points, pairs, strict=True)
+    ]

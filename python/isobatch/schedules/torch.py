@@ -15,7 +15,21 @@ from isobatch._core import Schedule
 from isobatch.errors import InputError
 
 from . import _form, _kinds
-from ._form import Cosine, Cycle, Exponential, Form, Power, Segment, Track, length, level, line, lone, rate
+from ._form import (
+    Cosine,
+    Cycle,
+    Exponential,
+    Form,
+    Power,
+    Segment,
+    Shape,
+    Track,
+    length,
+    level,
+    line,
+    lone,
+    rate,
+)
 
 __all__ = [
     "ChainedScheduler",
@@ -110,7 +124,9 @@ def CosineAnnealingLR(lr: float, T_max: float, eta_min: float = 0.0, *, quirks: 
     (1.0, 0.0)
     """
     over = length("T_max", T_max)
-    return lone(Segment(length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=Cosine(), beyond=quirks))
+    return lone(
+        Segment(length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=Cosine(), beyond=quirks)
+    )
 
 
 def CosineAnnealingWarmRestarts(lr: float, T_0: float, T_mult: float = 1, eta_min: float = 0.0) -> Schedule:
@@ -162,7 +178,7 @@ def OneCycleLR(
             raise InputError("give total_steps, or epochs and steps_per_epoch", field="total_steps")
         total_steps = epochs * steps_per_epoch
     total = length("total_steps", total_steps)
-    shapes = {"cos": Cosine(), "linear": Power()}
+    shapes: dict[str, Shape] = {"cos": Cosine(), "linear": Power()}
     if anneal_strategy not in shapes:
         raise InputError(f"{anneal_strategy!r} is neither cos nor linear", field="anneal_strategy")
     first = rate("max_lr", max_lr) / length("div_factor", div_factor)
@@ -170,7 +186,11 @@ def OneCycleLR(
     up = float(_share("pct_start", pct_start) * total) - 1
     phases = [(up, first, max_lr), (total - 1, max_lr, final)]
     if three_phase:
-        phases = [(up, first, max_lr), (float(2 * pct_start * total) - 2, max_lr, first), (total - 1, first, final)]
+        phases = [
+            (up, first, max_lr),
+            (float(2 * pct_start * total) - 2, max_lr, first),
+            (total - 1, first, final),
+        ]
     segments: list[Segment] = []
     begin, last = 0.0, total
     for index, (stop, a, b) in enumerate(phases):
@@ -181,7 +201,9 @@ def OneCycleLR(
                 last = total - 1
                 break
             if stop <= begin:
-                raise InputError(f"the phase from step {begin:g} to {stop:g} has no length", field="pct_start")
+                raise InputError(
+                    f"the phase from step {begin:g} to {stop:g} has no length", field="pct_start"
+                )
             segments.append(
                 Segment(
                     start=begin if segments else 0.0,

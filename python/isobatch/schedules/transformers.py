@@ -8,7 +8,22 @@ from typing import Any
 from isobatch._core import Schedule
 from isobatch.errors import InputError
 
-from ._form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape, length, level, line, lone, number, rate, span
+from ._form import (
+    Cosine,
+    Cycle,
+    Inner,
+    Power,
+    Reciprocal,
+    Segment,
+    Shape,
+    length,
+    level,
+    line,
+    lone,
+    number,
+    rate,
+    span,
+)
 
 __all__ = ["get_scheduler"]
 
@@ -46,7 +61,9 @@ def get_scheduler(
     """
     name = getattr(name, "value", name)
     if name not in _NAMES:
-        raise InputError(f"{name!r} is no schedule of transformers; they are {', '.join(_NAMES)}", field="name")
+        raise InputError(
+            f"{name!r} is no schedule of transformers; they are {', '.join(_NAMES)}", field="name"
+        )
     build, needs = _NAMES[name]
     given = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
     for field in needs:
@@ -57,7 +74,9 @@ def get_scheduler(
     try:
         return build(rate("lr", lr), warm, total, quirks, **(scheduler_specific_kwargs or {}))
     except TypeError as error:
-        raise InputError(f"{name}: {str(error).partition(') ')[2] or error}", field="scheduler_specific_kwargs") from None
+        raise InputError(
+            f"{name}: {str(error).partition(') ')[2] or error}", field="scheduler_specific_kwargs"
+        ) from None
 
 
 def _rise(lr: float, warm: float) -> list[Segment]:
@@ -103,10 +122,14 @@ def _polynomial(
     if rate("lr_end", lr_end) >= lr:
         raise InputError(f"{lr_end} is not below lr ({lr})", field="lr_end")
     if total == warm:
-        raise InputError("the decay has no steps: it must be above num_warmup_steps", field="num_training_steps")
+        raise InputError(
+            "the decay has no steps: it must be above num_warmup_steps", field="num_training_steps"
+        )
     if total < warm:
         return lone(*_rise(lr, warm), level(warm, lr_end))
-    return lone(*_rise(lr, warm), _fall(warm, total - warm, lr, lr_end, Power(exponent=number("power", power))))
+    return lone(
+        *_rise(lr, warm), _fall(warm, total - warm, lr, lr_end, Power(exponent=number("power", power)))
+    )
 
 
 def _inverse_sqrt(
@@ -193,7 +216,9 @@ def _warmup_stable_decay(
         segments.append(level(warm, lr))
     if over:
         segments.append(
-            Segment(start=max(warm, decay), origin=decay, length=over, a=lr, b=bottom, shape=falls[decay_type])
+            Segment(
+                start=max(warm, decay), origin=decay, length=over, a=lr, b=bottom, shape=falls[decay_type]
+            )
         )
     return lone(*segments, level(max(warm, decay + over), bottom))
 

@@ -43,13 +43,21 @@ def close(a: float, b: float, peak: float) -> bool:
 
 
 def learning_rate(
-    observed: Sequence[float], lr_at: Callable[[int], float], *, peak: float, accumulation: int, ranks: int
+    observed: Sequence[float],
+    lr_at: Callable[[int], float],
+    *,
+    peak: float,
+    accumulation: int,
+    ranks: int,
+    initial: float | None = None,
 ) -> tuple[int, str] | None:
     """The first step whose learning rate is not the plan's, and why; None where all are.
 
     Args:
         observed: the optimizer's learning rate at steps 0, 1, 2 ….
         lr_at: the plan's.
+        initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one that runs twice as
+            fast, so where this is another learning rate, nothing else is suspected.
 
     >>> learning_rate([0.0, 0.2, 0.4], lambda step: 0.1 * step, peak=1.0, accumulation=1, ranks=2)
     (1, 'scheduler stepped once per process (2× too fast)')
@@ -57,22 +65,24 @@ def learning_rate(
     first = next((k for k, lr in enumerate(observed) if not close(lr, lr_at(k), peak)), None)
     if first is None:
         return None
+    if initial is not None and not close(initial, peak, peak):
+        return first, f"another learning rate, {initial / peak:.4g}× the plan's"
+
+    def runs(factor: int, ahead: int) -> bool:
+        return all(close(lr, lr_at(k * factor + ahead), peak) for k, lr in enumerate(observed))
+
+    both = accumulation * ranks
     faults = {
-        "scheduler stepped once per process": ranks,
-        "scheduler stepped once per micro-batch": accumulation,
-        "scheduler stepped once per process and micro-batch": accumulation * ranks,
+        f"scheduler stepped once per process ({ranks}× too fast)": ranks > 1 and runs(ranks, 0),
+        # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
+        f"scheduler stepped once per micro-batch ({accumulation}× too fast)": accumulation > 1
+        and any(runs(accumulation, ahead) for ahead in (0, accumulation - 1, accumulation)),
+        f"scheduler stepped once per process and micro-batch ({both}× too fast)": min(accumulation, ranks) > 1
+        and runs(both, 0),
+        "scheduler stepped before the optimizer": runs(1, 1),
+        "scheduler never stepped": first > 0 and all(close(lr, lr_at(0), peak) for lr in observed),
     }
-    fitting = [
-        f"{name} ({factor}× too fast)"
-        for name, factor in faults.items()
-        if factor > 1 and first and all(close(lr, lr_at(k * factor), peak) for k, lr in enumerate(observed))
-    ]
-    if accumulation == ranks and len(fitting) > 2:
-        fitting = fitting[:2]
-    if not fitting and len(set(observed)) == 1 and close(observed[0], lr_at(0), peak):
-        fitting = ["the scheduler is never stepped"]
-    if not fitting and first and all(close(lr, lr_at(max(k - 1, 0)), peak) for k, lr in enumerate(observed)):
-        fitting = ["the scheduler is one step late"]
+    fitting = [name for name, found in faults.items() if found]
     if not fitting:
         planned = lr_at(first)
         times = f", {observed[first] / planned:.4g}× the plan's" if planned else ""

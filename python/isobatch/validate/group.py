@@ -186,7 +186,7 @@ class Pulse:
         self._phase = "start"
         self.hosts: list[str] = []
         self.phase_seconds: dict[str, float] = {}
-        self.on_loss: Callable[[str], None] = lambda text: None
+        self.on_loss: Callable[[str], None] = print
         self._store = group.second_store()
         self._thread = threading.Thread(target=self._beat, name="isobatch-pulse", daemon=True)
         self._thread.start()

@@ -29,7 +29,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
     from isobatch.validate.worker import run
 
     if factory is not None:
-        torch.set_num_threads(1)  # a forked OpenMP pool would hang
+        torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
     try:
         path = Path(folder) / "report.json"
         run(Plan.from_json(plan_json), options, factory=factory, publish=lambda report: report.save(path))
@@ -47,6 +47,7 @@ def launch(
     nnodes: int = 1,
     node_rank: int = 0,
     rendezvous: str | None = None,
+    _fork: bool = False,
 ) -> Report:
     """Validates a plan in processes of its own; also from a notebook.
 
@@ -83,7 +84,7 @@ def launch(
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=factory is not None)
+        config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=_fork or factory is not None)
         begun = time.monotonic()
         lost = _launch(config, (plan.to_json(), options, folder, factory))
         path = Path(folder) / "report.json"
@@ -105,6 +106,7 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
     )  # what it has to say, the report says
     if fork:
         import torch
+        import torch._dynamo  # the slowest import: once here, and not in every rank
 
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             raise InputError(

@@ -247,6 +247,7 @@ def prove_learning_rate(training: Training) -> Proof:
         peak=plan.lr,
         accumulation=plan.accumulation or 1,
         ranks=plan.data_parallel or 1,
+        initial=started if own is not None else None,
     )
     worst = max(abs(lr - plan.lr_at(step)) for step, lr in enumerate(observed))
     values = {"steps": steps, "worst_difference": worst}

@@ -62,6 +62,7 @@ impl Length {
 
     /// `⌊self × n / d⌋`, exact; `None` past 2^53.
     #[must_use]
+    #[inline]
     pub fn floor_of(self, n: u64, d: u64) -> Option<u64> {
         if let Some((n, d)) = self.small_fraction(n, d) {
             return Some(n / d).filter(|&n| n <= MAX_COUNT);
@@ -72,6 +73,7 @@ impl Length {
 
     /// `⌈self × n / d⌉`, exact; `None` past 2^53.
     #[must_use]
+    #[inline]
     pub fn ceil_of(self, n: u64, d: u64) -> Option<u64> {
         if let Some((n, d)) = self.small_fraction(n, d) {
             return Some(n.div_ceil(d)).filter(|&n| n <= MAX_COUNT);
@@ -188,6 +190,7 @@ pub struct Layout {
 impl Epoch {
     /// Runs the arithmetic of an epoch over `dataset` samples. `steps` is 0 where the dataset gives no full micro-batch.
     #[must_use]
+    #[inline]
     pub fn of(dataset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
         Epoch::rest(dataset, 0, layout, drop, convention)
     }
@@ -195,6 +198,7 @@ impl Epoch {
     /// What is left of an epoch behind its first `offset` samples. Padding and dropping are as if the rest were a dataset of
     /// its own; ragged steps take any number of samples, so there the epoch ends where it always does.
     #[must_use]
+    #[inline]
     pub fn rest(dataset: u64, offset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
         let Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged } = layout;
         let pass = micro_batch * data_parallel;
@@ -206,7 +210,9 @@ impl Epoch {
             (steps, if drop.loader { steps * effective_batch } else { served })
         } else {
             let (passes, served) = match (convention, drop.loader) {
-                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset.
+                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
+                // there is one process, it leaves the loader alone.
+                (Convention::Transformers, false) if data_parallel == 1 => (rest.div_ceil(micro_batch), rest),
                 (Convention::Transformers, true) => (rest / pass, rest / pass * pass),
                 (Convention::Transformers, false) => (rest.div_ceil(pass), rest.div_ceil(pass) * pass),
                 (_, true) => (sampled(rest) / micro_batch, sampled(rest) / micro_batch * pass),

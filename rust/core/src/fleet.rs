@@ -36,17 +36,18 @@ impl Columns<'_> {
         for (field, data) in &self.columns {
             let pairs = inputs.iter_mut().zip(rows.iter().map(|&row| row as usize));
             match data {
-                Data::Ints(values) => {
-                    for (input, row) in pairs {
+                Data::Ints(values) => Input::set_each(
+                    *field,
+                    pairs.map(|(input, row)| {
                         let n = values[row];
-                        input.set(*field, &if n == MISSING { Value::Missing } else { Value::Int(n) });
-                    }
-                }
+                        (input, if n == MISSING { Value::Missing } else { Value::Int(n) })
+                    }),
+                ),
                 Data::Reals(values) => {
-                    pairs.for_each(|(input, row)| input.set(*field, &Value::Real(values[row])))
+                    Input::set_each(*field, pairs.map(|(input, row)| (input, Value::Real(values[row]))));
                 }
                 Data::Codes(codes, values) => {
-                    pairs.for_each(|(input, row)| input.set(*field, &values[codes[row] as usize]));
+                    Input::set_each(*field, pairs.map(|(input, row)| (input, &values[codes[row] as usize])));
                 }
             }
         }

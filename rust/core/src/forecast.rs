@@ -47,7 +47,7 @@ pub struct Profile {
     pub memory_fixed: Constant,
     /// Bytes a sample of the micro-batch.
     pub memory_per_sample: Constant,
-    /// Relative scatter of single steps around the model, as half the width of a 95 % interval.
+    /// Relative scatter of what was measured around the model, as half the width of a 95 % interval.
     pub scatter: f64,
     /// What was measured.
     pub measured: Measured,
@@ -86,7 +86,7 @@ pub struct Forecast {
     pub sync_seconds: f64,
     /// Seconds a step.
     pub step_seconds: f64,
-    /// Half the width of its 95 % interval, from the errors of the constants and the scatter of the steps.
+    /// Half the width of its 95 % interval, from the errors of the constants and the scatter.
     pub step_error: f64,
     /// Samples a second, over all replicas.
     pub samples_per_second: f64,

@@ -1,5 +1,6 @@
 //! One row's input: a recipe, a cluster, the settings; every field with its name and its legal values.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::batch::MAX_BATCH;
@@ -23,8 +24,21 @@ pub enum Table {
     Settings,
 }
 
+/// What the values of a field are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Whole numbers.
+    Count,
+    /// Reals.
+    Real,
+    /// True or false.
+    Flag,
+    /// Names, lengths and the like.
+    Other,
+}
+
 macro_rules! fields {
-    ($($variant:ident $name:literal $table:ident $reason:ident $legal:literal)*) => {
+    ($($variant:ident $name:literal $table:ident $kind:ident $reason:ident $legal:literal)*) => {
         /// A field of the input.
         #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they stand")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +68,12 @@ macro_rules! fields {
                 match self { $(Field::$variant => Table::$table,)* }
             }
 
+            /// What its values are.
+            #[must_use]
+            pub fn kind(self) -> Kind {
+                match self { $(Field::$variant => Kind::$kind,)* }
+            }
+
             /// The values that it may have.
             #[must_use]
             pub fn legal(self) -> &'static str {
@@ -66,61 +86,70 @@ macro_rules! fields {
                 match self { $(Field::$variant => Reason::$reason,)* }
             }
         }
+
+        impl Input {
+            /// Sets a field of many inputs, each to the value beside it: one loop a field, in which the field is known.
+            pub fn set_each<'a>(field: Field, pairs: impl Iterator<Item = (&'a mut Input, impl Borrow<Value>)>) {
+                match field {
+                    $(Field::$variant => pairs.for_each(|(input, value)| input.set_known(Field::$variant, value.borrow())),)*
+                }
+            }
+        }
     };
 }
 
 fields! {
-    EffectiveBatch "effective_batch" Job InvalidBatch "a whole number from 1 to 2^40"
-    Lr "lr" Job InvalidLr "a finite number above 0"
-    Optimizer "optimizer" Job InvalidOptimizer "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
-    Momentum "momentum" Job InvalidOptimizer "a number from 0 to below 1"
-    Betas "betas" Job InvalidOptimizer "two numbers from 0 to below 1"
-    Eps "eps" Job InvalidOptimizer "a finite number, 0 or more"
-    WeightDecay "weight_decay" Job InvalidOptimizer "a finite number, 0 or more"
-    Decay "decay" Job InvalidOptimizer "lr_multiplied or independent"
-    EmaDecay "ema_decay" Job InvalidOptimizer "a number from 0 to below 1"
-    DatasetSize "dataset_size" Job InvalidLength "a whole number of samples from 1 to 2^53; needed where a length is in ep"
-    Duration "duration" Job InvalidLength "a number above 0 with a unit: ep, st, sp or tok"
-    Warmup "warmup" Job InvalidLength "a number with a unit: ep, st, sp, tok or %"
-    Schedule "schedule" Job InvalidLength "a schedule's name, or its call with arguments"
-    MinLr "min_lr" Job InvalidLr "a finite number from 0 to lr"
-    SeqLen "seq_len" Job InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
-    DropLast "drop_last" Job InvalidLength "true, false, sampler or loader"
-    Convention "convention" Job InvalidLength "torch, lightning, transformers or megatron"
-    Gpus "gpus" Job InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
-    MicroBatch "micro_batch" Job InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
-    Accumulation "accumulation" Job InvalidBatch "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch"
-    ModelParallel "model_parallel" Job InvalidBatch "a whole number from 1 to 2^31"
-    Power "power" Job InvalidLr "a finite number"
-    NoiseScale "noise_scale" Job InvalidNoise "a finite number of samples above 0"
-    SigmaSq "sigma_sq" Job InvalidNoise "a finite number above 0"
-    MuSq "mu_sq" Job InvalidNoise "a finite number above 0"
-    Ramp "ramp" Job InvalidBatch "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch"
-    Parameters "parameters" Job InvalidBatch "a whole number from 1 to 2^53"
-    Precision "precision" Job InvalidOptimizer "fp32, tf32, bf16 or fp16"
-    ClipNorm "clip_norm" Job InvalidOptimizer "a finite number above 0"
-    BucketCapMb "bucket_cap_mb" Job InvalidOptimizer "a finite number above 0"
-    BatchNorm "batch_norm" Job InvalidBatch "true or false"
-    DeviceBatches "device_batches" Job InvalidBatch "one whole number above 0 for each GPU"
-    Nodes "nodes" Cluster InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
-    GpusPerNode "gpus_per_node" Cluster InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
-    ClusterModelParallel "model_parallel" Cluster InvalidCluster "a whole number from 1 to 2^31"
-    Gpu "gpu" Cluster InvalidCluster "a name"
-    MemoryGib "memory_gib" Cluster InvalidCluster "a finite number above 0"
-    IntraGbS "intra_gb_s" Cluster InvalidCluster "a finite number above 0"
-    InterGbS "inter_gb_s" Cluster InvalidCluster "a finite number above 0"
-    LatencyUs "latency_us" Cluster InvalidCluster "a finite number, 0 or more"
-    PricePerGpuHour "price_per_gpu_hour" Cluster InvalidCluster "a finite number, 0 or more"
-    Policy "policy" Settings InvalidSetting "keep, grow, goodput, or the effective batch to reach (1 to 2^40)"
-    Rule "rule" Settings InvalidSetting "none, linear, sqrt, sde, adascale, saturating, surge, power or auto"
-    MaxMicroBatch "max_micro_batch" Settings InvalidSetting "a whole number from 1 to 2^31-1"
-    MaxBatch "max_batch" Settings InvalidSetting "a whole number from 1 to 2^40"
-    BatchTolerance "batch_tolerance" Settings InvalidSetting "a fraction from 0 to below 1"
-    MicroBatchMultiple "micro_batch_multiple" Settings InvalidSetting "a whole number from 1 to 2^31-1"
-    RequireMultiple "require_multiple" Settings InvalidSetting "true or false"
-    Ragged "ragged" Settings InvalidSetting "true or false; not with uneven or require_multiple"
-    Uneven "uneven" Settings InvalidSetting "true or false; not with ragged"
-    BetaHalfLife "beta_half_life" Settings InvalidSetting "true or false"
+    EffectiveBatch "effective_batch" Job Count InvalidBatch "a whole number from 1 to 2^40"
+    Lr "lr" Job Real InvalidLr "a finite number above 0"
+    Optimizer "optimizer" Job Other InvalidOptimizer "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
+    Momentum "momentum" Job Real InvalidOptimizer "a number from 0 to below 1"
+    Betas "betas" Job Other InvalidOptimizer "two numbers from 0 to below 1"
+    Eps "eps" Job Real InvalidOptimizer "a finite number, 0 or more"
+    WeightDecay "weight_decay" Job Real InvalidOptimizer "a finite number, 0 or more"
+    Decay "decay" Job Other InvalidOptimizer "lr_multiplied or independent"
+    EmaDecay "ema_decay" Job Real InvalidOptimizer "a number from 0 to below 1"
+    DatasetSize "dataset_size" Job Count InvalidLength "a whole number of samples from 1 to 2^53; needed where a length is in ep"
+    Duration "duration" Job Other InvalidLength "a number above 0 with a unit: ep, st, sp or tok"
+    Warmup "warmup" Job Other InvalidLength "a number with a unit: ep, st, sp, tok or %"
+    Schedule "schedule" Job Other InvalidLength "a schedule's name, or its call with arguments"
+    MinLr "min_lr" Job Real InvalidLr "a finite number from 0 to lr"
+    SeqLen "seq_len" Job Count InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
+    DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader"
+    Convention "convention" Job Other InvalidLength "torch, lightning, transformers or megatron"
+    Gpus "gpus" Job Count InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
+    MicroBatch "micro_batch" Job Count InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
+    Accumulation "accumulation" Job Count InvalidBatch "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch"
+    ModelParallel "model_parallel" Job Count InvalidBatch "a whole number from 1 to 2^31"
+    Power "power" Job Real InvalidLr "a finite number"
+    NoiseScale "noise_scale" Job Real InvalidNoise "a finite number of samples above 0"
+    SigmaSq "sigma_sq" Job Real InvalidNoise "a finite number above 0"
+    MuSq "mu_sq" Job Real InvalidNoise "a finite number above 0"
+    Ramp "ramp" Job Other InvalidBatch "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch"
+    Parameters "parameters" Job Count InvalidBatch "a whole number from 1 to 2^53"
+    Precision "precision" Job Other InvalidOptimizer "fp32, tf32, bf16 or fp16"
+    ClipNorm "clip_norm" Job Real InvalidOptimizer "a finite number above 0"
+    BucketCapMb "bucket_cap_mb" Job Real InvalidOptimizer "a finite number above 0"
+    BatchNorm "batch_norm" Job Flag InvalidBatch "true or false"
+    DeviceBatches "device_batches" Job Other InvalidBatch "one whole number above 0 for each GPU"
+    Nodes "nodes" Cluster Count InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
+    GpusPerNode "gpus_per_node" Cluster Count InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
+    ClusterModelParallel "model_parallel" Cluster Count InvalidCluster "a whole number from 1 to 2^31"
+    Gpu "gpu" Cluster Other InvalidCluster "a name"
+    MemoryGib "memory_gib" Cluster Real InvalidCluster "a finite number above 0"
+    IntraGbS "intra_gb_s" Cluster Real InvalidCluster "a finite number above 0"
+    InterGbS "inter_gb_s" Cluster Real InvalidCluster "a finite number above 0"
+    LatencyUs "latency_us" Cluster Real InvalidCluster "a finite number, 0 or more"
+    PricePerGpuHour "price_per_gpu_hour" Cluster Real InvalidCluster "a finite number, 0 or more"
+    Policy "policy" Settings Other InvalidSetting "keep, grow, goodput, or the effective batch to reach (1 to 2^40)"
+    Rule "rule" Settings Other InvalidSetting "none, linear, sqrt, sde, adascale, saturating, surge, power or auto"
+    MaxMicroBatch "max_micro_batch" Settings Count InvalidSetting "a whole number from 1 to 2^31-1"
+    MaxBatch "max_batch" Settings Count InvalidSetting "a whole number from 1 to 2^40"
+    BatchTolerance "batch_tolerance" Settings Real InvalidSetting "a fraction from 0 to below 1"
+    MicroBatchMultiple "micro_batch_multiple" Settings Count InvalidSetting "a whole number from 1 to 2^31-1"
+    RequireMultiple "require_multiple" Settings Flag InvalidSetting "true or false"
+    Ragged "ragged" Settings Flag InvalidSetting "true or false; not with uneven or require_multiple"
+    Uneven "uneven" Settings Flag InvalidSetting "true or false; not with ragged"
+    BetaHalfLife "beta_half_life" Settings Flag InvalidSetting "true or false"
 }
 
 /// What to hold when the GPU count changes.
@@ -443,12 +472,19 @@ fn fraction(x: f64) -> bool {
 impl Input {
     /// Sets a field; an illegal value is kept as the row's fault.
     pub fn set(&mut self, field: Field, value: &Value) {
+        self.set_known(field, value);
+    }
+
+    #[allow(clippy::inline_always, reason = "of a known field only its own line is left")]
+    #[inline(always)]
+    fn set_known(&mut self, field: Field, value: &Value) {
         if self.assign(field, value).is_err() && self.fault.is_none() {
             self.fault = Some(field);
         }
     }
 
-    #[allow(clippy::too_many_lines, reason = "one line a field")]
+    #[allow(clippy::too_many_lines, clippy::inline_always, reason = "one line a field")]
+    #[inline(always)]
     fn assign(&mut self, field: Field, value: &Value) -> Result<(), Illegal> {
         const I32: u64 = i32::MAX as u64;
         let Input { job, cluster, settings, .. } = self;
@@ -565,13 +601,15 @@ impl Input {
         }
         let in_unit = |unit| job.duration.is_some_and(|d| d.unit == unit) || job.warmup.unit == unit;
         let replicas = job.tuned_replicas();
-        let per_replica = replicas.map(|r| job.effective_batch / r.max(1));
+        let samples = job.effective_batch / replicas.unwrap_or(1).max(1);
+        let micro_batch = job.micro_batch.unwrap_or(1);
         let checks = [
             (Field::EffectiveBatch, job.effective_batch > 0),
             (Field::Lr, !job.lr.is_nan()),
             (Field::MinLr, job.min_lr <= job.lr),
             (Field::DatasetSize, job.dataset_size.is_some() || !in_unit(Unit::Epochs)),
             (Field::SeqLen, job.seq_len.is_some() || !in_unit(Unit::Tokens)),
+            (Field::SeqLen, job.seq_len.is_some() || !matches!(job.ramp.as_deref(), Some(Ramp::Steps(_)))),
             (
                 Field::Gpus,
                 job.gpus.is_none_or(|gpus| {
@@ -580,20 +618,13 @@ impl Input {
                             || job.effective_batch.is_multiple_of(gpus / job.model_parallel))
                 }),
             ),
-            (
-                Field::MicroBatch,
-                job.unequal_devices
-                    || per_replica
-                        .zip(job.micro_batch)
-                        .is_none_or(|(samples, micro)| samples.is_multiple_of(micro)),
-            ),
+            (Field::MicroBatch, job.unequal_devices || samples.is_multiple_of(micro_batch)),
             (
                 Field::Accumulation,
                 job.unequal_devices
-                    || per_replica.zip(job.accumulation).is_none_or(|(samples, accumulation)| {
-                        job.micro_batch.map_or(samples.is_multiple_of(accumulation), |micro| {
-                            micro * accumulation == samples
-                        })
+                    || job.accumulation.is_none_or(|accumulation| match (replicas, job.micro_batch) {
+                        (Some(_), Some(_)) => micro_batch * accumulation == samples,
+                        _ => samples.is_multiple_of(micro_batch * accumulation),
                     }),
             ),
             (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),

@@ -5,7 +5,7 @@ use crate::duration::{Convention, Epoch, Layout, Length, MAX_COUNT, Unit};
 use crate::input::{Input, Job, Policy};
 use crate::optimizer::{self, Decay, Moments, Optimizer};
 use crate::ramp::{self, Stage};
-use crate::reason::{Reason, Reasons, Status};
+use crate::reason::{Reason, Reasons};
 use crate::scaling::{self, Rule};
 
 /// A count that is not known, in a column.
@@ -356,7 +356,12 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
     let rule = if keep { Rule::None } else { settings.rule.resolve(job.optimizer) };
     row.rule = rule;
 
-    let lr_scale = if keep { 1.0 } else { scaling::lr_scale(rule, from, to, job.noise) };
+    // At the tuned batch nothing moves, whatever has been measured.
+    let lr_scale = if effective_batch == job.effective_batch || keep {
+        1.0
+    } else {
+        scaling::lr_scale(rule, from, to, job.noise)
+    };
     if lr_scale.is_nan() {
         return Err(if rule == Rule::Power { Reason::NeedsPower } else { Reason::NeedsNoise });
     }
@@ -374,7 +379,9 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
         _ if settings.beta_half_life && !keep => tuned.half_life(k),
         _ => tuned,
     };
-    if row.moments.beta1 <= 0.0 && tuned.beta1 > 0.0 || row.moments.beta2 <= 0.0 && tuned.beta2 > 0.0 {
+    // 10 × (1 − 0.9) is below 1 in floats.
+    let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
+    if gone(row.moments.beta1, tuned.beta1) || gone(row.moments.beta2, tuned.beta2) {
         return Err(Reason::BetaNotPositive);
     }
     let gain = if rule == Rule::Adascale { lr_scale } else { k };
@@ -413,21 +420,29 @@ struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    fn new(job: &'a Job, layout: Layout) -> Result<Clock<'a>, Reason> {
-        let stages = stages(job, layout.effective_batch)?;
+    fn new(job: &'a Job, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
         let epoch = match (job.dataset_size, job.convention) {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => Some(Epoch::of(dataset, layout, job.drop_last, convention)),
         };
-        Ok(Clock { job, batch: layout.effective_batch, epoch, stages })
+        Clock { job, batch: layout.effective_batch, epoch, stages }
     }
 
-    /// The steps that a length takes in a run of `total` steps; `None` for a share of a run without an end. A run's end is
-    /// floored by Megatron; a warmup never is.
+    /// The steps of the whole run, where it has an end; Megatron floors it.
+    fn run(&self) -> Result<Option<u64>, Reason> {
+        let floor = self.job.convention == Convention::Megatron;
+        self.job.duration.map_or(Ok(None), |duration| self.steps(duration, None, floor))
+    }
+
+    /// The steps of the warmup in a run of `total` steps.
+    fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
+        self.steps(self.job.warmup, total, false)
+    }
+
+    /// The steps that a length takes; `None` for a share of a run without an end.
+    #[inline]
     fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
         let job = self.job;
-        let whole_run = Some(length) == job.duration;
-        let floor = floor && whole_run;
         // The length in samples is `length × n / d`.
         let (n, d) = match length.unit {
             Unit::Percent => {
@@ -455,8 +470,7 @@ impl<'a> Clock<'a> {
 
 /// Total, warmup and epoch in steps.
 fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
-    let clock = Clock::new(job, layout)?;
-    let floor = job.convention == Convention::Megatron;
+    let clock = Clock::new(job, layout, stages(job, layout.effective_batch)?);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, job.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
             return Err(Reason::BatchAboveDataset);
@@ -476,28 +490,22 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
         row.dropped_samples = UNKNOWN;
     }
     let adascale = row.rule == Rule::Adascale;
-    let now = |length: Length, total: Option<u64>| clock.steps(length, total, floor);
-    let tuned = |length: Length| {
-        let clock = Clock::new(job, tuned_layout(job))?;
-        let total = job.duration.map(|duration| clock.steps(duration, None, floor)).transpose()?.flatten();
-        clock.steps(length, total, floor)
-    };
+    let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
 
-    let total = match job.duration {
-        None => None,
-        Some(duration) if adascale => stretched(tuned(duration)?),
-        Some(duration) => now(duration, None)?,
-    };
+    let total = if adascale { stretched(tuned()?.run()?) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
-    let warmup = match job.warmup {
-        warmup if warmup.is_zero() => Some(0),
-        warmup if job.optimizer.layer_wise() => tuned(warmup)?,
-        warmup if adascale => stretched(tuned(warmup)?),
-        warmup => now(warmup, total)?,
+    let warmup = if job.warmup.is_zero() {
+        Some(0)
+    } else if job.optimizer.layer_wise() || adascale {
+        let tuned = tuned()?;
+        let steps = tuned.warmup(tuned.run()?)?;
+        if job.optimizer.layer_wise() { steps } else { stretched(steps) }
+    } else {
+        clock.warmup(total)?
     };
     if total.max(warmup).is_some_and(|steps| steps > MAX_COUNT) {
         return Err(Reason::TooLarge);
@@ -508,6 +516,7 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
 }
 
 /// What to be wary of in a plan that stands.
+#[inline]
 fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Input { job, settings, .. } = input;
     let k = layout.effective_batch as f64 / job.effective_batch as f64;

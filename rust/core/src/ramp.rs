@@ -77,7 +77,8 @@ impl Ramp {
             Ramp::Steps(steps) => {
                 let seq_len = seq_len?;
                 let last = steps.last()?.1;
-                let ends = steps.iter().skip(1).map(|s| s.0.div_ceil(seq_len)).chain([u64::MAX]);
+                // Megatron floors the tokens to samples.
+                let ends = steps.iter().skip(1).map(|s| s.0 / seq_len).chain([u64::MAX]);
                 let stages: Option<Vec<Stage>> = steps
                     .iter()
                     .zip(ends)

@@ -27,10 +27,10 @@ fn pool() -> Option<Arc<ThreadPool>> {
         return start();
     };
     let me = process::id();
-    if let Some((owner, pool)) = slot.as_ref() {
-        if *owner == me {
-            return Some(Arc::clone(pool));
-        }
+    if let Some((owner, pool)) = slot.as_ref()
+        && *owner == me
+    {
+        return Some(Arc::clone(pool));
     }
     let fresh = start()?;
     // The parent's pool must not be dropped here: its threads, which dropping wakes, do not exist.

@@ -1,30 +1,60 @@
 //! Python values on their way into a field of the input.
 
-use isobatch_core::input::{Field, Input, Read, Table, Value};
+use isobatch_core::input::{Field, Input, Kind, Read, Table, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
 use crate::errors::{illegal, input_error};
 
-/// A scalar as the core takes it. A real that is NaN was said to be one, and is illegal: `None` is what is unknown.
+/// Fields that may be unknown, so that `None` is a value.
+fn nullable(field: Field) -> bool {
+    !matches!(
+        field,
+        Field::EffectiveBatch
+            | Field::Lr
+            | Field::Optimizer
+            | Field::WeightDecay
+            | Field::MinLr
+            | Field::DropLast
+            | Field::Convention
+            | Field::ModelParallel
+            | Field::BatchNorm
+            | Field::Nodes
+            | Field::GpusPerNode
+            | Field::Policy
+            | Field::Rule
+            | Field::BatchTolerance
+            | Field::MicroBatchMultiple
+            | Field::RequireMultiple
+            | Field::Ragged
+            | Field::Uneven
+            | Field::BetaHalfLife
+    )
+}
+
+/// A scalar as the core takes it, of its field's own type: unlike a table's cell, no text stands for a number. A real that
+/// is NaN was said to be one, and is illegal: `None` is what is unknown.
 pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
     if value.is_none() {
-        Value::Missing
+        if nullable(field) { Value::Missing } else { Value::Illegal }
     } else if let Ok(flag) = value.cast::<PyBool>() {
         Value::Read(Read::Flag(flag.is_true()))
     } else if let Ok(text) = value.cast::<PyString>() {
-        match text.to_cow() {
-            Ok(text) if !text.trim().is_empty() => Value::read(field, &text),
+        match text.to_cow().map(|text| Value::read(field, &text)) {
+            Ok(Value::Read(Read::Flag(_) | Read::Betas(..))) | Err(_) => Value::Illegal,
+            Ok(read @ Value::Read(_)) => read,
+            Ok(_) => Value::Illegal,
+        }
+    } else if value.is_instance_of::<PyInt>() && field.kind() != Kind::Flag {
+        value.extract().map_or(Value::Illegal, Value::Int)
+    } else if value.is_instance_of::<PyFloat>() && field.kind() == Kind::Real {
+        value.extract().ok().filter(|x: &f64| !x.is_nan()).map_or(Value::Illegal, Value::Real)
+    } else if let Ok(numbers) = value.cast::<PyTuple>() {
+        match (field, numbers.extract::<(f64, f64)>()) {
+            (Field::DeviceBatches, _) => Value::Read(Read::Name),
+            (Field::Betas, Ok((first, second))) => Value::Read(Read::Betas(first, second)),
             _ => Value::Illegal,
         }
-    } else if value.is_instance_of::<PyInt>() {
-        value.extract().map_or(Value::Illegal, Value::Int)
-    } else if value.is_instance_of::<PyFloat>() {
-        value.extract().ok().filter(|x: &f64| !x.is_nan()).map_or(Value::Illegal, Value::Real)
-    } else if field == Field::DeviceBatches && value.is_instance_of::<PyTuple>() {
-        Value::Read(Read::Name)
-    } else if let Ok((first, second)) = value.extract::<(f64, f64)>() {
-        Value::Read(Read::Betas(first, second))
     } else {
         Value::Illegal
     }

@@ -128,7 +128,9 @@ def _multiplier(group: dict[str, Any], defaults: dict[str, Any]) -> float:
         return float(group[_MULTIPLIER])
     default = float(defaults.get("lr") or 0.0)
     if default <= 0:
-        raise InputError(f"the optimizer's default lr is {default:g}: give each group its {_MULTIPLIER}", field="lr")
+        raise InputError(
+            f"the optimizer's default lr is {default:g}: give each group its {_MULTIPLIER}", field="lr"
+        )
     return float(group["lr"]) / default
 
 

@@ -3,12 +3,14 @@
 //! float32 rows are within one float32 ulp of the schedule's peak of `Schedule::at`, float64 rows within 8 float64
 //! ulp, for any length of run: every block is anchored on the closed form anew.
 
+use std::f64::consts::PI;
+
 use rayon::prelude::*;
 
 use super::clock::Piece;
 use super::polynomial::{
-    Expansion, F32, F64, LONG_F32, Plan, Precision, SHORT_F32, fill_f64, fill_long_f32, fill_short_f32,
-    level_f32, level_f64, line_f32, line_f64,
+    Expansion, F32, F64, LONG_F32, Plan, Precision, SHORT_F32, WAVE_REACH, Wave, fill_f64, fill_long_f32,
+    fill_short_f32, fill_wave, level_f32, level_f64, line_f32, line_f64,
 };
 use super::{Decay, STEP_LIMIT, Schedule, ScheduleError, Segment, Shape, Tail, Track};
 
@@ -136,7 +138,7 @@ impl Value for f32 {}
 impl Value for f64 {}
 
 mod sealed {
-    use super::{Expansion, Precision};
+    use super::{Expansion, Precision, Wave};
 
     pub trait Kernels: Sized {
         /// Values in 64 bytes, what a vector store takes at most.
@@ -145,6 +147,8 @@ mod sealed {
         const FULL: bool;
         fn precisions() -> &'static [Precision; 2];
         fn of(value: f64) -> Self;
+        /// Writes whole blocks of a cosine, and says whether it has a way to.
+        fn wave(out: &mut [Self], wave: &Wave) -> bool;
         /// Writes one value throughout.
         fn level(out: &mut [Self], value: Self);
         /// Writes the polynomial at s = offset + i·rate.
@@ -166,6 +170,11 @@ impl Kernels for f32 {
         value as Self
     }
 
+    fn wave(out: &mut [Self], wave: &Wave) -> bool {
+        fill_wave(out, wave);
+        true
+    }
+
     fn level(out: &mut [Self], value: Self) {
         level_f32(out, value);
     }
@@ -185,7 +194,7 @@ impl Kernels for f32 {
                 let (offset, rate) = (Self::of(offset), Self::of(rate));
                 match small.first_chunk::<SHORT_F32>() {
                     Some(short) if series.degree < SHORT_F32 => {
-                        fill_short_f32(out, anchor, short, offset, rate)
+                        fill_short_f32(out, anchor, short, offset, rate);
                     }
                     _ => fill_long_f32(out, anchor, &small, offset, rate),
                 }
@@ -204,6 +213,10 @@ impl Kernels for f64 {
 
     fn of(value: f64) -> Self {
         value
+    }
+
+    fn wave(_: &mut [Self], _: &Wave) -> bool {
+        false
     }
 
     fn level(out: &mut [Self], value: Self) {
@@ -449,7 +462,7 @@ impl Row<'_> {
         let u = |x: f64| segment.u(map.local(x));
         let plan = Plan::new(self.precisions, segment.shape.lone_exponent());
         let rate = map.slope / segment.length;
-        let mut j = first;
+        let mut j = first + self.waves(segment, u(self.steps.at(first)), rate, a, b, out);
         while j < end {
             let start = u(self.steps.at(j));
             if let (Shape::Table(table), Steps::Range { step, .. }) = (&segment.shape, self.steps) {
@@ -465,9 +478,9 @@ impl Row<'_> {
             let series = segment.shape.series(start, &plan);
             let stop = series.as_ref().map_or(end, |series| {
                 let stop = self.reach(series, &u, rate, j, end);
-                // Vector stores like to start at 64 bytes.
-                let over =
-                    (std::ptr::from_ref(&out[stop - 1 - first]).addr() / size_of::<T>() + 1) % T::LANES;
+                // Whole vectors leave nothing to do one by one. (Memory addresses must not decide: the same call
+                // would have other roundings the next time.)
+                let over = stop % T::LANES;
                 if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
             });
             let block = &mut out[j - first..stop - first];
@@ -484,6 +497,42 @@ impl Row<'_> {
             }
             j = stop;
         }
+    }
+
+    /// Even blocks of a plain cosine, as many as there are before the end of its wave. Returns the values written.
+    ///
+    /// What is left is short, and anchored on the end itself.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // They saturate, and are cut to the row.
+    fn waves<T: Value>(
+        &self,
+        segment: &Segment,
+        start: f64,
+        rate: f64,
+        a: f64,
+        b: f64,
+        out: &mut [T],
+    ) -> usize {
+        let (Shape::Cosine(shape), Steps::Range { step, .. }) = (&segment.shape, self.steps) else {
+            return 0;
+        };
+        // With more waves there are minima on the way, which must be centres.
+        let Some(angle) = shape.plain_angle().filter(|&angle| angle <= PI) else { return 0 };
+        let turn = angle * rate * step;
+        let length = (2.0 * WAVE_REACH / turn) as usize / T::LANES * T::LANES;
+        let before_end = ((1.0 - start) / (rate * step)) as usize;
+        if length < 2 * T::LANES || before_end < 2 * length {
+            return 0;
+        }
+        let count = ((before_end - length) / length * length).min(out.len() / length * length);
+        let half = 0.5 * (a - b);
+        let wave = Wave {
+            mean: b + half,
+            amplitude: half,
+            length,
+            start: angle * start + 0.5 * turn * length as f64,
+            turn: turn * length as f64,
+        };
+        if T::wave(&mut out[..count], &wave) { count } else { 0 }
     }
 
     /// The index up to which a series holds, from j on, where u grows by `rate` a step.

@@ -20,7 +20,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    #[allow(clippy::float_cmp)] // Only the exact identity costs nothing to leave out.
     pub fn is_identity(self) -> bool {
         self.slope == 1.0 && self.step == self.at
     }

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use super::polynomial::{Expansion, MAX_TERMS, Plan};
+use super::polynomial::{Expansion, MAX_TERMS, Plan, TERMS_F64};
 use super::{ScheduleError, finite, positive};
 
 /// The half wave from 1 at u = 0 to 0 at u = 1, with the peers' variations.
@@ -41,17 +41,27 @@ impl Cosine {
         if self.exponent == 1.0 { half } else { half.powf(self.exponent) }
     }
 
+    /// The angle that u = 1 stands for, where the value is (1 + cos(angle·u))/2 and nothing else.
+    pub(super) fn plain_angle(self) -> Option<f64> {
+        (self.stretch == 1.0 && self.exponent == 1.0 && !self.wrap && self.waves > 0.0)
+            .then_some(PI * self.waves)
+    }
+
     pub(super) fn series(self, u: f64, plan: &Plan) -> Option<Expansion> {
-        if self.stretch != 1.0 || self.exponent != 1.0 || self.wrap || self.waves <= 0.0 {
+        let rate = self.plain_angle()?;
+        if rate * u > 2.0 * PI && plan.entire.terms == TERMS_F64 {
+            // Waves away, `at` itself has lost bits of the angle: only the same rounding is close to it.
             return None;
         }
-        let rate = PI * self.waves;
-        let reach = plan.entire.trig / rate;
-        // The blocks lie about u = 1 so that the end is a centre: there the odd terms vanish and nothing cancels.
-        let blocks = ((u - 1.0) / (2.0 * reach) + 0.5).floor();
-        let centre = 1.0 + 2.0 * reach * blocks;
-        let (sin, cos) =
-            if blocks == 0.0 && self.waves == 1.0 { (0.0, -1.0) } else { (rate * centre).sin_cos() };
+        // Whole blocks fill a half wave, counted from the first minimum, so that every minimum is a centre: there the
+        // odd terms vanish, nothing cancels and nothing falls below it.
+        let reach = PI / (2.0 * (PI / (2.0 * plan.entire.trig)).ceil()) / rate;
+        let minimum = 1.0 / self.waves;
+        let centre = minimum + 2.0 * reach * ((u - minimum) / (2.0 * reach) + 0.5).floor();
+        let (sin, cos) = match (rate * centre).sin_cos() {
+            (_, cos) if cos < -1.0 + 1e-12 => (0.0, -1.0),
+            turned => turned,
+        };
         let mut c = [0.0; MAX_TERMS];
         c[0] = 0.5 * (1.0 + cos);
         let mut term = 0.5;

@@ -56,10 +56,10 @@ impl Cycle {
         if !(multiplier.is_finite() && multiplier >= 1.0) {
             return Err(ScheduleError::new("multiplier", format!("{multiplier} is not at least 1")));
         }
-        if let Decay::Peak(factor) | Decay::Amplitude { factor, .. } = decay {
-            if !(factor.is_finite() && factor >= 0.0) {
-                return Err(ScheduleError::new("decay", format!("{factor} is not a factor of at least 0")));
-            }
+        if let Decay::Peak(factor) | Decay::Amplitude { factor, .. } = decay
+            && !(factor.is_finite() && factor >= 0.0)
+        {
+            return Err(ScheduleError::new("decay", format!("{factor} is not a factor of at least 0")));
         }
         if let Decay::Amplitude { about, .. } = decay {
             finite("about", about)?;

@@ -26,7 +26,7 @@ impl Reciprocal {
         -self.exponent
     }
 
-    pub(super) fn series(self, u: f64, plan: &Plan) -> Expansion {
+    pub(super) fn series(u: f64, plan: &Plan) -> Expansion {
         let centre = (1.0 + u) / (1.0 - plan.ratio);
         Expansion { centre: centre - 1.0, ..plan.power_block(centre, 1.0) }
     }

@@ -46,7 +46,7 @@ impl Shape {
             Self::Cosine(shape) => shape.at(u),
             Self::Exponential(shape) => shape.at(u),
             Self::Reciprocal(shape) => shape.at(u),
-            Self::Rex(shape) => shape.at(u),
+            Self::Rex(_) => Rex::at(u),
             Self::Tanh(shape) => shape.at(u),
             Self::Table(shape) => shape.at(u),
             Self::Inner(shape) => shape.at(u),
@@ -70,8 +70,8 @@ impl Shape {
             Self::Power(shape) => shape.series(u, plan),
             Self::Cosine(shape) => shape.series(u, plan),
             Self::Exponential(shape) => Some(shape.series(u, plan)),
-            Self::Reciprocal(shape) => Some(shape.series(u, plan)),
-            Self::Rex(shape) => Some(shape.series(u, plan)),
+            Self::Reciprocal(_) => Some(Reciprocal::series(u, plan)),
+            Self::Rex(_) => Some(Rex::series(u, plan)),
             Self::Tanh(shape) => Some(shape.series(u, plan)),
             Self::Table(shape) => Some(shape.series(u)),
             Self::Inner(_) => None,
@@ -135,8 +135,12 @@ impl Segment {
 
     /// The value at `x` with `a` multiplied by `gain`.
     pub(crate) fn at(&self, x: f64, gain: f64) -> f64 {
-        let a = self.a * gain;
-        let share = self.shape.at(self.u(x));
+        let (a, u) = (self.a * gain, self.u(x));
+        if u < 0.5 && matches!(&self.shape, Shape::Power(power) if power.is_linear()) {
+            // Measured from the nearer end, so that a warmup from 0 has no digit to lose.
+            return a + (self.b - a) * u;
+        }
+        let share = self.shape.at(u);
         // At share 1 the sum below may miss `a` by an ulp.
         if share == 1.0 { a } else { self.b + (a - self.b) * share }
     }

@@ -1,0 +1,52 @@
+"""`isobatch calibrate`: a profile from validators' reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from isobatch.cli._show import show_table
+
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
+    command = subparsers.add_parser("calibrate", help="fit a profile to measurements", description=__doc__)
+    command.add_argument(
+        "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
+    )
+    command.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="where the profile goes, as JSON"
+    )
+    command.add_argument("--merge", metavar="FILE", help="an older profile to merge with")
+    command.add_argument("--json", action="store_true", help="print the profile as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the profile and prints its constants; notes on what was not identified go to stderr."""
+    import msgspec
+
+    from isobatch.calibrate import calibrate, load_measurements
+    from isobatch.profile import Profile
+
+    older = None if args.merge is None else Profile.load(args.merge)
+    profile = calibrate([load_measurements(path) for path in args.reports], older=older)
+    profile.save(args.output)
+    if args.json:
+        print(json.dumps(msgspec.to_builtins(profile)))
+    else:
+        rows = [
+            (
+                name,
+                f"{c.value:.4g}",
+                "" if c.error is None else f"± {c.error:.2g}",
+                "estimated" if c.estimated else "",
+            )
+            for name, c in profile.constants().items()
+        ]
+        show_table(("constant", "value", "95 %", ""), rows)
+        print(f"measured configurations lie within ± {profile.scatter:.1%} of the model")
+    if profile.unidentified:
+        print(f"not identified: {', '.join(profile.unidentified)}", file=sys.stderr)
+    return 0

@@ -1,0 +1,59 @@
+"""isobatch schedule."""
+
+import argparse
+import json
+
+import pytest
+from isobatch import schedules as S
+from isobatch.cli import schedule as command
+
+
+def call(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers())
+    args = parser.parse_args(["schedule", *arguments])
+    return args.run(args)
+
+
+def test_prints_a_table(capsys):
+    assert call("linear", "--lr", "0.5", "--steps", "20") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines[0] == "step\tlr" and lines[1] == "0\t0.5" and lines[11] == "10\t0.25" and lines[-1] == "20\t0"
+    )
+
+
+def test_prints_json_that_can_be_read_back(capsys, tmp_path):
+    assert call("wsd(decay=20%)", "--steps", "100", "--warmup", "10", "--json") == 0
+    printed = capsys.readouterr()
+    schedule = S.Schedule.from_json(printed.out)
+    assert json.loads(printed.out)["schema"] == 1
+    assert schedule.values([5, 80, 100]).tolist() == [0.5, 1.0, 0.0]
+    assert "first_update_at_zero" in printed.err
+    path = tmp_path / "s.json"
+    path.write_text(printed.out)
+    assert call(str(path)) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "100\t0"
+
+
+def test_draws(capsys, tmp_path):
+    assert call("cosine", "--steps", "100", "--plot") == 0
+    assert "█" in capsys.readouterr().out
+    path = tmp_path / "s.svg"
+    assert call("cosine", "--steps", "100", "--plot", str(path)) == 0
+    assert path.read_text().startswith("<svg") and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["cosine"], "--steps"),
+        (["cubic", "--steps", "9"], "the kinds are"),
+        (["step(3ep)", "--steps", "9"], "dataset"),
+        (["nowhere.json"], "nowhere.json"),
+        (["cosine", "--steps", "0"], "no run"),
+    ],
+)
+def test_wrong_use(arguments, says, capsys):
+    assert call(*arguments) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""A user's training script, with the mistakes that people make, each where it is made. One rank runs it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
+
+from isobatch import Plan
+from isobatch.integrations import guard
+from isobatch.integrations._guard import GuardError
+
+
+class Sized:
+    """A batch sampler that gives each rank its own sizes, as a script for unequal devices does."""
+
+    def __init__(self, size, sizes, rank):
+        self.size, self.sizes, self.rank = size, sizes, rank
+
+    def __iter__(self):
+        at = 0
+        while at + sum(map(sum, self.sizes)) <= self.size:
+            for rank, sizes in enumerate(self.sizes):
+                for n in sizes:
+                    if rank == self.rank:
+                        yield list(range(at, at + n))
+                    at += n
+
+    def __len__(self):
+        return self.size // sum(map(sum, self.sizes)) * len(self.sizes[self.rank])
+
+
+def _sum_hook(state, bucket):
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda future: future.value()[0])
+
+
+def train(plan_json, fault=None, *, epochs=2, steps=10_000, loss_given=True, dropout=0.0, clip=None):
+    """Gives (cause, step) of the guard's error, or None where the training went through; and what it left unchecked."""
+    plan = Plan.from_json(plan_json)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    n = plan.recipe.dataset_size
+    data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
+    if fault == "nan" and rank == 1:
+        data.tensors[0][:] = torch.nan
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+    ddp = DistributedDataParallel(model)
+    if fault == "summed over ranks":
+        ddp.register_comm_hook(None, _sum_hook)
+    if fault == "other weights" and rank == 1:
+        with torch.no_grad():
+            model[0].weight[0, 0] += 1e-3
+    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr * (2 if fault == "another lr" else 1))
+    base = optimizer.param_groups[0]["lr"]
+    peak = plan.lr
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / peak)
+    assert base
+
+    size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
+    irregular = len({tuple(plan.micro_batches(r)) for r in range(plan.data_parallel)}) > 1
+    if irregular:
+        sizes = [[int(m) for m in plan.micro_batches(r)] for r in range(world)]
+        sampler, loader = None, DataLoader(data, batch_sampler=Sized(n, sizes, rank))
+    elif fault == "not distributed":
+        sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
+        loader = DataLoader(data, size, sampler=sampler)
+    else:
+        sampler = DistributedSampler(data, shuffle=True, drop_last=False)
+        loader = DataLoader(data, size, sampler=sampler, drop_last=fault == "drop_last")
+
+    watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
+    try:
+        watch.attach(ddp, optimizer, loader)
+        done = 0
+        for epoch in range(epochs):
+            if fault != "missing set_epoch" and isinstance(sampler, DistributedSampler):
+                sampler.set_epoch(epoch)
+            weights = plan.loss_weights(rank) if plan.data_parallel == world else None
+            for index, (x, y) in enumerate(loader):
+                last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
+                if irregular:
+                    last = (index + 1) % len(plan.micro_batches(rank)) == 0
+                quiet = contextlib.nullcontext() if last else ddp.no_sync()
+                with ddp.no_sync() if fault == "no_sync" else quiet:
+                    loss = mse_loss(ddp(x), y, reduction="sum" if fault == "summed loss" else "mean")
+                    if fault == "summed loss":
+                        loss = loss / y.shape[1]
+                    if irregular and fault != "uneven mean":
+                        loss = loss * weights[index % len(weights)]
+                    elif fault != "no division":
+                        loss = loss / plan.accumulation
+                    if fault != "no_sync":
+                        loss.backward()
+                if fault == "no_sync":
+                    loss.backward()
+                if last:
+                    if clip is not None:
+                        nn.utils.clip_grad_norm_(model.parameters(), clip)
+                    optimizer.step()
+                    if fault == "diverges" and rank == 1 and done == 2:
+                        with torch.no_grad():
+                            model[0].weight += 1e-3
+                    optimizer.zero_grad()
+                    for _ in range(world if fault == "scheduler per process" else 1):
+                        if fault != "scheduler per micro-batch":
+                            scheduler.step()
+                    done += 1
+                    if done >= steps:
+                        return None, watch.unchecked
+                if fault == "scheduler per micro-batch":
+                    scheduler.step()
+        watch.finish()
+    except GuardError as error:
+        return (error.cause, error.step), watch.unchecked
+    return None, watch.unchecked

@@ -1,0 +1,168 @@
+"""Users' workloads for `--workload ddp.workloads:NAME`: a good one, and the mistakes that people make in one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from isobatch.validate import Workload
+
+
+def _batch(n, generator, device):
+    x = torch.randn(n, 6, generator=generator)
+    return {"x": x.to(device), "y": torch.randn(n, 3, generator=generator).to(device)}
+
+
+def _loss(model, batch):
+    return mse_loss(model(batch["x"]), batch["y"])
+
+
+def _sgd(params):
+    return torch.optim.SGD(params, lr=0.1)
+
+
+def _model(dropout=0.5):
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+
+
+def good():
+    return Workload(_model(), _sgd, _batch, _loss)
+
+
+def not_a_workload():
+    return 3
+
+
+def summed():
+    return Workload(
+        _model(), _sgd, _batch, lambda m, b: mse_loss(m(b["x"]), b["y"], reduction="sum") / b["y"].shape[1]
+    )
+
+
+def declared_sum():
+    return Workload(
+        _model(), _sgd, _batch, lambda m, b: mse_loss(m(b["x"]), b["y"], reduction="sum"), reduction="sum"
+    )
+
+
+def tokens():
+    """A mean over the tokens that count, which are not equally many in each sample."""
+
+    def batch(n, generator, device):
+        found = _batch(n, generator, device)
+        return {**found, "mask": (torch.rand(n, 3, generator=generator) < 0.5).float().to(device)}
+
+    def loss(model, b):
+        return ((model(b["x"]) - b["y"]).square() * b["mask"]).sum() / b["mask"].sum()
+
+    return Workload(_model(), _sgd, batch, loss, weight=lambda b: float(b["mask"].sum()))
+
+
+def summed_over_ranks():
+    def hook(state, bucket):
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
+
+    return Workload(_model(), _sgd, _batch, _loss, hook=hook)
+
+
+def never_averaged():
+    def hook(state, bucket):
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    return Workload(_model(), _sgd, _batch, _loss, hook=hook)
+
+
+def nan_on_rank_1():
+    def loss(model, batch):
+        return _loss(model, batch) * (float("nan") if dist.get_rank() == 1 else 1.0)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def scheduler_per_process():
+    class PerProcess(torch.optim.lr_scheduler.LambdaLR):
+        def step(self, epoch=None):
+            for _ in range(dist.get_world_size() if self.last_epoch >= 0 else 1):
+                super().step(epoch)
+
+    return Workload(
+        _model(),
+        _sgd,
+        _batch,
+        _loss,
+        scheduler=lambda o: PerProcess(o, lambda step: max(0.0, 1 - step / 40) if step else 1.0),
+    )
+
+
+def another_lr():
+    return Workload(_model(), lambda p: torch.optim.SGD(p, lr=0.2), _batch, _loss)
+
+
+def out_of_memory():
+    """A micro-batch that needs 1 GiB a sample beyond the first two, where the process may have 4 GiB more."""
+
+    def loss(model, batch):
+        n = batch["x"].shape[0]
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), hard))
+        try:
+            space = torch.empty(max(0, n - 2), 1 << 30, dtype=torch.uint8)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        return _loss(model, batch) + 0 * space.numel()
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def dies_on_rank_1():
+    """Rank 1 is killed in its tenth forward, as by the system when memory runs out."""
+    calls = 0
+
+    def loss(model, batch):
+        nonlocal calls
+        calls += 1
+        if calls == 10 and dist.is_initialized() and dist.get_rank() == 1:
+            os.kill(os.getpid(), 9)
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def hangs_on_rank_1():
+    """Rank 1 waits for something that never comes, in its tenth forward."""
+    calls = 0
+
+    def loss(model, batch):
+        nonlocal calls
+        calls += 1
+        if calls == 10 and dist.get_rank() == 1:
+            time.sleep(1000)
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def known_noise():
+    """A linear loss, so that each sample's gradient is its x: |G|² = 4, tr Σ = 4·9, a noise scale of 9 samples."""
+
+    class Dot(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(4))
+
+        def forward(self, x):
+            return x @ self.weight
+
+    def batch(n, generator, device):
+        return (1 + 3 * torch.randn(n, 4, generator=generator)).to(device)
+
+    return Workload(Dot(), _sgd, batch, lambda model, x: model(x).mean())

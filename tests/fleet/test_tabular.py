@@ -1,0 +1,233 @@
+"""Anything tabular in: the same plans out."""
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+
+CLUSTERS = [8, 64, 7]
+RECIPES = [
+    ib.Recipe(
+        effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=1_281_167, duration="90ep", warmup="5ep"
+    ),
+    ib.Recipe(
+        effective_batch=1024,
+        lr=3e-4,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+        duration="1000st",
+        drop_last="loader",
+    ),
+    ib.Recipe(
+        effective_batch=448,
+        lr=1e-3,
+        optimizer="lamb",
+        seq_len=128,
+        duration="1e6tok",
+        warmup="10%",
+        batch_norm=True,
+    ),
+]
+COLUMNS = {
+    "job": ["a", "b", "c"],
+    "effective_batch": [256, 1024, 448],
+    "lr": [0.1, 3e-4, 1e-3],
+    "optimizer": ["sgd", "adamw", "lamb"],
+    "betas": [None, (0.9, 0.95), None],
+    "weight_decay": [None, 0.1, None],
+    "dataset_size": [1_281_167, None, None],
+    "seq_len": [None, None, 128],
+    "duration": ["90ep", "1000st", "1e6tok"],
+    "warmup": ["5ep", None, "10%"],
+    "drop_last": [None, "loader", None],
+    "batch_norm": [False, False, True],
+    "team": ["x", None, "z"],
+}
+
+
+def numpy_columns():
+    columns = {}
+    for name, values in COLUMNS.items():
+        column = np.empty(3, dtype=object)
+        column[:] = values
+        columns[name] = column
+    return columns
+
+
+def expected():
+    return ib.plan_fleet(RECIPES, CLUSTERS, policy=512)
+
+
+def same(made, columns):
+    for name, values in columns.items():
+        if name in ("job", "cluster"):
+            continue
+        np.testing.assert_array_equal(made[name], values, err_msg=name)
+
+
+def test_objects_of_numpy_are_the_recipes():
+    same(ib.plan_fleet(numpy_columns(), CLUSTERS, policy=512), expected())
+
+
+def test_typed_arrays_of_numpy():
+    masked = np.ma.MaskedArray([1_281_167, 0, 0], mask=[False, True, True])
+    typed = {
+        **numpy_columns(),
+        "effective_batch": np.array([256, 1024, 448], dtype=np.uint16),
+        "lr": np.array([0.1, 3e-4, 1e-3]),
+        "optimizer": np.array(["sgd", "adamw", "lamb"]),
+        "dataset_size": masked,
+        "seq_len": np.array([np.nan, np.nan, 128]),
+        "weight_decay": np.array([np.nan, 0.1, np.nan], dtype=np.float32).astype(object),
+        "warmup": np.array(["5ep", "", "10%"]),
+        "batch_norm": np.array([False, False, True]),
+    }
+    typed["weight_decay"] = np.array([np.nan, 0.1, np.nan])
+    same(ib.plan_fleet(typed, CLUSTERS, policy=512), expected())
+    assert ib.plan_fleet({**typed, "betas": np.full((3, 2), 0.9)}, [8])["beta2"].tolist() == [0.9] * 3
+
+
+def arrow_is(table):
+    """The Arrow result against the recipes' NumPy result, unknown values and all."""
+    made, wanted = ib.plan_fleet(table, CLUSTERS, policy=512), expected()
+    assert made["team"].to_pylist() == [x for x in ("x", None, "z") for _ in CLUSTERS]
+    assert made["job"].to_pylist() == [x for x in "abc" for _ in CLUSTERS]
+    for name, values in wanted.items():
+        if name in ("job", "cluster"):
+            continue
+        if name == "reasons":
+            values = [[str(reason) for reason in ib.reasons_of(bits)] for bits in values.tolist()]
+        elif name != "status":
+            values = [None if x == -1 or x != x else x for x in values.tolist()]
+        else:
+            values = values.tolist()
+        assert made[name].to_pylist() == values, name
+
+
+def test_pyarrow():
+    pa = pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
+    table = pa.table(
+        {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()}
+    )
+    arrow_is(table)
+    dictionary = table.set_column(3, "optimizer", table["optimizer"].dictionary_encode())
+    arrow_is(dictionary)
+    chunked = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    arrow_is(chunked)
+    large = table.set_column(8, "duration", table["duration"].cast(pa.large_string()))
+    arrow_is(large)
+    types = ib.plan_fleet(table, CLUSTERS).schema
+    assert {str(types.field(n).type) for n in ("micro_batch", "accumulation")} == {"int32"}
+    assert str(types.field("total_steps").type) == "int64"
+    assert str(types.field("lr").type) == "double"
+    assert str(types.field("reasons").type) in ("list<item: string>", "list<element: string>")
+
+
+def test_pandas():
+    pd = pytest.importorskip("pandas", reason="a caller's own library")
+    pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
+    frame = pd.DataFrame(
+        {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()}
+    )
+    assert frame["dataset_size"].dtype == float  # pandas makes integers with gaps real
+    arrow_is(frame)
+
+
+def test_polars_and_duckdb():
+    pl = pytest.importorskip("polars", reason="a caller's own library")
+    pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
+    frame = pl.DataFrame(
+        {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()}
+    )
+    arrow_is(frame)
+    duckdb = pytest.importorskip("duckdb", reason="a caller's own library")
+    arrow_is(duckdb.sql("select * from frame"))
+
+
+def test_columns_settings_and_pairs():
+    jobs = {
+        **numpy_columns(),
+        "policy": np.array(["keep", "512", "grow"]),
+        "max_micro_batch": np.array([4, 8, 16]),
+    }
+    made = ib.plan_fleet(
+        jobs, CLUSTERS, pairs={"job": ["c", "a"], "cluster": [2, 1]}, columns=["job", "effective_batch"]
+    )
+    assert made["job"].tolist() == ["c", "a"]
+    assert made["effective_batch"].tolist() == [16 * 7, 256]
+    one = ib.plan_fleet(jobs, CLUSTERS, policy="grow")
+    for row, (policy, cap) in enumerate([("keep", 4), (512, 8), ("grow", 16)]):
+        plans = [ib.plan(RECIPES[row], gpus, policy=policy, max_micro_batch=cap) for gpus in CLUSTERS]
+        assert [p.effective_batch or -1 for p in plans] == one["effective_batch"][
+            row * 3 : row * 3 + 3
+        ].tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"team": np.zeros((3, 2))}, "field 'team': an array of 2 dimensions"),
+        ({"team": np.zeros(2)}, "field 'team': 2 values where other columns have 3"),
+        ({"lr": np.zeros(3, dtype=complex)}, "field 'lr': values of type complex128"),
+        ({"job": np.array(["a", "b", "a"])}, "row 3, field 'job': 'a' stands already in row 1"),
+        ({"job": np.array(["a", None, "b"])}, "row 2, field 'job': missing"),
+        ({"micro": 1, "total_steps": np.zeros(3)}, "field 'micro'"),
+    ],
+)
+def test_a_bad_column_is_named(change, message):
+    with pytest.raises((ib.InputError, TypeError)) as error:
+        ib.plan_fleet({**numpy_columns(), **change}, [8])
+    assert isinstance(error.value, ib.InputError)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"policy": "shrink"}, "field 'policy': 'shrink' is not legal; legal: keep"),
+        ({"columns": ["micro"]}, "field 'micro': there is no such column; there are: job,"),
+        ({"pairs": {"job": ["a"]}}, "field 'cluster': the column is missing"),
+        ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1, field 'job': there is no job 'z'"),
+    ],
+)
+def test_a_bad_setting_is_named(keywords, message):
+    with pytest.raises(ib.InputError) as error:
+        ib.plan_fleet(numpy_columns(), [8], **keywords)
+    assert message in str(error.value)
+
+
+def test_what_is_no_table():
+    for jobs in (3, None, "jobs.txt", [1, 2]):
+        with pytest.raises(ib.InputError):
+            ib.plan_fleet(jobs, [8])
+
+
+def test_empty_tables():
+    made = ib.plan_fleet({"effective_batch": np.zeros(0, int), "lr": np.zeros(0)}, CLUSTERS)
+    assert all(len(column) == 0 for column in made.values())
+    assert len(ib.plan_fleet(numpy_columns(), [])["lr"]) == 0
+
+
+BATCHES = np.arange(1, 30_001)
+
+
+def many():
+    return ib.plan_fleet({"effective_batch": BATCHES, "lr": np.ones(30_000)}, [1, 2])["micro_batch"].sum()
+
+
+def test_threads_and_asyncio_agree():
+    with ThreadPoolExecutor(4) as threads:
+        sums = {int(future.result()) for future in [threads.submit(many) for _ in range(8)]}
+    assert len(sums) == 1
+    assert int(asyncio.run(asyncio.to_thread(many))) in sums
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_after_a_bulk_call_does_not_hang():
+    expected_sum = int(many())
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert [int(s) for s in pool.starmap_async(many, [(), ()]).get(60)] == [expected_sum] * 2

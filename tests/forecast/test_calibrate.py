@@ -1,0 +1,246 @@
+"""Calibration on times whose truth is known, noise and outliers added, held-out points predicted."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import isobatch as ib
+from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibrate, load_measurements, merge
+from isobatch.cli import main
+from isobatch.profile import Constant, Profile
+from peers import adaptdl_goodput
+
+INSIDE = [(g, b, a) for g in (1, 2, 4, 8, 16, 24, 32) for b in (4, 8, 32, 64) for a in (1, 2, 8)]
+OUTSIDE = [(g, b, a) for g in (64, 256) for b in (4, 32, 128) for a in (1, 8)]
+
+
+def random_truth(rng):
+    def log(low, high):
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    sample = log(1e-4, 1e-2)
+    constants = {
+        "compute_constant": sample * log(0.5, 20),
+        "compute_per_sample": sample,
+        "update": sample * log(0.1, 10),
+        "intra_latency_us": log(2, 20),
+        "intra_gb_s": log(20, 400),
+        "inter_latency_us": log(10, 50),
+        "inter_gb_s": log(2, 50),
+        "overlap": rng.uniform(1, 6),
+    }
+    fields = {name: Constant(value=value) for name, value in constants.items()}
+    return Profile(gradient_bytes=log(1e7, 1e10), **fields)
+
+
+def seconds(truth, points):
+    gpus, micro, accumulation = np.array(points).T
+    return truth.forecast(gpus=gpus, micro_batch=micro, accumulation=accumulation)["step_seconds"]
+
+
+def noisy(rng, value, count=20):
+    """Samples with 2 % noise, and one in twenty half as long again."""
+    noise = np.exp(0.02 * rng.standard_normal(count)) * np.where(rng.random(count) < 0.05, 1.5, 1)
+    return tuple((value * noise).tolist())
+
+
+def measure(truth, rng, *, table, micro_batches=(4, 16, 64), gpus=(1, 2, 4, 8, 16, 32)):
+    points = [(g, b, a) for g in gpus for b in micro_batches for a in (1, 4) if rng.random() < 0.7]
+    steps = tuple(
+        StepRecord(gpus=g, gpus_per_node=8, micro_batch=b, accumulation=a, step_seconds=noisy(rng, t))
+        for (g, b, a), t in zip(points, seconds(truth, points), strict=True)
+    )
+    reduces = []
+    for g, size in [(g, size) for g in (8, 16, 32) for size in (1e6, 1e7, 1e8, 1e9)] if table else []:
+        one = msgspec.structs.replace(truth, gradient_bytes=size).forecast(gpus=g, micro_batch=1)[
+            "sync_seconds"
+        ]
+        reduces.append(AllReduceRecord(gpus=g, gpus_per_node=8, bytes=size, seconds=noisy(rng, one[0])))
+    return Measurements(gradient_bytes=truth.gradient_bytes, steps=steps, all_reduce=tuple(reduces))
+
+
+def test_held_out_points_are_predicted():
+    inside, outside, held = [], [], []
+    for seed in range(16):
+        rng = np.random.default_rng(seed)
+        truth = random_truth(rng)
+        profile = calibrate(measure(truth, rng, table=seed % 2 == 0))
+        for points, errors in ((INSIDE, inside), (OUTSIDE, outside)):
+            errors.extend(np.abs(seconds(profile, points) / seconds(truth, points) - 1))
+        gpus, micro, accumulation = np.array(INSIDE).T
+        row = profile.forecast(gpus=gpus, micro_batch=micro, accumulation=accumulation)
+        held.extend(np.abs(row["step_seconds"] - seconds(truth, INSIDE)) <= row["step_error"])
+        assert row["inside_measured_range"].all()
+    assert np.median(inside) <= 0.05
+    assert np.quantile(inside, 0.95) <= 0.15
+    assert np.median(outside) <= 0.05
+    assert np.quantile(outside, 0.95) <= 0.15
+    assert np.mean(held) >= 0.9
+
+
+@pytest.mark.peers
+def test_beside_adaptdl_on_the_same_data():
+    pytest.importorskip("autograd", reason="AdaptDL's fit needs it")
+    adaptdl = adaptdl_goodput()
+    errors = {"ours inside": [], "ours outside": [], "adaptdl inside": [], "adaptdl outside": []}
+    for seed in range(5):
+        rng = np.random.default_rng(100 + seed)
+        truth = random_truth(rng)
+        data = measure(truth, rng, table=False)
+        profile = calibrate(data)
+        # AdaptDL wants the passes and the synchronising one apart: both exact here, where we see whole steps.
+        known = [(s.gpus, s.micro_batch) for s in data.steps]
+        passes = np.diff([seconds(truth, [(g, b, a) for g, b in known]) for a in (1, 2)], axis=0)[0]
+        last = seconds(truth, [(g, b, 1) for g, b in known])
+        gpus = np.array([g for g, _ in known])
+        theirs = adaptdl.fit_perf_params(-(-gpus // 8), gpus, np.array([b for _, b in known]), passes, last)
+        function = adaptdl.GoodputFunction(theirs, adaptdl.GradParams(1, 1), 1)
+        for where, points in (("inside", INSIDE), ("outside", OUTSIDE)):
+            g, b, a = np.array(points).T
+            truly = seconds(truth, points)
+            predicted = g * b * a / function.throughput(np.maximum(1, -(-g // 8)), g, b, a - 1)
+            errors[f"ours {where}"].extend(np.abs(seconds(profile, points) / truly - 1))
+            errors[f"adaptdl {where}"].extend(np.abs(predicted / truly - 1))
+    summary = {name: (np.median(e), np.quantile(e, 0.95)) for name, e in errors.items()}
+    for where in ("inside", "outside"):
+        assert summary[f"ours {where}"][0] < summary[f"adaptdl {where}"][0]
+        assert summary[f"ours {where}"][1] < summary[f"adaptdl {where}"][1]
+
+
+def test_a_time_that_is_flat_for_small_batches():
+    rng = np.random.default_rng(3)
+    truth = msgspec.structs.replace(
+        random_truth(rng),
+        compute_constant=Constant(value=0.001),
+        compute_per_sample=Constant(value=0.001),
+        compute_floor=Constant(value=0.02),
+    )
+    profile = calibrate(measure(truth, rng, table=True, micro_batches=(1, 2, 4, 8, 32, 64, 128)))
+    assert profile.compute_floor.value == pytest.approx(0.02, rel=0.1)
+
+
+def test_what_was_not_measured_is_not_identified():
+    rng = np.random.default_rng(1)
+    truth = random_truth(rng)
+    profile = calibrate(measure(truth, rng, table=False, gpus=(1, 2, 4, 8)))
+    assert {"inter_latency_us", "inter_gb_s"} <= set(profile.unidentified)
+    assert profile.inter_gb_s is None
+    assert np.isnan(profile.forecast(gpus=16, micro_batch=4)["step_seconds"][0])
+    alone = calibrate(
+        measure(truth, rng, table=False, gpus=(1,), micro_batches=(8,)) if False else _one_size(truth)
+    )
+    assert "compute_constant" in alone.unidentified
+
+
+def _one_size(truth):
+    points = [(1, 8, 1), (1, 8, 4)]
+    steps = tuple(
+        StepRecord(gpus=g, gpus_per_node=8, micro_batch=b, accumulation=a, step_seconds=(float(t),))
+        for (g, b, a), t in zip(points, seconds(truth, points), strict=True)
+    )
+    return Measurements(gradient_bytes=truth.gradient_bytes, steps=steps)
+
+
+def test_memory_is_the_line_through_the_peaks():
+    steps = tuple(
+        StepRecord(
+            gpus=1,
+            gpus_per_node=8,
+            micro_batch=b,
+            accumulation=1,
+            step_seconds=(0.1 + b,),
+            memory_gib=4 + 0.25 * b,
+        )
+        for b in (1, 8, 32)
+    )
+    profile = calibrate(Measurements(gradient_bytes=1e8, steps=steps))
+    assert profile.memory_fixed_gib.value == pytest.approx(4)
+    assert profile.largest_micro_batch(20).tolist() == [64]
+
+
+def test_merging_keeps_what_only_the_older_profile_knows():
+    rng = np.random.default_rng(4)
+    truth = random_truth(rng)
+    older = calibrate(measure(truth, rng, table=True))
+    newer = calibrate(
+        measure(truth, rng, table=False, gpus=(1, 2, 4, 8), micro_batches=(8, 128)), older=older
+    )
+    assert newer.inter_gb_s == older.inter_gb_s
+    assert newer.micro_batch == (4, 128)
+    assert newer.nodes == older.nodes
+    assert newer.compute_per_sample.error <= older.compute_per_sample.error
+    assert "inter_gb_s" not in newer.unidentified
+
+
+@pytest.mark.parametrize(("field", "value"), [("gpu", "A100"), ("link", "slow"), ("gradient_bytes", 5.0)])
+def test_a_profile_of_other_hardware_is_refused(field, value):
+    rng = np.random.default_rng(4)
+    profile = calibrate(measure(random_truth(rng), rng, table=False))
+    with pytest.raises(ib.InputError, match=f"field '{field}'"):
+        merge(profile, msgspec.structs.replace(profile, **{field: value}))
+
+
+def step(**changes):
+    return StepRecord(
+        **{"gpus": 1, "gpus_per_node": 8, "micro_batch": 8, "accumulation": 1, "step_seconds": (0.1,)}
+        | changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"steps": (step(),)}, "field 'steps': holds 1 configurations, needs two or more"),
+        (
+            {"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))},
+            "row 2, field 'steps.step_seconds'",
+        ),
+        ({"steps": (step(), step(micro_batch=0))}, "row 2, field 'steps.micro_batch': is 0"),
+        ({"steps": (step(), step(step_seconds=()))}, "row 2, field 'steps.step_seconds'"),
+        ({"steps": (step(), step(step_seconds=(0.3,)), step(micro_batch=16))}, "of the same configuration"),
+        (
+            {"steps": (step(), step(gpus=3, model_parallel=2))},
+            "field 'steps.model_parallel': does not divide",
+        ),
+        (
+            {"all_reduce": (AllReduceRecord(gpus=8, gpus_per_node=8, bytes=1e6, seconds=(0.1,)),)},
+            "a table with one point",
+        ),
+        ({"gradient_bytes": 0.0}, "field 'gradient_bytes'"),
+        (
+            {
+                "steps": tuple(
+                    step(micro_batch=b, step_seconds=(t,)) for b, t in ((1, 9), (2, 0.01), (4, 7), (8, 0.02))
+                )
+            },
+            "no constants explain these times",
+        ),
+    ],
+)
+def test_bad_measurements_are_said(changes, said):
+    good = {"gradient_bytes": 1e8, "steps": (step(), step(micro_batch=16, step_seconds=(0.2,)))}
+    with pytest.raises(ib.InputError) as error:
+        calibrate(Measurements(**good | changes))
+    assert said in str(error.value)
+
+
+def test_the_command(tmp_path, capsys):
+    rng = np.random.default_rng(2)
+    data = measure(random_truth(rng), rng, table=False, gpus=(1, 2, 4, 8))
+    (tmp_path / "report.json").write_bytes(
+        msgspec.json.encode({"verdict": "passed", "measurements": msgspec.to_builtins(data)})
+    )
+    (tmp_path / "alone.json").write_bytes(msgspec.json.encode(data))
+    assert load_measurements(tmp_path / "report.json") == load_measurements(tmp_path / "alone.json")
+    words = ["calibrate", str(tmp_path / "report.json"), "-o", str(tmp_path / "profile.json")]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "compute_per_sample" in printed.out
+    assert "not identified: inter_latency_us, inter_gb_s" in printed.err.replace("intra_latency_us, ", "")
+    assert main([*words, "--json", "--merge", str(tmp_path / "profile.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert main(["calibrate", str(tmp_path / "none.json"), "-o", str(tmp_path / "x.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()

@@ -1,0 +1,338 @@
+"""Bad input: an error that names the field for one plan, a reason on the row in a fleet, never a wrong number."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+
+NAN, INF = math.nan, math.inf
+BASE = {"effective_batch": 256, "lr": 0.1, "duration": "100st"}
+NOT_COUNTS = [0, -1, -(2**63), 2.5, NAN, INF, True, [8], "eight", 2**63, 2**64, 10**400]
+NOT_REALS = [NAN, INF, -INF, -1.0, "x", [0.1], True]
+
+COUNTS = (
+    "effective_batch",
+    "dataset_size",
+    "seq_len",
+    "gpus",
+    "micro_batch",
+    "accumulation",
+    "model_parallel",
+    "parameters",
+)
+REALS = (
+    "lr", "momentum", "eps", "weight_decay", "ema_decay", "noise_scale", "sigma_sq", "mu_sq", "min_lr", "clip_norm",
+    "bucket_cap_mb",
+)  # fmt: skip
+NOT_LENGTHS = [
+    "5epochs", "3 days", "", "ep", "5", "-5ep", "nanep", "infst", "5EP", "1_000st", "0x10st", "2.5.1st", "1e400st", "٣ep",
+    "99999999999999999999999st", "5ep 3st", "5ep,", 5, 5.0, ["5ep"],
+]  # fmt: skip
+BAD = [
+    *((name, value) for name in COUNTS for value in NOT_COUNTS),
+    *((name, value) for name in REALS for value in NOT_REALS),
+    *((name, value) for name in ("duration", "warmup") for value in NOT_LENGTHS),
+    ("duration", "0st"), ("duration", "10%"), ("warmup", "-1%"),
+    ("lr", 0), ("lr", None), ("effective_batch", None), ("effective_batch", 2**40 + 1), ("dataset_size", 2**53 + 1),
+    ("momentum", 1.0), ("ema_decay", 1.0), ("noise_scale", 0.0), ("sigma_sq", 0.0), ("mu_sq", 0.0), ("clip_norm", 0.0),
+    ("min_lr", 0.2), ("power", NAN), ("power", INF), ("power", "x"),
+    ("betas", (0.9,)), ("betas", (0.9, 1.0)), ("betas", (NAN, 0.9)), ("betas", (-0.1, 0.9)), ("betas", (0.9, 0.9, 0.9)), ("betas", 0.9),
+    ("optimizer", "Adam"), ("optimizer", "sgdd"), ("optimizer", ""), ("optimizer", 1), ("decay", "both"), ("decay", 1),
+    ("convention", "pytorch"), ("convention", ""), ("drop_last", "both"), ("drop_last", 2), ("batch_norm", "yes"),
+    ("precision", "fp99"), ("schedule", "cosinus"), ("schedule", 3), ("schedule", "multistep(30ep"), ("schedule", ""),
+    ("ramp", "a b c"), ("ramp", "192 16"), ("ramp", "192 0 100"), ("ramp", "0 16 100"), ("ramp", "192 -16 100"),
+    ("ramp", "10:256"), ("ramp", "0:256 1Q:256"), ("ramp", "0:100 5B:200 1B:256"), ("ramp", 192), ("ramp", ""),
+]  # fmt: skip
+CONTRADICTIONS = [
+    ({"gpus": 3}, "gpus"),
+    ({"gpus": 8, "model_parallel": 3}, "gpus"),
+    ({"gpus": 8, "micro_batch": 7}, "micro_batch"),
+    ({"gpus": 8, "micro_batch": 8, "accumulation": 2}, "accumulation"),
+    ({"duration": "5ep"}, "duration"),
+    ({"warmup": "5ep"}, "warmup"),
+    ({"duration": "1e6tok"}, "duration"),
+    ({"warmup": "1e6tok"}, "warmup"),
+    ({"ramp": "0:128 1M:256"}, "ramp"),
+]  # fmt: skip
+BAD_SETTINGS = [
+    ("policy", "hold"), ("policy", ""), ("policy", 0), ("policy", -1), ("policy", 2.5), ("policy", 2**41),
+    ("rule", "cubic"), ("rule", ""), ("rule", 3),
+    *(("max_micro_batch", value) for value in (0, -1, 2.5, NAN, 2**31, 2**63, "x")),
+    *(("max_batch", value) for value in (0, -1, 2.5, 2**63, "x")),
+    *(("batch_tolerance", value) for value in (-0.1, 1.0, NAN, INF, "x")),
+    *(("micro_batch_multiple", value) for value in (0, -1, 2.5, 2**63)),
+    *((name, value) for name in ("ragged", "uneven", "require_multiple", "beta_half_life") for value in ("x", 2)),
+]  # fmt: skip
+BAD_CLUSTERS = [
+    *((name, value) for name in ("nodes", "gpus_per_node") for value in (0, -1, 2.5, NAN, 2**31 + 1, 2**63, "x", True)),
+    *(("model_parallel", value) for value in (0, -1, 2.5, 2**63)),
+    *((name, value) for name in ("memory_gib", "intra_gb_s", "inter_gb_s") for value in (NAN, INF, 0.0, -1.0, "x")),
+    *((name, value) for name in ("latency_us", "price_per_gpu_hour") for value in (NAN, INF, -1.0, "x")),
+]  # fmt: skip
+
+
+def shown(value):
+    return str(value)[:40]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={shown(value)}" for name, value in BAD])
+def test_a_recipe_names_the_field_and_what_is_legal(name, value):
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe(**BASE | {name: value})
+    assert caught.value.field == name
+    assert f"field {name!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("fields", "name"), CONTRADICTIONS)
+def test_a_recipe_may_not_contradict_itself_or_leave_out_what_it_needs(fields, name):
+    needs = {name, "dataset_size", "seq_len", "model_parallel"}
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe(**BASE | fields)
+    assert caught.value.field in needs
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_SETTINGS)
+def test_a_plan_names_the_setting(name, value):
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(ib.Recipe(**BASE), 8, **{name: value})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_CLUSTERS)
+def test_a_plan_names_the_clusters_field(name, value):
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(ib.Recipe(**BASE), ib.Cluster(**{name: value}))
+    assert caught.value.field == name
+
+
+def test_a_cluster_too_large_for_its_product():
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(ib.Recipe(**BASE), ib.Cluster(nodes=2**20, gpus_per_node=2**20))
+    assert caught.value.field in ("nodes", "gpus_per_node")
+
+
+@pytest.mark.parametrize("gpus", [0, -8, 2.5, NAN, 2**63, True, None, "8", [8]])
+def test_a_gpu_count_that_is_none(gpus):
+    with pytest.raises((ib.InputError, TypeError)):
+        ib.plan(ib.Recipe(**BASE), gpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("effective_batch", "256"), ("lr", "0.1"), ("seq_len", "128"), ("min_lr", "0.01")]
+)
+def test_a_number_as_text_is_the_number_or_an_error_but_never_a_plan_that_cannot_be_read_back(
+    tmp_path, name, value
+):
+    with contextlib.suppress(ib.InputError):
+        plan = ib.plan(ib.Recipe(**BASE | {name: value}), 8)
+        plan.save(tmp_path / "plan.json")
+        written = tmp_path / "plan.json"
+    if (tmp_path / "plan.json").exists():
+        assert ib.Plan.load(written) == plan
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"gpus": 0, "batch_per_gpu": 32}, "gpus"),
+        ({"gpus": -1, "batch_per_gpu": 32}, "gpus"),
+        ({"gpus": 8, "batch_per_gpu": 0}, "batch_per_gpu"),
+        ({"gpus": 8, "batch_per_gpu": 2.5}, "batch_per_gpu"),
+        ({"gpus": 8, "batch_per_gpu": 32, "accumulation": 0}, "accumulation"),
+        ({"gpus": 8, "batch_per_gpu": 32, "model_parallel": 3}, "model_parallel"),
+        ({"gpus": 8, "batch_per_gpu": 32, "effective_batch": 256}, "effective_batch"),
+        ({"gpus": 8, "batch_per_gpu": [32] * 7}, "batch_per_gpu"),
+        ({"gpus": 2, "batch_per_gpu": [32, 0]}, "batch_per_gpu"),
+        ({"gpus": 2, "batch_per_gpu": [32, NAN]}, "batch_per_gpu"),
+        ({"gpus": 2, "batch_per_gpu": "32"}, "batch_per_gpu"),
+        ({"gpus": 2**31, "batch_per_gpu": 2**31}, "effective_batch"),
+    ],
+)
+def test_from_gpus_names_the_field(fields, name):
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe.from_gpus(lr=0.1, **fields)
+    assert caught.value.field == name
+
+
+def test_results_that_pass_their_column_are_a_reason_not_a_wrapped_number():
+    plan = ib.plan(ib.Recipe(effective_batch=2**40, lr=0.1), 1)
+    assert plan.status == "infeasible"
+    assert ib.Reason.TOO_LARGE in plan.reasons
+    grown = ib.plan(ib.Recipe(effective_batch=2**36, lr=0.1, gpus=1, micro_batch=2**16), 2**20, policy="grow")
+    assert grown.status == "infeasible"
+    assert ib.Reason.TOO_LARGE in grown.reasons
+    long = ib.Recipe(effective_batch=1, lr=0.1, dataset_size=2**53, duration="1000000ep")
+    plan = ib.plan(long, 1)
+    assert plan.status == "infeasible" or plan.total_steps == 2**53 * 10**6
+
+
+@pytest.mark.parametrize("rule", ["linear", "power", "sde"])
+def test_a_learning_rate_that_overflows_is_a_reason(rule):
+    recipe = ib.Recipe(effective_batch=1, lr=1e308, power=1000.0, gpus=1, duration="10000sp", warmup="1sp")
+    plan = ib.plan(recipe, 4096, policy="grow", rule=rule)
+    assert plan.status == "infeasible" or math.isfinite(plan.lr)
+
+
+def test_a_dataset_smaller_than_a_batch():
+    plan = ib.plan(ib.Recipe(**BASE, dataset_size=100), 8)
+    assert plan.status == "infeasible"
+    assert ib.Reason.BATCH_ABOVE_DATASET in plan.reasons
+    assert plan.steps_per_epoch is None
+
+
+# Fleets: the row's error is that row's
+
+
+def objects(values):
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def invalid(bits):
+    return any(reason.value.startswith("invalid") for reason in ib.reasons_of(int(bits)))
+
+
+NULLS = (None, "", NAN)  # cells without a value: the default stands
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in BAD}))
+def test_a_fleets_row_carries_its_error_and_the_others_go_on(name):
+    needed = name in ("effective_batch", "lr")
+    values = [
+        v for field, v in BAD if field == name and (needed or not any(v is n for n in NULLS)) and v != ""
+    ]
+    values = [v for v in values if not isinstance(v, (list, bool)) and v != 10**400]
+    assert values
+    rows = len(values)
+    jobs = {field: objects([value] * (rows + 2)) for field, value in BASE.items()}
+    jobs[name] = objects([BASE.get(name), *values, BASE.get(name)])
+    table = ib.plan_fleet(jobs, [8, 16])
+    bad = np.repeat(np.array([False] + [True] * rows + [False]), 2)
+    for row, status in enumerate(table["status"]):
+        assert (status == "infeasible") == bad[row], (name, jobs[name][row // 2])
+        assert invalid(table["reasons"][row]) == bad[row]
+    for column in ("micro_batch", "accumulation", "effective_batch", "total_steps"):
+        assert (table[column][bad] == -1).all()
+        assert (table[column][~bad] > 0).all()
+    assert np.isnan(table["lr"][bad]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_nan_and_infinity_in_a_column_of_reals(dtype):
+    jobs = {
+        "effective_batch": np.array([256] * 4),
+        "lr": np.array([0.1, NAN, INF, -0.1], dtype=dtype),
+    }
+    table = ib.plan_fleet(jobs, [8])
+    assert [invalid(bits) for bits in table["reasons"]] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.float64]
+)
+def test_counts_of_any_width(dtype):
+    jobs = {"effective_batch": np.array([64, 0, 96], dtype=dtype), "lr": np.array([0.1] * 3)}
+    table = ib.plan_fleet(jobs, [8])
+    assert table["micro_batch"].tolist() == [8, -1, 12]
+    assert invalid(table["reasons"][1])
+
+
+def test_a_count_beyond_its_range_in_a_column():
+    big = np.array([2**63, 2**64 - 1, 256], dtype=np.uint64)
+    table = ib.plan_fleet({"effective_batch": big, "lr": np.array([0.1] * 3)}, [8])
+    assert [invalid(bits) for bits in table["reasons"]] == [True, True, False]
+    low = np.array([-(2**63), -1, 256])
+    table = ib.plan_fleet({"effective_batch": low, "lr": np.array([0.1] * 3)}, [8])
+    assert [invalid(bits) for bits in table["reasons"]] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [pair for pair in BAD_CLUSTERS if not isinstance(pair[1], bool) and pair[1] == pair[1]]
+)
+def test_a_bad_cluster_row(name, value):
+    clusters = {"nodes": objects([1, 1]), "gpus_per_node": objects([8, 8]), name: objects([None, value])}
+    if name in ("nodes", "gpus_per_node"):
+        clusters[name][0] = 8
+    table = ib.plan_fleet({"effective_batch": np.array([1024]), "lr": np.array([0.1])}, clusters)
+    assert table["status"].tolist()[0] != "infeasible"
+    assert invalid(table["reasons"][1])
+
+
+def test_a_bad_setting_in_a_column():
+    jobs = {
+        "effective_batch": np.array([256] * 4), "lr": np.array([0.1] * 4),
+        "policy": np.array(["keep", "hold", "-3", "512"]), "rule": np.array(["auto", "auto", "auto", "cubic"]),
+    }  # fmt: skip
+    table = ib.plan_fleet(jobs, [8])
+    assert [invalid(bits) for bits in table["reasons"]] == [False, True, True, True]
+
+
+def test_a_bad_setting_for_all_rows_is_an_error_of_the_call():
+    for name, value in (
+        ("policy", "hold"),
+        ("rule", "cubic"),
+        ("max_micro_batch", 0),
+        ("batch_tolerance", NAN),
+    ):
+        with pytest.raises(ib.InputError) as caught:
+            ib.plan_fleet({"effective_batch": np.array([256]), "lr": np.array([0.1])}, [8], **{name: value})
+        assert caught.value.field == name
+    with pytest.raises((ib.InputError, TypeError)):
+        ib.plan_fleet({"effective_batch": np.array([256]), "lr": np.array([0.1])}, [8], polizy="keep")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "clusters", "field"),
+    [
+        ({"lr": np.array([0.1])}, [8], "effective_batch"),
+        ({"effective_batch": np.array([256])}, [8], "lr"),
+        ({"effective_batch": np.array([256]), "lr": np.array([0.1])}, {"gpu": np.array(["a"])}, "nodes"),
+        ({"effective_batch": np.array([256, 512]), "lr": np.array([0.1])}, [8], "lr"),
+        ({"effective_batch": np.array([[256]]), "lr": np.array([0.1])}, [8], "effective_batch"),
+        ({"effective_batch": np.array([256 + 0j]), "lr": np.array([0.1])}, [8], "effective_batch"),
+        (
+            {"job": np.array(["a", "a"]), "effective_batch": np.array([8, 8]), "lr": np.array([0.1] * 2)},
+            [8],
+            "job",
+        ),
+        ({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [8, 8, 0.5], None),
+        ("jobs.xlsx", [8], None),
+        (3, [8], "job"),
+        ("/nowhere/at/all.csv", [8], None),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_an_error_of_the_call(jobs, clusters, field):
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan_fleet(jobs, clusters)
+    assert field is None or caught.value.field == field
+
+
+def test_pairs_that_name_nobody():
+    jobs = {"job": np.array(["a"]), "effective_batch": np.array([8]), "lr": np.array([0.1])}
+    for pairs, field in (
+        ({"job": ["b"], "cluster": [0]}, "job"),
+        ({"job": ["a"], "cluster": [7]}, "cluster"),
+        ({"job": ["a"]}, "cluster"),
+    ):
+        with pytest.raises(ib.InputError) as caught:
+            ib.plan_fleet(jobs, [8], pairs=pairs)
+        assert caught.value.field == field
+
+
+def test_an_unknown_result_column():
+    with pytest.raises(ib.InputError):
+        ib.plan_fleet({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [8], columns=["lrr"])
+
+
+def test_empty_tables():
+    jobs = {"effective_batch": np.array([], dtype=np.int64), "lr": np.array([])}
+    table = ib.plan_fleet(jobs, [8])
+    assert {len(column) for column in table.values()} == {0}
+    table = ib.plan_fleet({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [])
+    assert {len(column) for column in table.values()} == {0}

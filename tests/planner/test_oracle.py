@@ -1,0 +1,199 @@
+"""Random fleets, row by row against the oracle: counts exact, reals within 4 ulp."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from reference import plan as oracle
+
+ROWS = 4000
+OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
+RULES = ["auto", "auto", "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power"]
+CAUTIONS = {
+    "batch_moved", "ragged", "multiple_missed", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
+    "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
+}  # fmt: skip
+"""Cautions that the documents define to the letter, so that they are checked both ways."""
+ONE_WAY = {"rule_mismatch", "decay_unknown", "warmup_short"}
+"""Cautions that the oracle raises in the clear cases only."""
+
+
+def job(draw):
+    """A recipe of legal values as a dict, without the fields it leaves at their defaults."""
+    optimizer, model_parallel = draw.choice(OPTIMIZERS), draw.choice([1, 1, 1, 2, 4])
+    row = {"optimizer": optimizer, "lr": draw.choice([0.1, 1e-3, 3e-4]), "model_parallel": model_parallel}
+    if draw.random() < 0.6:
+        replicas, micro, accumulation = (
+            draw.choice([1, 2, 4, 7, 8, 16]),
+            draw.choice([1, 2, 8, 32]),
+            draw.choice([1, 1, 3, 4]),
+        )
+        row |= {"effective_batch": replicas * micro * accumulation, "gpus": replicas * model_parallel}
+        if draw.random() < 0.8:
+            row |= {"micro_batch": micro, "accumulation": accumulation}
+    else:
+        row["effective_batch"] = draw.choice([1, 7, 60, 250, 256, 1024, 4096, 8192])
+    units = ["st", "sp"]
+    if draw.random() < 0.7:
+        row["dataset_size"] = draw.choice([10, 100, 1000, 50_000, 1_281_167, draw.randint(1, 10**6)])
+        units += ["ep"] * 3
+    if draw.random() < 0.4:
+        row["seq_len"] = draw.choice([128, 2048])
+        units.append("tok")
+    if draw.random() < 0.9:
+        row["duration"] = length(draw, units)
+    if draw.random() < 0.8:
+        row["warmup"] = length(draw, [*units, *["%"] * ("duration" in row)])
+    row["convention"] = draw.choice(["torch", "torch", "lightning", "transformers", "megatron"])
+    row["drop_last"] = draw.choice(
+        [False, True, "loader"] + ["sampler"] * (row["convention"] != "transformers")
+    )
+    chances = {
+        "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent"]), "ema_decay": (0.3, [0.999]),
+        "betas": (0.3, [(0.9, 0.95), (0.9, 0.98)]), "eps": (0.3, [1e-6]), "noise_scale": (0.3, [100.0, 5000.0]),
+        "power": (0.3, [0.3, 0.8]), "batch_norm": (0.2, [True]), "momentum": (0.2, [0.9]),
+    }  # fmt: skip
+    row |= {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
+    if draw.random() < 0.3:
+        row |= {"sigma_sq": draw.uniform(1, 9), "mu_sq": draw.uniform(0.1, 1)}
+    if draw.random() < 0.05:
+        increment = row["effective_batch"] // 4 or 1
+        start = row["effective_batch"] - increment * 2
+        if start > 0:
+            row |= {"ramp": f"{start} {increment} {40 * row['effective_batch']}", "duration": "1e6sp"}
+    return row
+
+
+def length(draw, units):
+    unit = draw.choice(units)
+    numbers = {
+        "st": ["1000", "1.5e3", "7038"], "sp": ["1e6", "300000", "123457"], "ep": ["90", "1", "2.5", "0.3"],
+        "tok": ["3e9", "1e8"], "%": ["10", "28.43", "0.5"],
+    }  # fmt: skip
+    return draw.choice(numbers[unit]) + unit
+
+
+def options(draw):
+    """Settings that differ from the defaults."""
+    row = {
+        "policy": draw.choice(["keep", "keep", "grow", "grow", 256, 1000, 8192]),
+        "rule": draw.choice(RULES),
+    }
+    chances = {
+        "max_micro_batch": (0.5, [1, 4, 16, 50, 128]), "batch_tolerance": (0.2, [0.05, 0.1, 0.3]),
+        "micro_batch_multiple": (0.15, [2, 8]), "max_batch": (0.1, [512, 4096]), "beta_half_life": (0.1, [True]),
+    }  # fmt: skip
+    row |= {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
+    if "micro_batch_multiple" in row:
+        row["require_multiple"] = draw.random() < 0.5
+    elif draw.random() < 0.1:
+        row["ragged"] = True
+    return row
+
+
+def cluster(draw):
+    row = {"nodes": draw.choice([1, 1, 2, 3, 16]), "gpus_per_node": draw.choice([1, 2, 4, 7, 8, 8])}
+    return row | ({"model_parallel": draw.choice([1, 2, 8])} if draw.random() < 0.2 else {})
+
+
+def column(values):
+    """Values with None among them, as NumPy holds them: objects, so that each keeps its type."""
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def table(kind, rows, order):
+    names = sorted({name for row in rows for name in row})
+    return {name: column([row.get(name) for row in rows]) for name in names} | {kind: order}
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    draw = random.Random(20)
+    rows = [(job(draw), cluster(draw), options(draw)) for _ in range(ROWS)]
+    for recipe, _, settings in rows:
+        if "ramp" in recipe:
+            settings.pop("ragged", None)
+    order = np.arange(ROWS)
+    jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
+    clusters = table("cluster", [shape for _, shape, _ in rows], order)
+    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order})
+    return [(row, oracle.plan_row(*row)) for row in rows], result
+
+
+def same(name, got, want):
+    """Whether the planner's value is the oracle's, which is exact or correctly rounded at each of a few operations."""
+    if want is None:
+        return got == -1 if isinstance(got, (int, np.integer)) else bool(np.isnan(got))
+    if isinstance(got, (int, np.integer)):
+        return got == want
+    # A change near 0 is a difference of numbers near 1.
+    scale = max(1.0, abs(want)) if name == "batch_change" else abs(want)
+    return abs(got - want) <= 4 * np.spacing(scale)
+
+
+def test_the_draw_is_broad(fleet):
+    rows, result = fleet
+    assert np.count_nonzero(result["status"] == "infeasible") > ROWS / 10
+    assert np.count_nonzero(result["status"] != "infeasible") > ROWS / 4
+    assert {settings["rule"] for (_, _, settings), _ in rows} == set(RULES)
+    found = {reason for bits in np.unique(result["reasons"]) for reason in ib.reasons_of(int(bits))}
+    assert not any(reason.value.startswith("invalid") for reason in found)
+    assert len(found) > 25
+
+
+def test_feasible_or_not_and_why(fleet):
+    rows, result = fleet
+    for number, (row, want) in enumerate(rows):
+        named = ib.reasons_of(int(result["reasons"][number]))
+        assert (result["status"][number] == "infeasible") == (want["status"] == "infeasible"), (
+            row,
+            want,
+            named,
+        )
+        if want["status"] == "infeasible":
+            # Where several stand in the way the two may name another one first.
+            assert any(reason.severity == "infeasible" for reason in named), (row, named)
+
+
+def test_cautions(fleet):
+    rows, result = fleet
+    for number, (row, want) in enumerate(rows):
+        if want["status"] == "infeasible":
+            continue
+        named = {reason.value for reason in ib.reasons_of(int(result["reasons"][number]))}
+        assert named & CAUTIONS == want["reasons"] & CAUTIONS, (row, named, want)
+        assert want["reasons"] & ONE_WAY <= named, (row, named, want)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in oracle.COLUMNS if not name.startswith(("status", "nearest"))]
+)
+def test_a_column(fleet, name):
+    rows, result = fleet
+    known = 0
+    for number, (row, want) in enumerate(rows):
+        if want["status"] == "infeasible" and name not in ("world_size", "data_parallel"):
+            assert same(name, result[name][number], None)
+            continue
+        known += want[name] is not None
+        assert same(name, result[name][number], want[name]), (row, name, result[name][number], want[name])
+    assert known > 100
+
+
+@pytest.mark.parametrize("name", ["nearest_world_size", "nearest_batch"])
+def test_what_is_nearest(fleet, name):
+    rows, result = fleet
+    known = 0
+    for number, (row, want) in enumerate(rows):
+        named = ib.reasons_of(int(result["reasons"][number]))
+        # Compared where both say that it does not divide; other reasons come before it or hide it.
+        if want["reasons"] & {"not_divisible", "model_parallel"} & set(named):
+            known += want[name] is not None
+            assert same(name, result[name][number], want[name]), (row, result[name][number], want[name])
+    assert known > 50

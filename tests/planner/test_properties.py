@@ -1,0 +1,219 @@
+"""Laws that hold for every recipe on every cluster."""
+
+from __future__ import annotations
+
+from math import isclose
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import isobatch as ib
+
+COUNT = st.integers(1, 4096)
+GPUS = st.integers(1, 2048)
+CAP = st.none() | st.integers(1, 512)
+POLICY = st.sampled_from(["keep", "grow"]) | st.integers(1, 2**20)
+RULE = st.sampled_from(["none", "linear", "sqrt", "power", "auto"])
+OPTIMIZER = st.sampled_from(["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"])
+
+
+@st.composite
+def recipes(draw):
+    """A recipe as it was tuned on some GPUs."""
+    return ib.Recipe.from_gpus(
+        gpus=draw(st.integers(1, 64)),
+        batch_per_gpu=draw(st.integers(1, 256)),
+        accumulation=draw(st.integers(1, 16)),
+        lr=draw(st.floats(1e-6, 10)),
+        optimizer=draw(OPTIMIZER),
+        power=draw(st.floats(0.2, 1.2)),
+        weight_decay=draw(st.floats(0, 1)),
+        decay=draw(st.sampled_from(["lr_multiplied", "independent"])),
+        duration=f"{draw(st.integers(1, 10**6))}st",
+        warmup=f"{draw(st.integers(0, 1000))}st",
+        dataset_size=draw(st.none() | st.integers(10**6, 10**8)),
+    )
+
+
+def feasible(plan):
+    assume(plan.status != "infeasible")
+    return plan
+
+
+@given(recipes(), GPUS, POLICY, RULE, CAP, st.sampled_from([0.0, 0.05, 0.3]))
+def test_the_identity_and_the_cap(recipe, gpus, policy, rule, cap, tolerance):
+    plan = feasible(
+        ib.plan(recipe, gpus, policy=policy, rule=rule, max_micro_batch=cap, batch_tolerance=tolerance)
+    )
+    assert plan.micro_batch * plan.accumulation * plan.data_parallel == plan.effective_batch
+    assert plan.micro_batch <= (cap or recipe.micro_batch)
+    assert plan.world_size == plan.data_parallel * recipe.model_parallel == gpus
+    wanted = {"keep": recipe.effective_batch, "grow": recipe.effective_batch // recipe.gpus * gpus}.get(
+        policy, policy
+    )
+    assert abs(plan.effective_batch - wanted) / wanted <= tolerance
+    assert isclose(plan.batch_change, plan.effective_batch / recipe.effective_batch - 1, abs_tol=1e-15)
+    assert isclose(plan.lr, recipe.lr * plan.lr_scale, rel_tol=1e-15)
+
+
+@given(recipes(), GPUS, st.integers(1, 300), st.integers(1, 300))
+def test_a_larger_cap_never_gives_a_smaller_micro_batch(recipe, gpus, one, other):
+    low, high = sorted((one, other))
+    small = feasible(ib.plan(recipe, gpus, policy="grow", max_micro_batch=low))
+    large = ib.plan(recipe, gpus, policy="grow", max_micro_batch=high)
+    assert small.micro_batch <= large.micro_batch
+    assert small.accumulation >= large.accumulation
+    assert (small.effective_batch, small.lr, small.total_steps) == (
+        large.effective_batch,
+        large.lr,
+        large.total_steps,
+    )
+
+
+@given(recipes(), RULE, st.sampled_from(["keep", "grow"]))
+def test_the_tuned_gpu_count_is_the_identity(recipe, rule, policy):
+    plan = ib.plan(recipe, recipe.gpus, policy=policy, rule=rule)
+    assume(recipe.dataset_size is None or recipe.dataset_size >= recipe.effective_batch)
+    assert (plan.effective_batch, plan.micro_batch, plan.accumulation) == (
+        recipe.effective_batch,
+        recipe.micro_batch,
+        recipe.accumulation,
+    )
+    assert (plan.lr, plan.weight_decay, plan.lr_scale) == (recipe.lr, recipe.weight_decay, 1.0)
+    assert f"{plan.total_steps}st" == recipe.duration
+    assert f"{plan.warmup_steps}st" == recipe.warmup
+
+
+@given(COUNT, GPUS)
+def test_what_is_named_as_nearest_works(batch, gpus):
+    recipe = ib.Recipe(effective_batch=batch, lr=0.1)
+    plan = ib.plan(recipe, gpus)
+    assume(plan.status == "infeasible")
+    below, above = plan.nearest_world_sizes
+    for count in filter(None, (plan.nearest_world_size, below, above)):
+        assert ib.plan(recipe, count).status != "infeasible"
+    for other in filter(None, (plan.nearest_batch, *plan.nearest_batches)):
+        assert ib.plan(ib.Recipe(effective_batch=other, lr=0.1), gpus).status != "infeasible"
+    # and nothing nearer does
+    works = [count for count in range(1, batch + 1) if batch % count == 0]
+    assert plan.nearest_world_size == min(works, key=lambda count: (abs(count - gpus), count))
+    assert below == max((count for count in works if count < gpus), default=None)
+    assert above == min((count for count in works if count > gpus), default=None)
+    assert plan.nearest_batches == (batch // gpus * gpus or None, batch // gpus * gpus + gpus)
+
+
+@given(recipes(), st.integers(1, 256), RULE)
+def test_growing_there_and_back_is_the_identity(recipe, gpus, rule):
+    assume(recipe.dataset_size is None)
+    there = feasible(ib.plan(recipe, gpus, policy="grow", rule=rule))
+    moved = ib.Recipe.from_gpus(
+        gpus=gpus, batch_per_gpu=there.micro_batch, accumulation=there.accumulation, lr=there.lr, optimizer=recipe.optimizer,
+        power=recipe.power, weight_decay=there.weight_decay, decay=recipe.decay,
+    )  # fmt: skip
+    back = ib.plan(moved, recipe.gpus, policy="grow", rule=rule)
+    assert back.effective_batch == recipe.effective_batch
+    assert isclose(back.lr, recipe.lr, rel_tol=1e-12)
+    assert isclose(back.weight_decay, recipe.weight_decay, rel_tol=1e-12)
+
+
+@given(recipes(), GPUS, POLICY)
+def test_samples_are_held(recipe, gpus, policy):
+    plan = feasible(ib.plan(recipe, gpus, policy=policy, rule="sqrt"))
+    samples = int(recipe.duration.removesuffix("st")) * recipe.effective_batch
+    assert 0 <= plan.total_steps * plan.effective_batch - samples < plan.effective_batch
+
+
+@given(st.integers(1, 4000), st.integers(1, 64), CAP)
+def test_ragged_plans_hold_the_batch_and_weigh_every_sample_alike(batch, gpus, cap):
+    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, ragged=True, max_micro_batch=cap)
+    if batch < gpus:
+        assert plan.status == "infeasible"
+        return
+    sizes = [plan.micro_batches(rank) for rank in range(gpus)]
+    assert sum(int(rank.sum()) for rank in sizes) == plan.effective_batch == batch
+    assert max(int(rank.max()) for rank in sizes) == plan.micro_batch <= (cap or batch)
+    assert max(map(len, sizes)) == plan.accumulation
+    shares = [int(rank.sum()) for rank in sizes]
+    assert max(shares) - min(shares) <= 1
+    for rank, counts in enumerate(sizes):
+        # DDP divides by the replicas; each sample then weighs 1/batch.
+        np.testing.assert_allclose(plan.loss_weights(rank) / counts / gpus, 1 / batch, rtol=1e-14)
+
+
+@given(st.integers(1, 500), st.integers(1, 32), st.integers(1, 64))
+def test_uneven_plans_give_the_first_replicas_one_more_micro_batch(passes, micro, gpus):
+    batch = passes * micro
+    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, uneven=True, max_micro_batch=micro)
+    assume(ib.Reason.UNEVEN in plan.reasons)
+    sizes = [plan.micro_batches(rank) for rank in range(gpus)]
+    assert sum(int(rank.sum()) for rank in sizes) == batch == plan.effective_batch
+    assert {int(size) for rank in sizes for size in rank} == {plan.micro_batch}
+    counts = [len(rank) for rank in sizes]
+    assert counts == sorted(counts, reverse=True)
+    assert 1 <= counts[-1] <= counts[0] == plan.accumulation <= counts[-1] + 1
+    for rank, each in enumerate(sizes):
+        np.testing.assert_allclose(plan.loss_weights(rank) / each / gpus, 1 / batch, rtol=1e-14)
+
+
+@given(recipes(), GPUS)
+def test_plain_loss_weights_are_one_over_the_accumulation(recipe, gpus):
+    plan = feasible(ib.plan(recipe, gpus, policy="grow"))
+    np.testing.assert_allclose(
+        plan.loss_weights(gpus - 1), np.full(plan.accumulation, 1 / plan.accumulation), rtol=1e-15
+    )
+
+
+@given(st.lists(st.tuples(recipes(), GPUS), min_size=1, max_size=8), POLICY, RULE, CAP)
+def test_a_fleets_row_is_the_single_plan(rows, policy, rule, cap):
+    settings = {"policy": policy, "rule": rule, "max_micro_batch": cap}
+    counts = np.unique([gpus for _, gpus in rows])
+    clusters = {"cluster": counts, "nodes": counts, "gpus_per_node": np.ones_like(counts)}
+    recipes_of = [recipe for recipe, _ in rows]
+    pairs = {"job": np.arange(len(rows)), "cluster": np.array([gpus for _, gpus in rows])}
+    table = ib.plan_fleet(recipes_of, clusters, pairs=pairs, **settings)
+    for number, (recipe, gpus) in enumerate(rows):
+        plan = ib.plan(recipe, gpus, **settings)
+        assert ib.reasons_of(int(table["reasons"][number])) == plan.reasons
+        for name in set(table) & set(ib.Plan.__struct_fields__) - {"reasons", "cluster"}:
+            got, want = table[name][number].item(), getattr(plan, name)
+            missing = -1 if isinstance(got, int) else np.nan
+            assert got == want or (want is None and (got == missing or got != got)), name
+
+
+@given(recipes(), GPUS, st.sampled_from([1, 2, 8]), st.booleans(), CAP)
+def test_a_multiple_is_preferred_or_demanded(recipe, gpus, multiple, demanded, cap):
+    plan = ib.plan(
+        recipe,
+        gpus,
+        policy="grow",
+        micro_batch_multiple=multiple,
+        require_multiple=demanded,
+        max_micro_batch=cap,
+    )
+    share = recipe.effective_batch // recipe.gpus
+    cap = cap or recipe.micro_batch
+    fits = [m for m in range(1, min(share, cap) + 1) if share % m == 0]
+    best = [m for m in fits if m % multiple == 0]
+    assume(ib.Reason.BATCH_ABOVE_DATASET not in plan.reasons)
+    if best:
+        assert plan.micro_batch == best[-1]
+        assert ib.Reason.MULTIPLE_MISSED not in plan.reasons
+    elif demanded:
+        assert plan.status == "infeasible"
+        assert ib.Reason.MULTIPLE_UNMET in plan.reasons
+    else:
+        assert plan.micro_batch == fits[-1]
+        assert ib.Reason.MULTIPLE_MISSED in plan.reasons
+
+
+@pytest.mark.parametrize("policy", ["keep", "grow", 256])
+def test_a_plan_survives_its_file(tmp_path, policy):
+    recipe = ib.Recipe.from_gpus(
+        gpus=8, batch_per_gpu=32, lr=0.1, duration="100st", warmup="10%", betas=(0.9, 0.95)
+    )
+    for gpus in (7, 16):
+        plan = ib.plan(recipe, gpus, policy=policy)
+        plan.save(tmp_path / "plan.json")
+        assert ib.Plan.load(tmp_path / "plan.json") == plan

@@ -1,0 +1,501 @@
+"""What the words decide: a case for each line of that part of the design, so that no two parts disagree."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+
+RULES = ["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
+NOISE = {"sigma_sq": 3.0, "mu_sq": 0.5, "noise_scale": 5000.0, "power": 0.6}
+COUNTS = ("micro_batch", "accumulation", "effective_batch")
+
+
+def resnet(**changes):
+    fields = {
+        "gpus": 8, "batch_per_gpu": 32, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 1e-4,
+        "dataset_size": 1_281_167, "duration": "90ep", "warmup": "5ep",
+    }  # fmt: skip
+    return ib.Recipe.from_gpus(**fields | changes)
+
+
+def adamw(**changes):
+    return ib.Recipe(
+        **{"effective_batch": 256, "lr": 1e-3, "duration": "1000st", "warmup": "100st"} | changes
+    )
+
+
+def counts(plan):
+    return tuple(getattr(plan, name) for name in COUNTS)
+
+
+# keep
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb", "lion"])
+def test_keep_never_changes_a_hyperparameter_even_where_the_batch_moves(rule, optimizer):
+    recipe = adamw(
+        effective_batch=250, optimizer=optimizer, momentum=0.9, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1,
+        decay="lr_multiplied", ema_decay=0.999, **NOISE,
+    )  # fmt: skip
+    plan = ib.plan(recipe, 8, policy="keep", rule=rule, batch_tolerance=0.05, beta_half_life=True)
+    assert plan.effective_batch == 248
+    assert plan.status == "caution"
+    assert ib.Reason.BATCH_MOVED in plan.reasons
+    assert (plan.lr, plan.lr_scale, plan.betas, plan.eps) == (1e-3, 1.0, (0.9, 0.98), 1e-6)
+    assert (plan.weight_decay, plan.momentum, plan.ema_decay) == (0.1, 0.9, 0.999)
+    assert plan.rule == "none"
+    assert plan.batch_change == pytest.approx(-2 / 250)
+
+
+def test_keep_takes_the_exact_batch_before_any_other():
+    plan = ib.plan(adamw(), 8, batch_tolerance=0.5)
+    assert (plan.effective_batch, plan.batch_change, plan.reasons) == (256, 0.0, plan.reasons)
+    assert ib.Reason.BATCH_MOVED not in plan.reasons
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "tolerance", "moved"),
+    [
+        (256, 7, 0.02, 259),  # 252 and 259: 3 is less than 4
+        (250, 20, 0.05, 240),  # 240 and 260 are as near: the smaller
+        (100, 7, 0.02, 98),
+        (10, 4, 0.2, 8),  # 8 and 12 are as near; two tenths are allowed exactly
+        (10, 13, 0.3, 13),  # three tenths too, however binary writes them
+        (8, 7, 0.125, 7),
+    ],
+)
+def test_keep_takes_the_smallest_change_then_the_smaller_batch(batch, gpus, tolerance, moved):
+    plan = ib.plan(adamw(effective_batch=batch), gpus, batch_tolerance=tolerance)
+    assert plan.effective_batch == moved
+
+
+def test_keep_then_takes_the_largest_micro_batch():
+    assert counts(ib.plan(adamw(effective_batch=960), 8, max_micro_batch=50)) == (40, 3, 960)
+    assert counts(ib.plan(adamw(effective_batch=960), 8)) == (120, 1, 960)
+
+
+def test_beyond_the_tolerance_a_plan_is_infeasible_and_names_what_works():
+    plan = ib.plan(adamw(), 7, batch_tolerance=0.01)
+    assert plan.status == "infeasible"
+    assert ib.Reason.NOT_DIVISIBLE in plan.reasons
+    assert (plan.nearest_world_size, plan.nearest_batch) == (8, 259)
+    assert (plan.nearest_world_sizes, plan.nearest_batches) == ((4, 8), (252, 259))
+    assert counts(plan) == (None, None, None)
+    assert plan.lr is None
+
+
+# grow
+
+
+def test_grow_holds_the_samples_of_a_replica():
+    for gpus, change in ((4, 0.5), (8, 1), (16, 2), (24, 3), (7, 7 / 8)):
+        plan = ib.plan(resnet(accumulation=2), gpus, policy="grow")
+        assert counts(plan) == (32, 2, 64 * gpus)
+        assert plan.batch_change == pytest.approx(change - 1, abs=1e-15)
+
+
+def test_grow_splits_under_the_cap_as_keep_does():
+    assert counts(ib.plan(resnet(), 16, policy="grow", max_micro_batch=24)) == (16, 2, 512)
+    assert counts(ib.plan(resnet(accumulation=4), 16, policy="grow", max_micro_batch=64)) == (64, 2, 2048)
+
+
+def test_grow_without_a_tuned_gpu_count():
+    assert counts(ib.plan(adamw(), 6, policy="grow", max_micro_batch=50)) == (50, 1, 300)
+    plan = ib.plan(adamw(), 6, policy="grow")
+    assert plan.status == "infeasible"
+    assert ib.Reason.NEEDS_TUNED_GPUS in plan.reasons
+
+
+def test_grow_counts_replicas_not_gpus():
+    recipe = adamw(effective_batch=64, gpus=32, model_parallel=4, micro_batch=8, accumulation=1)
+    assert counts(ib.plan(recipe, 64, policy="grow")) == (8, 1, 128)
+    shape = ib.Cluster(nodes=8, gpus_per_node=8, model_parallel=8)
+    assert counts(ib.plan(recipe, shape, policy="grow")) == (8, 1, 64)
+
+
+# At the tuned GPU count
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("policy", ["keep", "grow", 256])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb"])
+def test_the_tuned_gpu_count_is_the_identity(policy, rule, optimizer):
+    recipe = resnet(
+        optimizer=optimizer, betas=(0.9, 0.95), eps=1e-7, ema_decay=0.99, schedule="linear", **NOISE
+    )
+    plan = ib.plan(recipe, 8, policy=policy, rule=rule)
+    assert counts(plan) == (32, 1, 256)
+    assert (plan.lr, plan.lr_scale, plan.batch_change) == (0.1, 1.0, 0.0)
+    assert (plan.betas, plan.eps, plan.weight_decay) == ((0.9, 0.95), 1e-7, 1e-4)
+    assert (plan.momentum, plan.ema_decay) == (0.9, 0.99)
+    assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps) == (5005, 450_450, 25_025)
+    assert plan.lr_at(0) == 0.0
+    assert plan.lr_at(25_025) == 0.1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_needs_nothing_measured_where_the_batch_stays(rule):
+    assert ib.plan(resnet(), 8, policy="grow", rule=rule).lr == 0.1
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "sde"])
+def test_no_rule_depends_on_the_split(rule):
+    seen = {
+        (plan.lr, plan.betas, plan.eps, plan.weight_decay, plan.total_steps, plan.warmup_steps)
+        for cap in (1, 7, 32, 64, None)
+        for plan in [ib.plan(adamw(**NOISE), 8, policy=1024, rule=rule, max_micro_batch=cap)]
+    }
+    assert len(seen) == 1
+
+
+# The cap
+
+
+def test_the_cap_and_where_it_is_from():
+    assert (ib.plan(resnet(), 4).micro_batch_cap, ib.plan(resnet(), 4).cap_source) == (32, "tuned")
+    asked = ib.plan(resnet(), 4, max_micro_batch=64)
+    assert (asked.micro_batch_cap, asked.cap_source, asked.micro_batch) == (64, "max_micro_batch", 64)
+    free = ib.plan(adamw(), 4)
+    assert (free.micro_batch_cap, free.cap_source, free.micro_batch) == (None, "open", 64)
+
+
+# Samples
+
+
+def test_every_policy_holds_samples_so_st_is_a_step_at_the_tuned_batch():
+    recipe = adamw(gpus=8, duration="1001st", warmup="101st")
+    for policy, gpus, batch in (("grow", 16, 512), (768, 8, 768), ("grow", 4, 128)):
+        plan = ib.plan(recipe, gpus, policy=policy)
+        assert plan.effective_batch == batch
+        assert plan.total_steps == -(-1001 * 256 // batch)
+        assert plan.warmup_steps == -(-101 * 256 // batch)
+
+
+def test_milestones_are_held_in_samples_and_rounded_half_up():
+    recipe = adamw(
+        gpus=8,
+        optimizer="sgd",
+        duration="100st",
+        warmup="0st",
+        schedule="multistep(31st, 50st, 81st, gamma=0.1)",
+    )
+    plan = ib.plan(recipe, 16, policy="grow")
+    # 15.5, 25 and 40.5 steps
+    changes = [step for step in range(1, 50) if plan.lr_at(step) != plan.lr_at(step - 1)]
+    assert changes == [16, 25, 41]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"), [("lars", True), ("lamb", True), ("adamw", False), ("sgd", False)]
+)
+@pytest.mark.parametrize("warmup", ["3125st", "800000sp", "0.3125%"])
+def test_lars_and_lamb_keep_the_steps_of_their_warmup(optimizer, kept, warmup):
+    recipe = adamw(optimizer=optimizer, gpus=8, duration="1000000st", warmup=warmup)
+    assert ib.plan(recipe, 512, policy="grow").warmup_steps == (
+        3125 if kept else -(-3125 // 64) if "%" not in warmup else 48
+    )
+
+
+def test_a_share_of_the_run_floors():
+    assert ib.plan(adamw(duration="7038st", warmup="28.43%"), 8).warmup_steps == 2000  # 2000.9
+    assert ib.plan(adamw(duration="199st", warmup="1%"), 8).warmup_steps == 1
+    assert ib.plan(adamw(duration="99st", warmup="1%"), 8).warmup_steps == 0
+
+
+def test_only_adascale_stretches_the_samples():
+    recipe = adamw(optimizer="sgd", gpus=8, duration="1000st", warmup="100st", **NOISE)
+    for rule in RULES:
+        plan = ib.plan(recipe, 16, policy="grow", rule=rule)
+        gain = (3 + 0.5) / (3 / 2 + 0.5)
+        assert plan.total_steps == (int(np.ceil(1000 / gain)) if rule == "adascale" else 500)
+        assert plan.warmup_steps == (int(np.ceil(100 / gain)) if rule == "adascale" else 50)
+
+
+# The end of an epoch
+
+
+@pytest.mark.parametrize("convention", ["torch", "lightning", "transformers"])
+def test_a_partial_accumulation_steps_at_the_end_of_an_epoch(convention):
+    recipe = adamw(
+        effective_batch=64,
+        gpus=4,
+        micro_batch=4,
+        accumulation=4,
+        dataset_size=1000,
+        duration="2ep",
+        convention=convention,
+    )
+    # 63 micro-batches: 15 steps of 4, one of 3
+    plan = ib.plan(recipe, 4)
+    assert (plan.steps_per_epoch, plan.total_steps) == (16, 32)
+    assert plan.samples_per_epoch == (1008 if convention == "transformers" else 1000)
+
+
+def test_torch_is_the_default_convention():
+    assert adamw().convention == "torch"
+
+
+def test_megatron_has_no_epochs_and_floors_the_end():
+    fields = {"effective_batch": 64, "dataset_size": 1000, "duration": "2ep"}
+    plan = ib.plan(adamw(**fields, convention="megatron"), 4)
+    assert plan.total_steps == 2000 // 64
+    assert (plan.steps_per_epoch, plan.samples_per_epoch, plan.padded_samples, plan.dropped_samples) == (
+        None,
+    ) * 4
+    for duration in ("2000sp", "2000e0sp"):
+        assert (
+            ib.plan(adamw(effective_batch=64, duration=duration, convention="megatron"), 4).total_steps == 31
+        )
+        assert ib.plan(adamw(effective_batch=64, duration=duration), 4).total_steps == 32
+
+
+# The dataset
+
+
+def test_the_dataset_size_is_needed_only_where_an_epoch_is_a_unit():
+    plan = ib.plan(adamw(seq_len=128), 8)
+    assert plan.total_steps == 1000
+    assert (plan.steps_per_epoch, plan.samples_per_epoch, plan.padded_samples, plan.dropped_samples) == (
+        None,
+    ) * 4
+    for fields in ({"duration": "2ep"}, {"warmup": "2ep"}):
+        with pytest.raises(ib.InputError) as caught:
+            adamw(**fields)
+        assert caught.value.field in ("dataset_size", *fields)
+
+
+def test_without_a_dataset_its_checks_are_off():
+    assert ib.plan(adamw(effective_batch=2**30, duration="5st", warmup="0st"), 8).effective_batch == 2**30
+
+
+def test_a_batch_above_the_dataset_is_infeasible():
+    plan = ib.plan(adamw(dataset_size=255), 8)
+    assert plan.status == "infeasible"
+    assert ib.Reason.BATCH_ABOVE_DATASET in plan.reasons
+    assert ib.plan(adamw(dataset_size=256), 8).status != "infeasible"
+
+
+# Warmup
+
+
+def test_no_rule_invents_a_warmup():
+    for rule, policy in itertools.product(RULES, ("grow", 1024)):
+        plan = ib.plan(adamw(gpus=8, warmup=None, **NOISE), 16, policy=policy, rule=rule)
+        assert plan.warmup_steps == 0
+        assert ib.Reason.NO_WARMUP in plan.reasons
+    assert ib.Reason.NO_WARMUP not in ib.plan(adamw(gpus=8, warmup=None), 4, policy="grow").reasons
+    assert ib.Reason.NO_WARMUP not in ib.plan(adamw(gpus=8), 16, policy="grow").reasons
+
+
+def test_a_warmup_starts_at_0_and_scales_with_the_peak():
+    recipe = adamw(gpus=8, schedule="constant")
+    for gpus in (4, 8, 32):
+        plan = ib.plan(recipe, gpus, policy="grow", rule="sqrt")
+        assert plan.warmup_lr == 0
+        assert plan.lr_at(plan.warmup_steps / 2) == pytest.approx(plan.lr / 2, rel=1e-15)
+        assert plan.lr_at(plan.warmup_steps) == plan.lr
+
+
+def test_with_linear_it_starts_at_the_tuned_learning_rate():
+    plan = ib.plan(resnet(), 256, policy="grow", rule="linear")
+    assert [plan.lr_at(step) for step in (0, 157 * 5)] == [0.1, 3.2]
+    assert plan.lr_at(157 * 5 / 2) == pytest.approx(1.65, rel=1e-15)
+    # Scaled down, the tuned rate would be above the peak.
+    assert ib.plan(resnet(), 4, policy="grow", rule="linear").lr_at(0) == 0
+
+
+def test_min_lr_scales_with_the_peak():
+    plan = ib.plan(adamw(gpus=8, min_lr=1e-5), 32, policy="grow", rule="sqrt")
+    assert plan.min_lr == pytest.approx(2e-5, rel=1e-15)
+    assert plan.lr_at(plan.total_steps) == pytest.approx(2e-5, rel=1e-12)
+
+
+# from_gpus
+
+
+def test_from_gpus_counts_per_replica():
+    recipe = ib.Recipe.from_gpus(gpus=64, batch_per_gpu=4, accumulation=2, model_parallel=8, lr=0.1)
+    assert (recipe.effective_batch, recipe.micro_batch, recipe.accumulation) == (64, 4, 2)
+    assert ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1).effective_batch == 256
+
+
+def test_from_gpus_sums_unequal_devices_and_the_plan_says_what_that_needs():
+    recipe = ib.Recipe.from_gpus(gpus=4, batch_per_gpu=[32, 32, 16, 16], lr=0.1, duration="100st")
+    assert recipe.effective_batch == 96
+    plan = ib.plan(recipe, 8)
+    assert ib.Reason.UNEQUAL_DEVICES in plan.reasons
+    assert "weight" in ib.Reason.UNEQUAL_DEVICES.text
+    assert plan.effective_batch == 96
+    equal = ib.Recipe.from_gpus(gpus=4, batch_per_gpu=[32] * 4, lr=0.1, duration="100st")
+    assert ib.Reason.UNEQUAL_DEVICES not in ib.plan(equal, 8).reasons
+
+
+# Weight decay
+
+
+@pytest.mark.parametrize(("rule", "scale"), [("linear", 4.0), ("sqrt", 2.0), ("power", 4**0.6)])
+def test_adamws_decay_moves_when_the_learning_rate_does(rule, scale):
+    fields = {"gpus": 8, "weight_decay": 0.1, "power": 0.6}
+    multiplied = ib.plan(adamw(**fields, decay="lr_multiplied"), 32, policy="grow", rule=rule)
+    assert multiplied.weight_decay == pytest.approx(0.1 * 4 / scale, rel=1e-14)
+    # The timescale 1/(η·λ), counted in epochs, is that of the tuned run.
+    assert multiplied.lr * multiplied.weight_decay / 4 == pytest.approx(1e-3 * 0.1, rel=1e-14)
+    independent = ib.plan(adamw(**fields, decay="independent"), 32, policy="grow", rule=rule)
+    assert independent.weight_decay == pytest.approx(0.4, rel=1e-15)
+
+
+def test_decay_that_is_not_said_is_torchs_with_a_caution():
+    plan = ib.plan(adamw(gpus=8, weight_decay=0.1), 32, policy="grow")
+    assert plan.weight_decay == pytest.approx(0.2, rel=1e-15)
+    assert ib.Reason.DECAY_UNKNOWN in plan.reasons
+
+
+@pytest.mark.parametrize("decay", ["lr_multiplied", "independent", None])
+def test_decay_stays_with_the_learning_rate(decay):
+    plan = ib.plan(adamw(gpus=8, weight_decay=0.1, decay=decay), 32, policy="grow", rule="none")
+    assert (plan.lr, plan.weight_decay) == (1e-3, 0.1)
+
+
+@pytest.mark.parametrize("decay", ["lr_multiplied", "independent", None])
+@pytest.mark.parametrize("rule", RULES)
+def test_sgds_decay_never_moves(rule, decay):
+    recipe = adamw(optimizer="sgd", gpus=8, weight_decay=1e-4, decay=decay, **NOISE)
+    assert ib.plan(recipe, 32, policy="grow", rule=rule).weight_decay == 1e-4
+
+
+def test_a_decay_that_was_said_is_not_called_unknown():
+    for optimizer, decay in itertools.product(
+        ("adamw", "lamb", "lion", "muon"), ("lr_multiplied", "independent")
+    ):
+        plan = ib.plan(adamw(optimizer=optimizer, gpus=8, weight_decay=0.1, decay=decay), 32, policy="grow")
+        assert ib.Reason.DECAY_UNKNOWN not in plan.reasons
+
+
+# Names
+
+
+def test_the_names_are_the_contract():
+    recipe = (
+        "effective_batch lr optimizer momentum betas eps weight_decay decay ema_decay dataset_size duration warmup schedule min_lr "
+        "seq_len drop_last convention gpus micro_batch accumulation model_parallel power noise_scale sigma_sq mu_sq ramp parameters "
+        "precision clip_norm bucket_cap_mb batch_norm"
+    )
+    cluster = "nodes gpus_per_node model_parallel gpu memory_gib intra_gb_s inter_gb_s latency_us price_per_gpu_hour"
+    plan = (
+        "status reasons world_size data_parallel micro_batch accumulation effective_batch batch_change lr lr_scale beta1 beta2 eps "
+        "weight_decay momentum ema_decay warmup_steps steps_per_epoch total_steps samples_per_epoch padded_samples dropped_samples "
+        "nearest_world_size nearest_batch rule recipe cluster"
+    )
+    assert set(recipe.split()) <= set(ib.Recipe.__struct_fields__)
+    assert cluster.split() == list(ib.Cluster.__struct_fields__)
+    assert set(plan.split()) <= set(ib.Plan.__struct_fields__)
+    made = ib.plan(adamw(), 8)
+    assert made.recipe == adamw()
+    assert made.cluster.world_size == 8
+    assert made.schedule.at(0) == made.lr_at(0)
+
+
+# Fleets
+
+
+def test_a_keyword_may_be_a_column_and_the_rows_value_wins():
+    jobs = {
+        "effective_batch": np.array([256] * 5), "lr": np.array([0.1] * 5), "gpus": np.array([8] * 5),
+        "optimizer": np.array(["sgd"] * 5),
+        "policy": np.array(["grow", "keep", None, "1024", "grow"], dtype=object),
+        "rule": np.array(["sqrt", None, None, "linear", ""], dtype=object),
+        "max_micro_batch": np.ma.array([32, 0, 16, 8, 4], mask=[0, 1, 0, 0, 0]),
+    }  # fmt: skip
+    table = ib.plan_fleet(jobs, [32], policy=512, rule="linear", max_micro_batch=2)
+    assert table["effective_batch"].tolist() == [1024, 256, 512, 1024, 1024]
+    assert table["lr"].tolist() == pytest.approx([0.2, 0.1, 0.2, 0.4, 0.4])
+    assert table["micro_batch"].tolist() == [32, 2, 16, 8, 4]
+
+
+def test_a_setting_may_stand_in_the_clusters():
+    clusters = {
+        "nodes": np.array([1, 1]),
+        "gpus_per_node": np.array([8, 8]),
+        "max_micro_batch": np.array([4, 32]),
+    }
+    jobs = {"effective_batch": np.array([256]), "lr": np.array([0.1])}
+    assert ib.plan_fleet(jobs, clusters)["micro_batch"].tolist() == [4, 32]
+
+
+TYPES = {
+    "micro_batch": np.int32, "accumulation": np.int32, "world_size": np.int64, "data_parallel": np.int64,
+    "effective_batch": np.int64, "warmup_steps": np.int64, "steps_per_epoch": np.int64, "total_steps": np.int64,
+    "samples_per_epoch": np.int64, "padded_samples": np.int64, "dropped_samples": np.int64,
+    "nearest_world_size": np.int64, "nearest_batch": np.int64, "reasons": np.uint64,
+} | dict.fromkeys(
+    ["batch_change", "lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay"], np.float64
+)  # fmt: skip
+
+
+def test_the_types_of_columns_are_fixed():
+    jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
+    table = ib.plan_fleet(jobs, [8])
+    assert {name: table[name].dtype.type for name in TYPES} == TYPES
+    # Unknown is −1 or NaN: the second row is infeasible.
+    for name, kind in TYPES.items():
+        if name not in ("reasons", "world_size", "data_parallel", "nearest_world_size", "nearest_batch"):
+            assert np.isnan(table[name][1]) if kind is np.float64 else table[name][1] == -1, name
+    assert ib.reasons_of(int(table["reasons"][1])) == (ib.Reason.NOT_DIVISIBLE,)
+
+
+def test_in_arrow_reasons_are_lists_and_unknown_is_null():
+    pa = pytest.importorskip("pyarrow", reason="tables of Arrow come with the extra 'fleet'")
+    jobs = pa.table({"job": ["a", "b"], "effective_batch": [256, 250], "lr": [0.1, 0.1]})
+    table = ib.plan_fleet(jobs, pa.table({"cluster": ["c"], "nodes": [1], "gpus_per_node": [8]}))
+    assert isinstance(table, pa.Table)
+    assert table["reasons"].to_pylist()[1] == ["not_divisible"]
+    assert pa.types.is_list(table.schema.field("reasons").type)
+    assert pa.types.is_string(table.schema.field("reasons").type.value_type)
+    for name, kind in TYPES.items():
+        if name != "reasons":
+            assert table.schema.field(name).type == pa.from_numpy_dtype(kind), name
+    for name in ("micro_batch", "lr", "total_steps"):
+        assert table[name][1].as_py() is None
+    assert table["nearest_batch"].to_pylist() == [None, 248]
+
+
+def test_in_csv_reasons_are_joined(tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="files come with the extra 'fleet'")
+    from isobatch.cli import main
+
+    (tmp_path / "jobs.csv").write_text(
+        "job,effective_batch,lr,gpus,duration,optimizer\na,256,0.1,8,100st,adam\n"
+    )
+    (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\nc,16,8\n")
+    words = ["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "--columns", "reasons"]
+    assert main([*words, "--policy", "grow", "--rule", "linear"]) == 0
+    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert set(row["reasons"].split(";")) >= {"rule_mismatch", "large_growth", "no_warmup"}
+
+
+def test_jobs_and_clusters_are_crossed_job_by_job_unless_pairs_name_them():
+    jobs = {"job": np.array(["a", "b"]), "effective_batch": np.array([64, 128]), "lr": np.array([0.1, 0.1])}
+    clusters = {
+        "cluster": np.array(["x", "y", "z"]),
+        "nodes": np.array([1, 2, 4]),
+        "team": np.array([7, 8, 9]),
+    }
+    table = ib.plan_fleet(jobs, clusters)
+    assert list(zip(table["job"], table["cluster"], strict=True)) == list(itertools.product("ab", "xyz"))
+    assert table["team"].tolist() == [7, 8, 9, 7, 8, 9]
+    pairs = {"job": np.array(["b", "a"]), "cluster": np.array(["z", "z"])}
+    table = ib.plan_fleet(jobs, clusters, pairs=pairs)
+    assert table["effective_batch"].tolist() == [128, 64]
+    assert table["world_size"].tolist() == [32, 32]
+
+
+def test_only_the_columns_that_were_asked_for():
+    jobs = {"effective_batch": np.array([64]), "lr": np.array([0.1])}
+    assert list(ib.plan_fleet(jobs, [8], columns=["lr", "status", "job"])) == ["lr", "status", "job"]

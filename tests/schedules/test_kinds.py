@@ -1,0 +1,214 @@
+"""The native kinds against their formulas, and schedules as values."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isobatch import schedules as S
+from isobatch.errors import InputError
+from reference import schedules as oracle
+
+X = np.concatenate([np.arange(0, 140), np.linspace(0, 139, 333)])
+KINDS = [
+    ("linear", (0.1, 90), {"end": 0.01}),
+    ("cosine", (0.1, 90), {"end": 0.01}),
+    ("polynomial", (0.1, 90), {"power": 2.5, "end": 0.01}),
+    ("one_minus_sqrt", (0.1, 90), {}),
+    ("rex", (0.1, 90), {"end": 0.02}),
+    ("tanh", (0.1, 90), {}),
+    ("exponential", (0.1, 0.9), {"every": 7}),
+    ("step", (0.1, 30), {"gamma": 0.3}),
+    ("multistep", (0.1, [20, 20, 70]), {"gamma": 0.3}),
+    ("inverse_sqrt", (0.1, 15), {}),
+    ("wsd", (0.1, 90, 30), {"end": 0.01}),
+    ("one_cycle", (0.1, 90, 30), {"start": 0.01, "end": 0.001}),
+    ("cosine_restarts", (0.1, 10), {"multiplier": 2.0, "decay": 0.7, "end": 0.001}),
+]
+IDS = [name for name, _, _ in KINDS]
+
+
+@pytest.mark.parametrize(("name", "arguments", "options"), KINDS, ids=IDS)
+def test_a_kind_is_its_formula(name, arguments, options):
+    got = getattr(S, name)(*arguments, **options).values(X)
+    expected = getattr(oracle, name)(X, *arguments, **options)
+    assert np.abs(got - expected).max() <= 8 * np.spacing(expected.max())
+
+
+def test_warmup_joins_on():
+    schedule = S.warmup(S.cosine(0.1, 90), 20, start=0.02)
+    expected = oracle.warmup(X, lambda x: oracle.cosine(x, 0.1, 90), 20, 0.02)
+    assert np.abs(schedule.values(X) - expected).max() < 1e-16
+    assert schedule.at(20) == 0.1
+    assert S.warmup(S.cosine(0.1, 90), 0) == S.cosine(0.1, 90)
+
+
+def test_published_recipes():
+    goyal = S.goyal(3.2, 157, start=0.1)
+    assert goyal.values([0, 785, 4710, 9420, 12560]).round(9).tolist() == [0.1, 3.2, 0.32, 0.032, 0.0032]
+    vaswani = S.vaswani(512, 4000)
+    steps = np.arange(1, 20_000, 77)
+    expected = 512**-0.5 * np.minimum(steps**-0.5, steps * 4000**-1.5)
+    assert np.abs(vaswani.values(steps - 1) / expected - 1).max() < 1e-14
+    assert S.trapezoid(1.0, 100, 10, 20).values([5, 50, 90]).tolist() == [0.5, 1.0, 0.5]
+
+
+# ---- any composition ---------------------------------------------------------------------------------------------
+
+_lr = st.floats(1e-6, 10.0)
+_steps = st.integers(2, 200)
+_leaf = st.one_of(
+    st.builds(S.constant, _lr),
+    st.builds(S.linear, _lr, _steps),
+    st.builds(S.cosine, _lr, _steps, _lr),
+    st.builds(S.polynomial, _lr, _steps, st.sampled_from([0.5, 1.7, 2.0, 3.0])),
+    st.builds(S.exponential, _lr, st.floats(0.9, 1.01)),
+    st.builds(S.step, _lr, _steps, st.floats(0.1, 1.0)),
+    st.builds(S.inverse_sqrt, _lr, _steps),
+    st.builds(S.rex, _lr, _steps),
+    st.builds(S.tanh, _lr, _steps),
+    st.builds(S.one_minus_sqrt, _lr, _steps),
+    st.builds(S.cosine_restarts, _lr, _steps, st.sampled_from([1.0, 1.5, 2.0]), st.sampled_from([1.0, 0.5])),
+    st.builds(S.table, st.lists(_lr, min_size=1, max_size=20)),
+)
+
+
+def _grow(children):
+    return st.one_of(
+        st.builds(S.warmup, children, st.integers(0, 50)),
+        st.builds(lambda a, b, x: S.join([a, b], [x]), children, children, _steps),
+        st.builds(S.product, children, _leaf),
+        st.builds(S.scaled, children, st.floats(0, 3)),
+        st.builds(
+            lambda s, x, k: s.with_clock([(0, 0), (x, x), (x + 1, x + k)]),
+            children,
+            _steps,
+            st.floats(0.3, 4),
+        ),
+    )
+
+
+schedules = st.recursive(_leaf, _grow, max_leaves=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules)
+def test_any_composition_is_a_value(schedule):
+    values = schedule.values(X)
+    assert np.isfinite(values).all() and (values >= 0).all()
+    assert [schedule.at(x) for x in X[::37]] == values[::37].tolist()
+    for other in (
+        S.Schedule.from_json(schedule.to_json()),
+        pickle.loads(pickle.dumps(schedule)),
+        copy.copy(schedule),
+    ):
+        assert other == schedule and hash(other) == hash(schedule)
+        assert other.values(X).tobytes() == values.tobytes()
+    assert repr(schedule).startswith("Schedule(")
+    assert schedule._repr_html_().startswith("<svg")
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules, st.integers(1, 100), st.integers(1, 100), st.floats(0.3, 4), st.floats(0.3, 4))
+def test_clocks_compose(schedule, x, y, k, m):
+    once, twice = [(0, 0), (x, x), (x + 1, x + k)], [(0, 0), (y, y), (y + 2, y + 2 * m)]
+    bent = schedule.with_clock(once).with_clock(twice)
+    steps = np.arange(0, 150, 0.5)
+
+    def read(points, at):
+        (x0, y0), (x1, y1), (x2, y2) = points
+        return np.where(at < x1, y0 + (at - x0), y1 + (at - x1) * (y2 - y1) / (x2 - x1))
+
+    inner = read(once, read(twice, steps))
+    # Within a rounding of the clock; a jump of the schedule may fall to either side of it.
+    near = [schedule.values(np.maximum(inner * (1 + off), 0)) for off in (-1e-12, 0, 1e-12)]
+    low, high = np.min(near, 0), np.max(near, 0)
+    slack = 1e-9 * max(high.max(), 1e-300)
+    got = bent.values(steps)
+    assert ((got >= low - slack) & (got <= high + slack)).all()
+
+
+def test_a_shift_and_back_is_the_identity():
+    schedule = S.cosine(0.1, 100)
+    moved = schedule.with_clock([(0, 0), (10, 10), (11, 14)]).with_clock([(0, 0), (10, 10), (14, 11)])
+    assert np.abs(moved.values(X) - schedule.values(X)).max() < 1e-15
+
+
+def test_values_keep_their_shape():
+    schedule = S.linear(1.0, 4)
+    assert schedule.values(np.arange(6).reshape(2, 3)).tolist() == [[1.0, 0.75, 0.5], [0.25, 0.0, 0.0]]
+    assert schedule.values(np.arange(6, dtype=np.int32)[::2]).tolist() == [1.0, 0.5, 0.0]
+    assert schedule.values([]).shape == (0,)
+
+
+# ---- bad input ---------------------------------------------------------------------------------------------------
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("bad", [0, -1, NAN, INF, 2.0**53, "5", None, True])
+def test_bad_lengths(bad):
+    for build in (S.linear, S.cosine, S.rex, S.cosine_restarts, S.inverse_sqrt, S.step):
+        with pytest.raises(InputError):
+            build(0.1, bad)
+
+
+@pytest.mark.parametrize("bad", [-1e-9, -1, NAN, INF, 2.0**53, 1e300])
+def test_bad_steps(bad):
+    schedule = S.cosine(0.1, 100)
+    with pytest.raises(InputError, match="is not a step") as error:
+        schedule.at(bad)
+    assert error.value.field == "steps"
+    with pytest.raises(InputError, match="is not a step"):
+        schedule.values([1.0, bad])
+    assert schedule.at(2.0**53 - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "field"),
+    [
+        (lambda: S.linear(NAN, 5), "lr"),
+        (lambda: S.linear(-0.1, 5), "lr"),
+        (lambda: S.polynomial(0.1, 5, power=0), "exponent"),
+        (lambda: S.multistep(0.1, [5, 3]), "milestones"),
+        (lambda: S.multistep(0.1, [-5]), "milestones"),
+        (lambda: S.exponential(0.1, 0.0), "gamma"),
+        (lambda: S.wsd(0.1, 100, 101), "decay_steps"),
+        (lambda: S.wsd(0.1, 100, 10, shape="cubic"), "shape"),
+        (lambda: S.one_cycle(0.1, 100, 100), "rise_steps"),
+        (lambda: S.trapezoid(0.1, 100, 100, 1), "warmup_steps"),
+        (lambda: S.tanh(0.1, 100, lower=3, upper=3), "lower"),
+        (lambda: S.cosine_restarts(0.1, 10, multiplier=0.5), "multiplier"),
+        (lambda: S.table([]), "values"),
+        (lambda: S.table([0.1, NAN]), "values"),
+        (lambda: S.warmup(S.constant(0.1), -1), "steps"),
+        (lambda: S.join([S.constant(0.1)], [3]), "boundaries"),
+        (lambda: S.join([S.constant(0.1)] * 3, [5, 3]), "boundaries"),
+        (lambda: S.product(), "schedules"),
+        (lambda: S.constant(0.1).scaled(-1.0), "factor"),
+        (lambda: S.constant(0.1).with_clock([]), "clock"),
+        (lambda: S.constant(0.1).with_clock([(0, 0), (0, 1)]), "clock"),
+        (lambda: S.constant(0.1).with_clock([(0, NAN)]), "clock"),
+        (lambda: S.Schedule.from_json("{}"), "json"),
+        (lambda: S.Schedule.from_json("no"), "json"),
+        (
+            lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')),
+            "schema",
+        ),
+        (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace("constant", "cubic")), "json"),
+    ],
+)
+def test_bad_arguments_name_their_field(build, field):
+    with pytest.raises(InputError) as error:
+        build()
+    assert error.value.field == field
+
+
+def test_a_schedule_cannot_be_changed():
+    schedule = S.constant(0.1)
+    with pytest.raises(AttributeError):
+        schedule.form = None
+    with pytest.raises(AttributeError):
+        schedule.form.scale = 2.0

@@ -1,0 +1,261 @@
+"""ib.schedule_matrix against Schedule.at."""
+
+import multiprocessing
+import subprocess
+import sys
+
+import isobatch as ib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isobatch import schedules as S
+from isobatch.errors import InputError
+
+
+def every_kind(total=2000, warm=130):
+    left = total - warm
+    bodies = [
+        S.constant(0.1),
+        S.linear(0.1, left),
+        S.cosine(0.1, left, end=0.003),
+        S.polynomial(0.1, left, 2),
+        S.polynomial(0.1, left, 0.5),
+        S.polynomial(0.1, left, 1.7, end=0.01),
+        S.exponential(0.1, 0.01, left),
+        S.exponential(0.1, 1.0005),
+        S.inverse_sqrt(0.1, warm),
+        S.step(0.1, 300, 0.3),
+        S.step(0.1, 2.4, 0.97),
+        S.multistep(0.1, [500, 900]),
+        S.wsd(0.1, left, 400, "cosine"),
+        S.cosine_restarts(0.1, 100, 2, 0.8),
+        S.cosine_restarts(0.1, 100, 1.3),
+        S.rex(0.1, left),
+        S.tanh(0.1, left),
+        S.table(np.linspace(0.1, 0.02, 77).tolist()),
+        S.one_minus_sqrt(0.1, left, 0.001),
+        S.cosine(0.1, left).with_clock([(0, 0), (500, 500), (600, 800)]),
+        S.product(S.cosine(0.1, left), S.step(1.0, 200, 0.5), S.exponential(1.0, 0.999)),
+        S.timm.WSDLRScheduler(0.1, left, 300, lr_min=0.01, stable_fn="rsqrt", stable_timescale=100),
+        S.timm.CosineLRScheduler(0.1, 300, cycle_limit=3, cycle_mul=1.5, k_decay=1.5),
+        S.torch.CyclicLR(0.0, 0.01, 0.1, step_size_up=70, step_size_down=30, mode="triangular2"),
+        S.torch.CyclicLR(0.0, 0.01, 0.1, step_size_up=70, mode="exp_range", gamma=0.999, quirks=False),
+        S.torch.CosineAnnealingLR(0.1, 333),
+        S.transformers.get_scheduler(
+            "cosine",
+            lr=0.1,
+            num_warmup_steps=50,
+            num_training_steps=total,
+            scheduler_specific_kwargs={"num_cycles": 1.3},
+        ),
+        S.torch.OneCycleLR(0.1, 0.1, total_steps=5000),
+        S.megatron.OptimizerParamScheduler(
+            max_lr=0.1,
+            lr_warmup_steps=1600,
+            lr_decay_steps=30_000,
+            lr_decay_style="inverse-square-root",
+            increment=16,
+        ),
+    ]
+    return [*bodies, *(S.warmup(body, warm) for body in bodies)]
+
+
+def within(schedules, steps, matrix, ulps):
+    for schedule, row in zip(schedules, matrix, strict=True):
+        expected = schedule.values(np.asarray(steps))
+        ulp = np.spacing(matrix.dtype.type(max(schedule.peak, expected.max())))
+        off = np.abs(row.astype(np.float64) - expected).max() / ulp
+        assert off <= ulps, f"{schedule}: {off} ulp"
+
+
+STEPS = [
+    range(2300),
+    range(0, 2300, 7),
+    range(1990, 2010),
+    range(137, 138),
+    range(0),
+    np.arange(2300, dtype=np.int32),
+    np.linspace(0, 2299, 1501),
+    np.repeat(np.arange(0, 2000, 100), 3),
+    np.random.default_rng(0).permutation(2300),
+]
+
+
+@pytest.mark.parametrize("steps", STEPS, ids=lambda s: f"{type(s).__name__}{len(s)}")
+def test_every_kind_in_one_matrix(steps):
+    schedules = every_kind()
+    single = ib.schedule_matrix(schedules, steps)
+    assert single.dtype == np.float32 and single.shape == (len(schedules), len(steps))
+    double = ib.schedule_matrix(schedules, steps, dtype=np.float64)
+    if len(steps):
+        within(schedules, steps, single, 1)
+        within(schedules, steps, double, 8)
+        assert (single >= 0).all()
+
+
+def test_long_rows_are_cut_and_do_not_drift():
+    schedules = [
+        S.warmup(S.cosine(0.3, 999_000), 1000),
+        S.linear(0.3, 1_000_000),
+        S.polynomial(0.3, 1_000_000, 0.5),
+    ]
+    steps = range(1_000_001)
+    within(schedules, steps, ib.schedule_matrix(schedules, steps), 1)
+    within(schedules[:2], steps, ib.schedule_matrix(schedules[:2], steps, dtype=np.float64), 8)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 5000),
+    st.integers(0, 2000),
+    st.floats(1e-6, 10),
+    st.floats(0, 1e-3),
+    st.integers(0, 3000),
+    st.integers(1, 40),
+)
+def test_cosine_with_warmup(steps, warm, lr, end, first, stride):
+    schedule = S.warmup(S.cosine(lr, steps, end), warm)
+    at = range(first, first + 300 * stride, stride)
+    within([schedule], at, ib.schedule_matrix([schedule], at), 1)
+    within([schedule], at, ib.schedule_matrix([schedule], at, dtype="f8"), 8)
+
+
+def test_out_is_filled_and_returned():
+    schedules, out = [S.linear(1.0, 10), S.constant(2.0)], np.empty((2, 5))
+    assert ib.schedule_matrix(schedules, range(5), out=out) is out
+    assert out.tolist() == [[1.0, 0.9, 0.8, 0.7, 0.6], [2.0] * 5]
+    assert ib.schedule_matrix(schedules[0], range(5)).shape == (1, 5)
+    assert ib.schedule_matrix([], range(5)).shape == (0, 5)
+
+
+class Plan:
+    schedule = S.linear(1.0, 10)
+
+
+def test_plans_and_columns():
+    assert ib.schedule_matrix([Plan()], range(3)).shape == (1, 3)
+    table = {
+        "lr": np.array([1.0, 0.5]),
+        "total_steps": np.array([100, 200]),
+        "warmup_steps": [10, 0],
+        "schedule": ["cosine", "multistep(3ep)"],
+        "steps_per_epoch": [10, 20],
+    }
+    got = ib.schedule_matrix(table, range(0, 200, 10), dtype="f8")
+    assert got[0].tolist() == S.warmup(S.cosine(1.0, 90), 10).values(np.arange(0, 200, 10)).tolist()
+    assert got[1].tolist() == [0.5] * 6 + [0.05] * 14
+    arrow = pytest.importorskip("pyarrow", reason="a fleet's table is an Arrow table")
+    assert ib.schedule_matrix(arrow.table(table), range(0, 200, 10), dtype="f8").tolist() == got.tolist()
+    with pytest.raises(InputError, match="row 1, field 'schedule': 'cubic' is no schedule"):
+        ib.schedule_matrix({**table, "schedule": ["cosine", "cubic"]}, range(3))
+    with pytest.raises(InputError, match="total_steps"):
+        ib.schedule_matrix({"lr": [0.1]}, range(3))
+    with pytest.raises(InputError, match="rows"):
+        ib.schedule_matrix({**table, "warmup_steps": [1, 2, 3]}, range(3))
+
+
+def _read_only(shape):
+    out = np.ones(shape, np.float32)
+    out.flags.writeable = False
+    return out
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.ones((3, 5), np.float32),
+        np.ones((2, 6), np.float32),
+        np.ones(10, np.float32),
+        np.ones((2, 5), np.float16),
+        np.ones((2, 5), np.int64),
+        np.ones((2, 5), ">f4" if sys.byteorder == "little" else "<f4"),
+        np.ones((5, 2), np.float32).T,
+        np.ones((2, 10), np.float32)[:, ::2],
+        np.frombuffer(bytearray(44), np.uint8)[1:41].view(np.float32).reshape(2, 5),
+        _read_only((2, 5)),
+        [[0.0] * 5] * 2,
+    ],
+    ids=[
+        "rows",
+        "columns",
+        "rank",
+        "half",
+        "int",
+        "order",
+        "fortran",
+        "strides",
+        "unaligned",
+        "read-only",
+        "list",
+    ],
+)
+def test_an_out_that_does_not_fit(out):
+    with pytest.raises(InputError) as error:
+        ib.schedule_matrix([S.constant(0.1), S.linear(0.1, 5)], range(5), out=out)
+    assert error.value.field == "out"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [0, float("nan")],
+        [0, -1],
+        [0, 2.0**53],
+        range(-1, 3),
+        range(2**53 - 1, 2**53 + 1),
+        [[1, 2]],
+        "12",
+        [1, "a"],
+        [1j],
+        [10**400],
+        [0, 11],
+        range(12),
+    ],
+    ids=str,
+)
+def test_bad_steps_write_nothing(steps):
+    schedules = [S.constant(0.1), S.torch.OneCycleLR(0.1, 1.0, total_steps=10)]
+    out = np.full((2, len(steps)), 7.0)
+    with pytest.raises(InputError) as error:
+        ib.schedule_matrix(schedules, steps, out=out)
+    assert error.value.field in ("steps", "out")
+    assert (out == 7).all()
+
+
+def test_other_bad_arguments():
+    with pytest.raises(InputError, match="neither float32 nor float64"):
+        ib.schedule_matrix([S.constant(0.1)], range(3), dtype=np.int32)
+    with pytest.raises(InputError, match="row 1, field 'schedules': a str"):
+        ib.schedule_matrix([S.constant(0.1), "cosine"], range(3))
+
+
+def _child(queue):
+    queue.put(ib.schedule_matrix([S.cosine(1.0, 100)] * 40, range(2000)).sum())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_hang():
+    expected = ib.schedule_matrix([S.cosine(1.0, 100)] * 40, range(2000)).sum()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=20) == expected
+    child.join(timeout=20)
+    assert child.exitcode == 0
+
+
+def test_the_number_of_threads_does_not_change_a_value():
+    code = (
+        "import isobatch as ib, hashlib; S = ib.schedules\n"
+        "m = ib.schedule_matrix([S.cosine(0.1, 900 + i) for i in range(99)], range(1000))\n"
+        "print(hashlib.sha256(m.tobytes()).hexdigest())"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"RAYON_NUM_THREADS": str(n)}, capture_output=True, check=True
+        ).stdout
+        for n in (1, 2, 3)
+    }
+    assert len(seen) == 1

@@ -1,0 +1,12 @@
+import pytest
+
+
+@pytest.fixture(scope="session")
+def two():
+    """Two gloo ranks."""
+    pytest.importorskip("torch", reason="the validator needs torch")
+    from ddp.pool import Pool
+
+    pool = Pool(2)
+    yield pool
+    pool.close()

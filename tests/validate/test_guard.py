@@ -1,0 +1,98 @@
+"""The guard in a training script of one's own: each mistake where people make it, and its name."""
+
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+from ddp.scripts import train
+
+
+def recipe(**fields):
+    known = {
+        "effective_batch": 48,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "dataset_size": 200,
+        "duration": "2ep",
+        "warmup": "3st",
+        "micro_batch": 8,
+    }
+    return ib.Recipe(**{**known, **fields})
+
+
+def plan(**fields):
+    settings = {name: fields.pop(name) for name in ("ragged", "uneven") if name in fields}
+    ranks = fields.pop("ranks", 2)
+    made = ib.plan(recipe(**fields), ranks, **settings)
+    return made.to_json()
+
+
+PLAIN = plan()
+RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True)
+UNEVEN = plan(effective_batch=40, dataset_size=400, uneven=True)
+
+
+@pytest.mark.parametrize("how", [{}, {"dropout": 0.5}, {"loss_given": False}])
+def test_a_script_that_follows_the_plan_goes_through(two, how):
+    found = two(train, PLAIN, **how)
+    assert [error for error, _ in found] == [None, None]
+    assert (found[0][1] == []) == how.get("loss_given", True)
+
+
+@pytest.mark.parametrize("made", [RAGGED, UNEVEN])
+def test_weighted_losses_of_unequal_ranks_go_through(two, made):
+    assert [error for error, _ in two(train, made, epochs=1)] == [None, None]
+
+
+MISTAKES = {
+    "summed loss": "summed loss (8×)",
+    "summed over ranks": "gradients summed over ranks instead of averaged (2×)",
+    "no division": "no division by the accumulation (3×)",
+    "no_sync": "forward inside no_sync and backward outside",
+    "scheduler per process": "scheduler stepped once per process (2× too fast)",
+    "scheduler per micro-batch": "scheduler stepped once per micro-batch (3× too fast)",
+    "missing set_epoch": "missing set_epoch",
+    "not distributed": "the sampler is not distributed: all ranks see the same data",
+    "drop_last": "drop_last is set where the plan pads",
+    "another lr": "another learning rate, 2× the plan's",
+    "another micro-batch": "another micro-batch",
+    "other weights": "other weights on one rank",
+    "nan": "NaN or infinite gradient on rank 1",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(two, mistake):
+    for error, _ in two(train, PLAIN, mistake):
+        assert error is not None, "went through"
+        cause, step = error
+        assert MISTAKES[mistake] in cause
+        assert step <= 3
+
+
+@pytest.mark.parametrize("made", [RAGGED])
+def test_unequal_ranks_with_a_mean_loss_are_named(two, made):
+    for error, _ in two(train, made, "uneven mean"):
+        assert error is not None
+        assert "uneven ranks with a mean loss" in error[0]
+
+
+def test_another_world_size_is_named(two):
+    assert {error for error, _ in two(train, plan(effective_batch=96, ranks=4))} == {
+        ("another world size", 0)
+    }
+
+
+def test_ranks_that_part_later_are_named(two):
+    (error, _), _ = two(train, PLAIN, "diverges")
+    assert error == ("other weights on one rank", 4)
+
+
+@pytest.mark.parametrize("mistake", [None, "summed loss", "no division"])
+def test_a_clipped_gradient_hides_nothing(two, mistake):
+    made = plan(clip_norm=0.01)
+    for error, _ in two(train, made, mistake, clip=0.01):
+        assert (error is None) == (mistake is None)
+        assert error is None or MISTAKES[mistake] in error[0]

@@ -1,0 +1,158 @@
+"""What a validation proves, what it catches in a user's workload, and what it says to a rehearsal."""
+
+import msgspec
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the validator needs torch")
+
+from ddp.validating import validate
+
+from isobatch.validate import Report, Verdict
+
+PLAIN = {
+    "effective_batch": 48,
+    "lr": 0.1,
+    "optimizer": "sgd",
+    "dataset_size": 200,
+    "duration": "40st",
+    "schedule": "linear",
+    "micro_batch": 8,
+}
+
+
+def made(ranks=2, *, cluster=None, ragged=False, uneven=False, **fields):
+    recipe = ib.Recipe(**{**PLAIN, **fields})
+    return ib.plan(recipe, cluster or ranks, ragged=ragged, uneven=uneven).to_json()
+
+
+def check(two, plan, **options):
+    options = {"workload": "ddp.workloads:good", "noise_steps": 0, **options}
+    first, second = two(validate, plan, **options)
+    assert first == second
+    return msgspec.json.decode(first, type=Report)
+
+
+def failed(report):
+    return {proof.name: proof.cause for proof in report.proofs if proof.verdict is Verdict.FAIL}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"effective_batch": 45, "ragged": True},
+        {"effective_batch": 40, "uneven": True},
+        {"convention": "transformers"},
+        {"drop_last": True},
+        {"drop_last": "sampler"},
+        {"dataset_size": 12_345_678},
+        {"clip_norm": 0.1, "bucket_cap_mb": 0.001},
+    ],
+)
+def test_a_good_workload_passes(two, fields):
+    report = check(two, made(**fields))
+    assert failed(report) == {}
+    for name in "world effective_batch loss gradient weights update equal_weights learning_rate all_reduce".split():
+        assert report.proof(name).verdict is Verdict.PASS, name
+    regular = not {"ragged", "uneven"} & set(fields)
+    assert (report.proof("epoch").verdict is Verdict.PASS) or not regular
+
+
+@pytest.mark.parametrize("workload", ["declared_sum", "tokens"])
+def test_what_a_loss_is_weighted_by_is_declared(two, workload):
+    report = check(two, made(), workload=f"ddp.workloads:{workload}")
+    assert failed(report) == {}
+
+
+MISTAKES = {
+    "summed": ("gradient", "summed loss (8×)"),
+    "summed_over_ranks": ("gradient", "gradients summed over ranks instead of averaged (2×)"),
+    "never_averaged": ("equal_gradients", "not averaged"),
+    "nan_on_rank_1": ("gradient", "gradient on rank 1"),
+    "scheduler_per_process": ("learning_rate", "scheduler stepped once per process (2× too fast)"),
+    "out_of_memory": ("memory", "out of memory at the planned micro-batch"),
+}
+
+
+@pytest.mark.parametrize("workload", MISTAKES)
+def test_a_mistake_in_the_workload_is_named(two, workload):
+    report = check(two, made(), workload=f"ddp.workloads:{workload}")
+    name, cause = MISTAKES[workload]
+    assert report.verdict is Verdict.FAIL
+    assert report.exit_code == 1
+    assert cause in failed(report)[name]
+    if workload == "out_of_memory":
+        assert "; 4 fit" in report.proof("memory").text
+
+
+def test_another_learning_rate_in_the_workload_is_a_caution(two):
+    proof = check(two, made(), workload="ddp.workloads:another_lr").proof("learning_rate")
+    assert (proof.verdict, proof.cause) == (Verdict.CAUTION, "another learning rate")
+
+
+def test_a_rehearsal_says_what_it_could_not_prove(two):
+    report = check(two, made(effective_batch=1024, dataset_size=50_000, ranks=64))
+    assert report.rehearsal == "2/64"
+    assert failed(report) == {}
+    assert report.proof("world").verdict is Verdict.UNCHECKED
+    assert report.proof("effective_batch").values == {"samples": 1024, "unique_samples": 1024}
+    assert report.proof("epoch").verdict is Verdict.PASS
+    assert report.proof("step_time").verdict is Verdict.UNCHECKED
+
+
+def test_more_ranks_than_planned_are_another_world_size(two):
+    assert failed(check(two, made(ranks=1))) == {"world": "another world size"}
+
+
+def test_only_the_data_parallel_part_of_a_model_parallel_plan_is_proven(two):
+    cluster = ib.Cluster(nodes=1, gpus_per_node=8, model_parallel=4)
+    report = check(two, made(cluster=cluster))
+    assert "only the data-parallel part" in report.proof("world").text
+    assert failed(report) == {}
+
+
+def test_the_noise_scale_of_a_known_gradient(two):
+    report = check(two, made(), workload="ddp.workloads:known_noise", noise_steps=64)
+    noise = report.noise
+    assert noise.gradient_norm_sq == pytest.approx(4, rel=0.2)
+    assert abs(noise.noise_scale - 9) < 3 * noise.standard_error < 9
+
+
+@pytest.mark.parametrize(("workload", "precision"), [("transformer", "bf16"), ("convnet", None), ("mlp", "fp16")])
+def test_built_in_workloads_in_mixed_precision(two, workload, precision):
+    plan = made(precision=precision, effective_batch=8, micro_batch=2, dataset_size=None)
+    report = check(two, plan, workload=workload, parameters=20_000)
+    assert failed(report) == {}
+    assert report.step.parameters == pytest.approx(20_000, rel=0.35)
+    if precision is not None:
+        name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
+        assert report.proof(f"gradient_{name}").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("hook", ["fp16", "bf16"])
+def test_compressed_gradients_pass_within_their_format(two, hook):
+    proof = check(two, made(), hook=hook).proof("gradient")
+    assert proof.verdict is Verdict.PASS
+    assert proof.values["relative_l2"] > 1e-5
+
+
+def test_figures_far_from_their_forecast_are_told(two):
+    report = check(two, made(), step_seconds=10.0, memory_gib=0.001, bus_gb_s=1e6)
+    assert failed(report) == {
+        "step_time": "faster than forecast",
+        "memory": "more memory than forecast",
+        "bandwidth": "a slow link, or another route than the one expected",
+    }
+
+
+def test_what_a_calibration_reads(two):
+    report = check(two, made())
+    step, table = report.step, report.allreduce.table
+    assert (step.ranks, step.nodes, step.micro_batch, step.accumulation) == (2, 1, 8, 3)
+    assert step.gradient_bytes == 4 * step.parameters == sum(step.bucket_bytes)
+    assert len(step.compute_seconds) == len(step.sync_seconds) == 2
+    assert [row.micro_batch for row in step.micro_batches] == [1, 2, 4, 8]
+    assert {row.bytes for row in table if row.bucket} == set(step.bucket_bytes)
+    assert all(row.time_us > 0 and row.wrong_elements in (0, None) for row in table)
