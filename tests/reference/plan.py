@@ -219,7 +219,7 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         if row["ema_decay"] is not None:
             row["ema_decay"] = rules.ema_decay(row["ema_decay"], k)
         if rule == "sde":
-            beta1, beta2 = (b if b is None else rules.sde_beta(b, k) for b in (beta1, beta2))
+            beta1, beta2 = (b if b is None else rules.sde_beta(b, tuned, batch) for b in (beta1, beta2))
             eps = eps if eps is None else rules.sde_eps(eps, k)
         elif options.get("beta_half_life") and beta2 is not None:
             beta2 = rules.half_life_beta2(beta2, k)

@@ -6,6 +6,7 @@ k = new effective batch / tuned effective batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import sqrt
 
 ADAM_LIKE = ("adam", "adamw", "rmsprop", "lars", "lamb")
@@ -75,12 +76,11 @@ def surge_curve(scale: float, batch: float) -> float:
     return 1 / (0.5 * (sqrt(scale / batch) + sqrt(batch / scale)))
 
 
-def sde_beta(beta: float, k: float) -> float:
-    """β' of Malladi et al. 2022, arXiv 2205.10287."""
-    moved = 1 - k * (1 - beta)
-    if moved <= 0:
+def sde_beta(beta: float, tuned: int, new: int) -> float:
+    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there."""
+    if Fraction(new, tuned) * (1 - Fraction(repr(beta))) >= 1:
         raise NotPossible("beta_not_positive")
-    return moved
+    return 1 - new / tuned * (1 - beta)
 
 
 def sde_eps(eps: float, k: float) -> float:

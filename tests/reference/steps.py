@@ -71,13 +71,14 @@ def epoch(
 def ragged_epoch(dataset: int, replicas: int, batch: int, drop_last: bool | str = False) -> Epoch:
     """An epoch of steps that hold the whole batch, over replicas whose shares differ by a sample.
 
-    The last step shares out what is left; where that is less than a sample a replica, it is padded to one.
+    The sampler first pads the dataset to a multiple of the replicas, or cuts it, as torch's does; the loader's drop is the
+    last step's.
     """
-    full, rest = divmod(dataset, batch)
-    if any(drops(drop_last)):
-        return Epoch(full, full * batch, 0, rest, False)
-    padding = max(replicas - rest, 0) if rest else 0
-    return Epoch(full + bool(rest), dataset + padding, padding, 0, bool(rest))
+    sampler, loader = drops(drop_last)
+    served = (dataset // replicas if sampler else -(-dataset // replicas)) * replicas
+    steps = served // batch if loader else -(-served // batch)
+    served = min(served, steps * batch)
+    return Epoch(steps, served, max(served - dataset, 0), max(dataset - served, 0), served % batch > 0)
 
 
 def walk(dataset: int, replicas: int, micro: int, accumulation: int, drop_last: bool | str = False) -> Epoch:

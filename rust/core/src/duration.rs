@@ -205,9 +205,14 @@ impl Epoch {
         let sampled = |n: u64| if drop.sampler { n / data_parallel } else { n.div_ceil(data_parallel) };
         let rest = dataset.saturating_sub(offset);
         let (steps, served) = if ragged {
-            let served = (sampled(dataset) * data_parallel).saturating_sub(offset);
-            let steps = if drop.loader { served / effective_batch } else { served.div_ceil(effective_batch) };
-            (steps, if drop.loader { steps * effective_batch } else { served })
+            // Whole steps are dealt out; only a last, smaller one is shared by padding or cutting, as the sampler does.
+            if drop.loader {
+                let whole = (dataset / effective_batch * effective_batch).saturating_sub(offset);
+                (whole / effective_batch, whole / effective_batch * effective_batch)
+            } else {
+                let served = (sampled(dataset) * data_parallel).saturating_sub(offset);
+                (served.div_ceil(effective_batch), served)
+            }
         } else {
             let (passes, served) = match (convention, drop.loader) {
                 // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where

@@ -181,7 +181,14 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     row.data_parallel = UNKNOWN;
     let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
     if !world_size.is_multiple_of(model_parallel) {
-        let (below, above) = neighbouring_replicas(job.effective_batch / divisor, world_size, model_parallel);
+        let (below, above) = match settings.policy {
+            Policy::Batch(batch) => neighbouring_replicas(batch, divisor, world_size, model_parallel),
+            Policy::Grow => {
+                let (below, above) = batch::neighbours(world_size, model_parallel);
+                (below, Some(above))
+            }
+            _ => neighbouring_replicas(job.effective_batch, divisor, world_size, model_parallel),
+        };
         row.nearest_world_size = Nearest::of(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
@@ -205,11 +212,17 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     Ok(())
 }
 
-/// GPU counts next to `world_size` whose replicas divide `batch`.
-fn neighbouring_replicas(batch: u64, world_size: u64, model_parallel: u64) -> (Option<u64>, Option<u64>) {
-    if batch == 0 {
+/// GPU counts next to `world_size` over whose replicas `batch` divides in multiples of `divisor`.
+fn neighbouring_replicas(
+    batch: u64,
+    divisor: u64,
+    world_size: u64,
+    model_parallel: u64,
+) -> (Option<u64>, Option<u64>) {
+    if !batch.is_multiple_of(divisor) {
         return (None, None);
     }
+    let batch = batch / divisor;
     let below = (world_size >= model_parallel)
         .then(|| batch::nearest_divisors(batch, world_size / model_parallel).0 * model_parallel);
     let above =
@@ -285,6 +298,8 @@ fn choose(
         let ragged = batch::ragged(largest, cap);
         let exact = target.is_multiple_of(replicas) && largest.is_multiple_of(ragged.accumulation);
         row.reasons.insert_if(!exact, Reason::Ragged);
+        let missed = !ragged.micro_batch.is_multiple_of(settings.micro_batch_multiple);
+        row.reasons.insert_if(missed, Reason::MultipleMissed);
         return Ok(layout(target, ragged, !exact));
     }
     if settings.uneven && flexible && !target.is_multiple_of(replicas) {
@@ -309,9 +324,12 @@ fn choose(
             _ => {
                 row.nearest_batch = Nearest::of(target, below, above);
                 let gpus = replicas * model_parallel;
-                let (below, above) = neighbouring_replicas(target / divisor, gpus, model_parallel);
-                let fits = |gpus: &u64| target.is_multiple_of(gpus / model_parallel * divisor);
-                row.nearest_world_size = Nearest::of(gpus, below.filter(fits), above.filter(fits));
+                // Under grow the batch moves with the GPUs: another count of them is no way out.
+                let (below, above) = match settings.policy {
+                    Policy::Grow => (None, None),
+                    _ => neighbouring_replicas(target, divisor, gpus, model_parallel),
+                };
+                row.nearest_world_size = Nearest::of(gpus, below, above);
                 let divides = target.is_multiple_of(replicas);
                 return Err(if divides { Reason::MultipleUnmet } else { Reason::NotDivisible });
             }
@@ -541,7 +559,7 @@ fn caution(input: &Input, row: &mut Row, layout: Layout) {
         let past_goyal = job.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
-        let declared = job.optimizer == Optimizer::AdamW && job.decay.is_some();
+        let declared = job.decay.is_some();
         let coupled =
             matches!(job.optimizer, Optimizer::Sgd | Optimizer::Adam | Optimizer::RmsProp | Optimizer::Lars);
         when(job.weight_decay > 0.0 && !declared && !coupled, Reason::DecayUnknown);

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
-use crate::value::{set_all, value_of};
+use crate::value::{nullable, set_all, value_of};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -40,7 +40,7 @@ impl Job {
         let mut input = self.input.clone();
         for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
-                if value.is_none() {
+                if value.is_none() && nullable(field) {
                     continue;
                 }
                 input.set(field, &value_of(field, &value));

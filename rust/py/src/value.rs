@@ -7,7 +7,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 use crate::errors::{illegal, input_error};
 
 /// Fields that may be unknown, so that `None` is a value.
-fn nullable(field: Field) -> bool {
+pub fn nullable(field: Field) -> bool {
     !matches!(
         field,
         Field::EffectiveBatch
