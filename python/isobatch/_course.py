@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -351,10 +350,10 @@ class Course:
 
 def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:
     """The other coordinate of the point on the line through `points` that has `value` on an axis."""
-    for (x0, y0), (x1, y1) in pairwise((point[axis], point[1 - axis]) for point in points):
-        if value <= x1:
-            break
-    return y0 + (value - x0) * (y1 - y0) / (x1 - x0)
+    index = next((i for i, point in enumerate(points[1:-1]) if value <= point[axis]), len(points) - 2)
+    low, high = points[index], points[index + 1]
+    slope = (high[1 - axis] - low[1 - axis]) / (high[axis] - low[axis])
+    return low[1 - axis] + (value - low[axis]) * slope
 
 
 def _straight(

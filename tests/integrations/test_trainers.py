@@ -96,7 +96,7 @@ def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
     seen = []
 
     class Watch(transformers.TrainerCallback):
-        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **_):
+        def on_pre_optimizer_step(self, *_, optimizer=None, **__):
             seen.append(optimizer.param_groups[0]["lr"])
 
     def trainer(stop):

@@ -1,11 +1,12 @@
 """A batch ramp's schedule counts samples: Megatron-core's own scheduler and batch calculator, stepped as its training loop does."""
 
+import itertools
 import types
 
 import pytest
-from peers import megatron_core
 
 import isobatch as ib
+from peers import megatron_core
 
 KINDS = {
     "cosine": "cosine",
@@ -92,10 +93,11 @@ def test_a_ramp_goes_on_after_a_move():
     assert moved.total_steps == plan.total_steps
     grown = ib.replan(plan, at_step=step, effective_batch=4096, rule="none")
     consumed = [grown.position(x).samples for x in range(grown.total_steps + 1)]
-    batches = [after - before for before, after in zip(consumed, consumed[1:], strict=False)]
+    batches = [after - before for before, after in itertools.pairwise(consumed)]
     assert batches[:step] == [plan.position(x + 1).samples - plan.position(x).samples for x in range(step)]
     assert batches[step] == 2 * (plan.position(step + 1).samples - plan.position(step).samples)
-    assert max(batches) == 4096 and batches == sorted(batches)
+    assert max(batches) == 4096
+    assert batches == sorted(batches)
     assert consumed[-1] <= 300000 < consumed[-1] + 4096
     same = plan._course.step_at(grown._course.samples_at(90))
     assert grown.lr_at(90) == pytest.approx(plan.lr_at(float(same)), rel=1e-12)

@@ -170,7 +170,7 @@ def test_wrong_use(asked, message):
 
 def test_a_run_cannot_move_before_its_last_move():
     moved = ib.replan(run_of(), at_step=50, cluster=4)
-    with pytest.raises(ib.InputError, match="50 .the last move. or later"):
+    with pytest.raises(ib.InputError, match=r"50 \(the last move\) or later"):
         ib.replan(moved, at_step=49, cluster=2)
 
 
