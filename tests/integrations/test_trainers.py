@@ -130,6 +130,8 @@ def test_accelerates_step_for_every_process_is_loud():
     accelerator = accelerate.Accelerator(cpu=True)
     scheduler = PlanLR(optimizer, plan)
     prepared, stepper = accelerator.prepare(optimizer, scheduler)
+    with pytest.raises(ib.InputError, match="AcceleratedOptimizer cannot be watched"):
+        PlanLR(prepared, plan)
     prepared.step()
     stepper.step()  # one process: as it should be
     assert scheduler.last_epoch == 1
