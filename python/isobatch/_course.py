@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -317,7 +316,9 @@ class Course:
             units=Units(
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
-                steps_per_epoch=self.dataset / self.batch if ramped and self.dataset else first.steps_per_epoch,
+                steps_per_epoch=self.dataset / self.batch
+                if ramped and self.dataset
+                else first.steps_per_epoch,
                 seq_len=recipe.seq_len,
             ),
         )
@@ -349,11 +350,13 @@ class Course:
 
 def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:
     """The other coordinate of the point on the line through `points` that has `value` on an axis."""
-    for (x0, y0), (x1, y1) in pairwise((point[axis], point[1 - axis]) for point in points):
-        if value <= x1:
-            break
-    return y0 + (value - x0) * (y1 - y0) / (x1 - x0)
+    index = next((i for i, point in enumerate(points[1:-1]) if value <= point[axis]), len(points) - 2)
+    low, high = points[index], points[index + 1]
+    slope = (high[1 - axis] - low[1 - axis]) / (high[axis] - low[axis])
+    return low[1 - axis] + (value - low[axis]) * slope
 
 
-def _straight(a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]) -> bool:
+def _straight(
+    a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
+) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])
