@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from isobatch.validate.options import Options
 from isobatch.validate.report import AllReduce, AllReduceRow, Fit, Proof, Verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-WARMUP, LEAST, MOST = 2, 5, 20
+WARMUP, LEAST, MOST = 2, 3, 20
 SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
 
 
@@ -39,27 +38,22 @@ def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: f
     fresh = _pattern(elements, group.rank, dtype, group.device)
     buffer = torch.empty_like(fresh)
     chain = 1 if mode == "isolated" else 5
-    samples: list[float] = []
     wrong_elements = 0
 
     def reduce() -> None:
         for _ in range(chain):
             dist.all_reduce(buffer)
 
-    begun = time.monotonic()
-    rounds = 0
-    while rounds < WARMUP + MOST:
+    def sample() -> float:
+        nonlocal wrong_elements
         buffer.copy_(fresh)
         took = group.time(reduce) / chain
-        if rounds >= WARMUP:
-            samples.append(took)
         # A chain sums sums, which are not exact for long: its result is checked by the isolated rows.
         if chain == 1:
             wrong_elements += wrong(buffer, group.world_size)
-        rounds += 1
-        # All ranks must stop together: rank 0 says when.
-        if rounds >= WARMUP + LEAST and group.from_first(time.monotonic() - begun > seconds):
-            break
+        return took
+
+    samples = group.repeat(sample, seconds, WARMUP, LEAST, MOST)
     samples = group.slowest(samples)
     median = statistics.median(samples)
     alg = elements * dtype.itemsize / median / 1e9
@@ -116,17 +110,24 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
     largest = {"quick": 22, "usual": 24, "full": 26}[options.extent] + 4 * (group.device.type == "cuda")
     stride = 3 if options.extent == "quick" else 2
     sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
-    formats = ["float32"] if options.extent == "quick" else list(DTYPES)
-    modes = ["isolated"] if options.extent == "quick" else ["isolated", "back_to_back"]
-    jobs = [(name, size, mode, False) for name in formats for mode in modes for size in sweep]
-    jobs += [("float32", size, mode, True) for mode in modes for size in sorted(set(buckets))]
+    jobs = [("float32", size, "isolated", False) for size in sweep]
+    jobs += [("float32", size, "isolated", True) for size in sorted(set(buckets))]
+    if options.extent == "usual":  # the largest sizes tell the formats and the pipeline apart
+        jobs += [("float32", size, "back_to_back", False) for size in sweep[-3:]]
+        jobs += [(name, size, "isolated", False) for name in ("bfloat16", "float16") for size in sweep[-2:]]
+    elif options.extent == "full":
+        jobs += [("float32", size, "back_to_back", True) for size in sorted(set(buckets))]
+        jobs += [
+            (name, size, mode, False)
+            for name in DTYPES
+            for mode in ("isolated", "back_to_back")
+            for size in sweep
+            if (name, mode) != ("float32", "isolated")
+        ]
     seconds = SECONDS[options.extent] / len(jobs)
     table = [_row(group, name, size, mode, bucket, seconds) for name, size, mode, bucket in jobs]
-    fits = [
-        fit([row for row in table if (row.dtype, row.mode) == (name, mode)])
-        for name in formats
-        for mode in modes
-    ]
+    kinds = dict.fromkeys((row.dtype, row.mode) for row in table)
+    fits = [fit([row for row in table if (row.dtype, row.mode) == kind]) for kind in kinds]
     return AllReduce(table=table, fits=fits), [_correct(table), _bandwidth(group, options, table)]
 
 

@@ -163,6 +163,20 @@ class Group:
         work()
         return time.perf_counter() - begun
 
+    def repeat(
+        self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
+    ) -> list[float]:
+        """Samples after a warmup, for about so many seconds. Rank 0 says when to stop, and is asked ever more rarely: to ask
+        takes about as long as a small all-reduce."""
+        begun = time.monotonic()
+        for _ in range(warmup):
+            sample()
+        samples = [sample() for _ in range(least)]
+        while len(samples) < most and self.from_first(time.monotonic() - begun < seconds):
+            more = min(max(1, len(samples) // 2), most - len(samples))
+            samples += [sample() for _ in range(more)]
+        return samples
+
     def close(self) -> None:
         """Leaves the processes as they were found."""
         self.pulse.stop()

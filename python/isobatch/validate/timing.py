@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from isobatch.validate.report import AllReduceRow, MicroBatch, Proof, Step, Verd
 from isobatch.validate.training import Training
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
-LEAST = 3
+LEAST, MOST = 2, 200
 ROUNDS = 3
 SECONDS = {"quick": 2.0, "usual": 9.0, "full": 45.0}
 
@@ -59,13 +58,8 @@ def _peak_resident() -> int:
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
-    """This rank's seconds of some work that all ranks start together, repeated for so long or as often as it takes."""
-    samples: list[float] = []
-    begun = time.monotonic()
-    while True:
-        samples.append(group.time(work))
-        if len(samples) >= LEAST and group.from_first(time.monotonic() - begun > seconds):
-            return samples
+    """This rank's seconds of some work that all ranks start together, repeated for about so long."""
+    return group.repeat(lambda: group.time(work), seconds, 0, LEAST, MOST)
 
 
 def spread(samples: list[float]) -> float:
@@ -78,9 +72,10 @@ def micro_batch_table(training: Training, seconds: float) -> list[MicroBatch]:
     """Time and memory of a step of one micro-batch, as planned and smaller, each rank alone: what a forecast is made of."""
     group = training.group
     planned = max(map(max, training.sizes))
-    sizes = sorted({max(1, planned >> shift) for shift in range(4)})
+    halvings = 2 if training.options.extent == "quick" else 4
+    sizes = sorted({max(1, planned >> shift) for shift in range(halvings)})
     rows = []
-    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    optimizer, scaler = _still(training), training.scaler()
     before = [p.detach().to("cpu", copy=True) for p in training.model.parameters()]
     for n in sizes:
         batch = training.samples(n, 1, group.rank, 0)
@@ -104,8 +99,17 @@ def micro_batch_table(training: Training, seconds: float) -> list[MicroBatch]:
             )
         )
     for p, value in zip(training.model.parameters(), before, strict=True):
-        p.data.copy_(value)  # each rank went its own way
+        p.data.copy_(value)  # an optimizer without a learning rate went its own way on each rank
     return rows
+
+
+def _still(training: Training) -> torch.optim.Optimizer:
+    """The optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over they
+    would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
+    optimizer = training.optimizer(training.model)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    return optimizer
 
 
 def bucket_bytes(training: Training) -> list[int]:
@@ -126,7 +130,7 @@ def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -
     group, seconds = training.group, SECONDS[training.options.extent]
     training.model.train()
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
-    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    optimizer, scaler = _still(training), training.scaler()
     batches = training.micro_batches(1)
     weights = training.weights(batches)
 

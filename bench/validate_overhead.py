@@ -1,0 +1,72 @@
+"""What the validator's own measuring, and the guard, add to a bare DDP loop. In one run, in turns:
+
+torchrun --standalone --nproc-per-node 2 bench/validate_overhead.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+import isobatch as ib
+from isobatch.integrations import guard
+from isobatch.integrations.torch import PlanLR
+from isobatch.validate import Options
+from isobatch.validate.group import Group
+from isobatch.validate.training import Training
+from isobatch.validate.workload import mlp
+
+STEPS, TURNS = 40, 8
+
+
+def main() -> None:
+    recipe = ib.Recipe(effective_batch=256, lr=0.01, optimizer="sgd", duration="100000st", micro_batch=64)
+    plan = ib.plan(recipe, 2)
+    options = Options(device="cpu")
+    group = Group(options)
+    bare, watched = (Training(plan, options, mlp(plan, 1_000_000), group) for _ in range(2))
+    optimizers = [training.optimizer(training.model) for training in (bare, watched)]
+    schedulers = [PlanLR(optimizer, plan) for optimizer in optimizers]
+    guard(plan).attach(watched.ddp, optimizers[1])
+    batches = bare.micro_batches(1)
+    weights = bare.weights(batches)
+
+    def step(training: Training, which: int) -> None:
+        training.backward(batches, weights)
+        optimizers[which].step()
+        optimizers[which].zero_grad(set_to_none=True)
+        schedulers[which].step()
+
+    for _ in range(5):
+        step(bare, 0)
+        step(watched, 1)
+    found: dict[str, list[float]] = {"bare": [], "validator": [], "guard": []}
+    for _ in range(TURNS):
+        for name in found:
+            dist.barrier()
+            begun = time.perf_counter()
+            for _ in range(STEPS):
+                if name == "validator":
+                    group.time(lambda: step(bare, 0))
+                else:
+                    step(*((watched, 1) if name == "guard" else (bare, 0)))
+            found[name].append((time.perf_counter() - begun) / STEPS)
+    if group.rank == 0:
+        reference = statistics.median(found["bare"])
+        print(
+            f"torch {torch.__version__}, 2 gloo ranks, mlp of 1e6 parameters, {STEPS} steps × {TURNS} turns"
+        )
+        for name, samples in found.items():
+            median = statistics.median(samples)
+            turns = [one / other - 1 for one, other in zip(samples, found["bare"], strict=True)]
+            print(
+                f"{name}: {median * 1e3:.2f} ms, {median / reference - 1:+.1%}; by turn {statistics.median(turns):+.1%}"
+            )
+    group.close()
+
+
+if __name__ == "__main__":
+    main()
