@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from isobatch._goodput import optimize_goodput
     from isobatch._plan import Move, Plan, Settings, plan
     from isobatch._replan import replan
+    from isobatch._sweep import Sweep, sweep
     from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
     from isobatch.errors import InputError
     from isobatch.profile import Profile
@@ -33,6 +34,7 @@ _HOMES = {
     "Reason": "reason",
     "Recipe": "recipe",
     "Settings": "_plan",
+    "Sweep": "_sweep",
     "__version__": "_core",
     "elastic": "_elastic",
     "elastic_many": "_elastic",
@@ -43,6 +45,7 @@ _HOMES = {
     "plan": "_plan",
     "plan_fleet": "_fleet",
     "reasons_of": "reason",
+    "sweep": "_sweep",
     "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
@@ -62,6 +65,7 @@ __all__ = [
     "Reason",
     "Recipe",
     "Settings",
+    "Sweep",
     "__version__",
     "elastic",
     "elastic_many",
@@ -72,6 +76,7 @@ __all__ = [
     "plan",
     "plan_fleet",
     "reasons_of",
+    "sweep",
     "replan",
     "schedule_matrix",
     "schedules",

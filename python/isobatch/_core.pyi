@@ -7,8 +7,11 @@ from isobatch.schedules._form import Form
 from isobatch.schedules._lint import ScheduleReason
 
 __all__ = [
+    "ELASTIC_MAX",
     "Job",
     "Schedule",
+    "Workloads",
+    "choose_rows",
     "elastic_rows",
     "fields",
     "fill_schedules",
@@ -20,6 +23,7 @@ __all__ = [
     "reasons",
     "results",
     "rules",
+    "__version__",
 ]
 
 __version__: str
@@ -31,7 +35,9 @@ _Pairs: TypeAlias = tuple[Any, Any] | None
 @final
 class Job:
     def __new__(cls, fields: dict[str, Any]) -> Job: ...
-    def plan(self, cluster: tuple[Any, ...], settings: tuple[Any, ...]) -> tuple[Any, ...]: ...
+    def plan(
+        self, cluster: tuple[Any, ...], settings: tuple[Any, ...], workloads: Workloads | None = None
+    ) -> tuple[Any, ...]: ...
     def stages(self, batch: int) -> list[tuple[int, int | None]]: ...
     def epoch(
         self,
@@ -62,8 +68,8 @@ class Schedule:
     def from_json(text: str | bytes) -> Schedule: ...
     def check(self, total_steps: int | None = None) -> tuple[ScheduleReason, ...]: ...
     def _repr_html_(self) -> str: ...
-    def __eq__(self, other: object) -> bool: ...
-    def __ne__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> Any: ...
 
@@ -75,8 +81,25 @@ def reasons() -> list[tuple[str, str, str, str]]: ...
 def rules() -> list[tuple[str, str, str, str]]: ...
 def results() -> list[tuple[str, str]]: ...
 def plan_fleet(
-    jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, results: list[str]
+    jobs: _Table,
+    clusters: _Table,
+    shared: dict[str, Any],
+    pairs: _Pairs,
+    results: list[str],
+    workloads: Workloads | None = None,
 ) -> list[Any]: ...
+def choose_rows(
+    jobs: _Table,
+    clusters: _Table,
+    shared: dict[str, Any],
+    pairs: _Pairs,
+    workloads: Workloads,
+    by: str,
+    top: int,
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]: ...
+@final
+class Workloads:
+    def __new__(cls, profiles: list[tuple[Any, ...]]) -> Workloads: ...
 def fleet_fault(
     jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
 ) -> tuple[str, str] | None: ...

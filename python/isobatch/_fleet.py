@@ -14,6 +14,7 @@ from isobatch import _core
 from isobatch._columns import SETTINGS_FIELDS, Table, settings_of, table_of, with_defaults
 from isobatch._plan import Settings
 from isobatch.errors import InputError
+from isobatch.profile import Profile, workloads_of
 from isobatch.reason import reasons_of
 
 RESULTS = dict(_core.results())
@@ -34,6 +35,7 @@ class Fleet:
     settings: dict[str, Any]
     pairs: tuple[NDArray[np.uint32], NDArray[np.uint32]] | None
     columns: tuple[str, ...]
+    workloads: _core.Workloads | None = None
 
     @property
     def rows(self) -> int:
@@ -87,7 +89,11 @@ class Fleet:
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
         return dict(
-            zip(results, _core.plan_fleet(*self._sides, self.settings, self.pairs, results), strict=True)
+            zip(
+                results,
+                _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads),
+                strict=True,
+            )
         )
 
     def _assembled(self, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -155,6 +161,9 @@ def prepare(
     *,
     pairs: Any = None,
     columns: Sequence[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    select: str = "all",
+    top: int = 1,
     **settings: Any,
 ) -> Fleet:
     """Reads and checks a fleet; the arguments are those of `plan_fleet`."""
@@ -169,7 +178,19 @@ def prepare(
         if name not in every:
             raise InputError(f"there is no such column; there are: {', '.join(every)}", field=name)
     rows = None if pairs is None else _pair_rows(pairs, *sides)
-    return Fleet(jobs_table, clusters_table, shared, rows, tuple(columns) if columns is not None else every)
+    workloads = None if profile is None else workloads_of(profile)
+    fleet = Fleet(jobs_table, clusters_table, shared, rows, tuple(columns) if columns is not None else every, workloads)
+    return fleet if select == "all" else replace(fleet, pairs=_chosen(fleet, select, top))
+
+
+def _chosen(fleet: Fleet, select: str, top: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    if select not in ("fastest", "cheapest", "goodput"):
+        raise InputError(f"{select!r} is not legal; legal: all, fastest, cheapest, goodput", field="select")
+    if type(top) is not int or top < 1:
+        raise InputError(f"{top!r} is not legal; legal: a whole number from 1", field="top")
+    if fleet.workloads is None:
+        raise InputError("a choice by time or cost needs a profile", field="profile")
+    return _core.choose_rows(*fleet._sides, fleet.settings, fleet.pairs, fleet.workloads, select, top)
 
 
 def _refuse_doubles(jobs: Table, clusters: Table) -> None:
@@ -228,6 +249,9 @@ def plan_fleet(
     *,
     pairs: Any = None,
     columns: Sequence[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    select: str = "all",
+    top: int = 1,
     **settings: Any,
 ) -> Any:
     """Plans every job on every cluster, or the named pairs, on all cores (RAYON_NUM_THREADS sets another number of threads),
@@ -241,6 +265,10 @@ def plan_fleet(
         clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts.
         pairs: a table with the columns `job` and `cluster`, where not all are to meet.
         columns: the columns of the result to compute, in this order; None: all.
+        profile: as in `plan`; of several, each row takes the one for its cluster's GPU type.
+        select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss soonest
+            ("goodput"), best first, ties in the order of the rows; a job none of whose rows can be compared keeps its first.
+        top: how many.
         settings: the keywords of `plan`; a column of the same name in either table wins.
 
     Returns:
@@ -256,4 +284,6 @@ def plan_fleet(
     >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
-    return prepare(jobs, clusters, pairs=pairs, columns=columns, **settings).plan()
+    return prepare(
+        jobs, clusters, pairs=pairs, columns=columns, profile=profile, select=select, top=top, **settings
+    ).plan()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self, cast
@@ -16,6 +16,7 @@ from isobatch._course import Course, Position
 from isobatch._files import write_whole
 from isobatch.errors import InputError
 from isobatch.explain import explain
+from isobatch.profile import Profile, workloads_of
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipe import Cluster, Recipe
 from isobatch.schedules import Schedule
@@ -36,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ragged: bool = False
     uneven: bool = False
     beta_half_life: bool = False
+    deadline_hours: float | None = None
+    budget: float | None = None
 
 
 class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
     `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
-    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
+    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
     that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 
@@ -95,6 +98,14 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     samples_per_epoch: int | None
     padded_samples: int | None
     dropped_samples: int | None
+    step_seconds: float | None
+    step_error: float | None
+    samples_per_second: float | None
+    efficiency: float | None
+    hours: float | None
+    gpu_hours: float | None
+    cost: float | None
+    memory_gib: float | None
     nearest_world_size: int | None
     nearest_batch: int | None
     warmup_lr: float | None
@@ -267,6 +278,9 @@ def plan(
     ragged: bool = False,
     uneven: bool = False,
     beta_half_life: bool = False,
+    deadline_hours: float | None = None,
+    budget: float | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
 ) -> Plan:
     """Works out how to train a recipe on a cluster.
 
@@ -274,9 +288,11 @@ def plan(
         recipe: what was tuned.
         cluster: where it shall run; a number is that many GPUs.
         policy: "keep" holds the effective batch and the learning rate; "grow" holds the samples per replica, so that the
-            batch grows with the replicas; a number is the effective batch to reach.
+            batch grows with the replicas; a number is the effective batch to reach; "goodput" finds the batch, from the
+            tuned one to max_batch, that reaches the same loss soonest by the profile and the noise scale.
         rule: how the learning rate follows the batch: `isobatch rules` lists them. Under "keep" nothing moves.
-        max_micro_batch: samples in a forward pass that fit; else the tuned micro-batch is the cap, where it is known.
+        max_micro_batch: samples in a forward pass that fit; else the cap is what fits in the cluster's memory by the profile,
+            else the tuned micro-batch, where it is known.
         max_batch: no effective batch above it.
         batch_tolerance: the fraction by which the batch may move to one that divides.
         micro_batch_multiple: preferred divisor of the micro-batch (8 for tensor cores).
@@ -284,6 +300,9 @@ def plan(
         ragged: allows micro-batches that differ in size; their losses then need `Plan.loss_weights`.
         uneven: allows the first replicas one more micro-batch than the others; likewise.
         beta_half_life: holds the half-life of β2 in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
+        deadline_hours, budget: a plan that takes longer, or costs more, is infeasible; both need the profile.
+        profile: what was measured of the workload, for the columns of time, memory and money; of several the one for the
+            cluster's GPU type counts.
 
     Returns:
         A Plan. One that cannot be is a Plan too, with status "infeasible" and its reasons.
@@ -311,6 +330,9 @@ def plan(
         ragged,
         uneven,
         beta_half_life,
+        deadline_hours,
+        budget,
     )
-    values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings))
+    workloads = None if profile is None else workloads_of(profile)
+    values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings), workloads)
     return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from isobatch._plan import Plan
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
-_CAPS = {"max_micro_batch": "max_micro_batch", "tuned": "the tuned micro-batch"}
+_CAPS = {
+    "max_micro_batch": "max_micro_batch",
+    "memory": "what fits in memory by the profile",
+    "tuned": "the tuned micro-batch",
+}
 
 
 def explain(plan: Plan) -> str:
@@ -75,6 +79,22 @@ def _feasible(plan: Plan) -> Iterator[str]:
         yield f"Moved with it: {'; '.join(moved)}." if moved else "Nothing else moved."
     yield from _steps(plan)
     yield from _moves(plan)
+    yield from _outlook(plan)
+
+
+def _outlook(plan: Plan) -> Iterator[str]:
+    if plan.step_seconds is None:
+        return
+    error = "" if plan.step_error is None else f" ± {_number(plan.step_error)}"
+    yield (
+        f"A step takes {_number(plan.step_seconds)}{error} s: {_number(plan.samples_per_second)} samples a second, efficiency "
+        f"{_number(plan.efficiency)}."
+    )
+    if plan.hours is not None:
+        cost = "" if plan.cost is None else f", cost {_number(plan.cost)}"
+        yield f"The run takes {_number(plan.hours)} hours, {_number(plan.gpu_hours)} GPU-hours{cost}."
+    if plan.memory_gib is not None:
+        yield f"Memory: {_number(plan.memory_gib)} GiB a GPU."
 
 
 def _moved(plan: Plan) -> Iterator[str]:

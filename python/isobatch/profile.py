@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -249,7 +250,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             self._core_constants(),
             self.gradient_bytes,
             self.scatter,
-            [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)],
+            self._core_ranges(),
             rows,
             list(shapes.values()),
         )
@@ -305,6 +306,27 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         share = np.diff(np.append(starts, 1.0)) / (phi + tuned_batch)
         return float((share * phi).sum() / share.sum())
 
+    def _given(self) -> tuple[Any, ...]:
+        """What the planner takes: see rust/py/src/outlook.rs."""
+        known = self.constants()
+        memory = {"memory_fixed_gib", "memory_per_sample_gib"}
+        noise = self.noise_by_progress
+        if not noise and self.noise_scale is not None:
+            noise = ((0.0, self.noise_scale.value),)
+        return (
+            self.gpu,
+            self._core_constants(),
+            self.gradient_bytes,
+            self.scatter,
+            self._core_ranges(),
+            any(constant.estimated for name, constant in known.items() if name not in memory),
+            any(known[name].estimated for name in memory & known.keys()),
+            list(noise),
+        )
+
+    def _core_ranges(self) -> list[tuple[int, int]]:
+        return [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)]
+
     def _core_constants(self) -> list[tuple[float, float]]:
         unknown = math.nan, 0.0
 
@@ -332,6 +354,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             pair(self.memory_fixed_gib, unknown, GIB),
             pair(self.memory_per_sample_gib, unknown, GIB),
         ]
+
+
+def workloads_of(profiles: Profile | Sequence[Profile]) -> _core.Workloads:
+    """Profiles as the planner takes them."""
+    several = [profiles] if isinstance(profiles, Profile) else list(profiles)
+    names = [profile.gpu for profile in several]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two profiles are for {name or 'any GPU type'}", field="profile")
+    return _core.Workloads([profile._given() for profile in several])
 
 
 def _check(name: str, constant: Constant) -> None:

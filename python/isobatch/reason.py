@@ -40,6 +40,8 @@ class Reason(StrEnum):
     NEEDS_POWER = "needs_power"
     RAMP_NOT_DIVISIBLE = "ramp_not_divisible"
     NEEDS_PROFILE = "needs_profile"
+    MISSES_DEADLINE = "misses_deadline"
+    ABOVE_BUDGET = "above_budget"
     BATCH_MOVED = "batch_moved"
     RAGGED = "ragged"
     UNEQUAL_DEVICES = "unequal_devices"
@@ -64,6 +66,7 @@ class Reason(StrEnum):
     MEMORY_ESTIMATED = "memory_estimated"
     OUTSIDE_MEASURED = "outside_measured"
     FORECAST_ESTIMATED = "forecast_estimated"
+    OTHER_HARDWARE = "other_hardware"
     UNEVEN = "uneven"
 
     @property

@@ -118,7 +118,7 @@ def test_pairs(files, capsys):
         ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "field 'job': the column stands twice in the header"),
         ("jobs.csv", "job,effective_batch,lr\na,1\n", "cannot be read"),
         ("clusters.csv", "cluster,node\na,1\n", "field 'nodes': the column is missing"),
-        ("jobs.csv", "effective_batch,lr,hours\n1,0.1,2\n", None),
+        ("jobs.csv", "effective_batch,lr,owner\n1,0.1,me\n", None),
         ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "field 'total_steps': the column of the jobs is a column of the result"),
         ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "field 'region': the column of the clusters stands in the jobs too"),
     ],

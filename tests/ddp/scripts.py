@@ -35,7 +35,7 @@ class Sized:
         return self.size // sum(map(sum, self.sizes)) * len(self.sizes[self.rank])
 
 
-def _sum_hook(state, bucket):
+def _sum_hook(_, bucket):
     work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     return work.then(lambda future: future.value()[0])
 

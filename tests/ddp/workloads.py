@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -65,14 +66,14 @@ def tokens():
 
 
 def summed_over_ranks():
-    def hook(state, bucket):
+    def hook(_, bucket):
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
 
     return Workload(_model(), _sgd, _batch, _loss, hook=hook)
 
 
 def never_averaged():
-    def hook(state, bucket):
+    def hook(_, bucket):
         done = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -111,7 +112,7 @@ def out_of_memory():
 
     def loss(model, batch):
         n = batch["x"].shape[0]
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), hard))
         try:

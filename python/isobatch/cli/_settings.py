@@ -16,6 +16,8 @@ _NAMES = (
     "ragged",
     "uneven",
     "beta_half_life",
+    "deadline_hours",
+    "budget",
 )
 
 
@@ -29,7 +31,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--policy",
         type=_policy,
-        help="keep (default): hold batch and learning rate; grow: hold the samples per replica; or a batch to reach",
+        help="keep (default): hold batch and learning rate; grow: hold the samples per replica; goodput: reach the same loss "
+        "soonest (needs a profile and a noise scale); or a batch to reach",
     )
     group.add_argument(
         "--rule", help="how the learning rate follows the batch: see `isobatch rules` (default auto)"
@@ -61,8 +64,21 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--beta-half-life", action="store_true", default=None, help="hold the half-life of beta2 in samples"
     )
+    group.add_argument("--deadline-hours", type=float, metavar="H", help="no plan that takes longer")
+    group.add_argument("--budget", type=float, metavar="COST", help="no plan that costs more")
+    group.add_argument(
+        "--profile",
+        action="append",
+        metavar="FILE",
+        help="what `isobatch calibrate` made, for time, memory and cost; several for several GPU types",
+    )
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given."""
-    return {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
+    found = {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
+    if args.profile:
+        from isobatch.profile import Profile
+
+        found["profile"] = [Profile.load(path) for path in args.profile]
+    return found

@@ -27,6 +27,10 @@ def add(subparsers: Any) -> None:
     command.add_argument("--pairs", metavar="FILE", help="a table of job and cluster: only these meet")
     command.add_argument("--columns", metavar="A,B,…", help="only these columns of the result")
     add_settings(command)
+    command.add_argument(
+        "--select", default="all", metavar="WHICH", help="of each job all (default), fastest, cheapest or goodput"
+    )
+    command.add_argument("--top", type=int, default=1, metavar="N", help="so many of each job")
     command.add_argument("-o", "--output", metavar="FILE", help=".parquet, .csv or .jsonl; else to stdout")
     command.add_argument("--json", action="store_true", help="to stdout as JSON lines")
     command.add_argument("--strict", action="store_true", help="exit 1 where a row is infeasible")
@@ -37,7 +41,15 @@ def run(args: argparse.Namespace) -> int:
     from isobatch._fleet import prepare
 
     columns = [name.strip() for name in args.columns.split(",")] if args.columns else None
-    fleet = prepare(args.jobs, args.clusters, pairs=args.pairs, columns=columns, **settings(args))
+    fleet = prepare(
+        args.jobs,
+        args.clusters,
+        pairs=args.pairs,
+        columns=columns,
+        select=args.select,
+        top=args.top,
+        **settings(args),
+    )
     counts = Counts()
     with _sink(args, fleet) as write, _progress(fleet.rows) as advance:
         for block in fleet.blocks(BLOCK):

@@ -7,6 +7,7 @@ from typing import Any
 
 from isobatch.cli._cluster import add_cluster, cluster
 from isobatch.cli._settings import add_settings, settings
+from isobatch.cli._sweep import show_sweep
 
 
 def add(subparsers: Any) -> None:
@@ -22,6 +23,9 @@ def add(subparsers: Any) -> None:
     )
     add_cluster(command)
     add_settings(command)
+    command.add_argument(
+        "--sweep-gpus", metavar="A..B|N,N", help="time and cost over these GPU counts instead (needs one --profile)"
+    )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", metavar="FILE", help="also save the plan, as JSON")
 
@@ -30,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where there is none."""
     from isobatch._plan import plan
 
+    if args.sweep_gpus is not None:
+        return show_sweep(args, _recipe(args))
     made = plan(_recipe(args), cluster(args), **settings(args))
     if args.output:
         made.save(args.output)

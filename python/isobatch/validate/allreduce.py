@@ -15,6 +15,7 @@ from isobatch.validate.report import AllReduce, AllReduceRow, Fit, Proof, Verdic
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, LEAST, MOST = 2, 5, 20
+SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
 
 
 def _pattern(elements: int, rank: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -119,7 +120,7 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
     modes = ["isolated"] if options.extent == "quick" else ["isolated", "back_to_back"]
     jobs = [(name, size, mode, False) for name in formats for mode in modes for size in sweep]
     jobs += [("float32", size, mode, True) for mode in modes for size in sorted(set(buckets))]
-    seconds = {"quick": 2.0, "usual": 10.0, "full": 45.0}[options.extent] / len(jobs)
+    seconds = SECONDS[options.extent] / len(jobs)
     table = [_row(group, name, size, mode, bucket, seconds) for name, size, mode, bucket in jobs]
     fits = [
         fit([row for row in table if (row.dtype, row.mode) == (name, mode)])

@@ -34,7 +34,8 @@ ENVIRONMENT = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
 )
-WINDOWS = 3
+WINDOWS = 5
+SECONDS = {"quick": 1.0, "usual": 2.5, "full": 5.0}
 SLOW_CAUTION, SLOW_FAIL = 1.25, 2.0  # times the median of the others
 LINK_CAUTION, LINK_FAIL = 1.25, 2.0
 LINK_BYTES = 4 << 20
@@ -83,9 +84,8 @@ def _median_seconds(group: Group, work: Callable[[], object], seconds: float) ->
     return statistics.median(samples)
 
 
-def speed(group: Group, seconds: float) -> Rank:
-    """This rank with its own matmul and memory-copy speed. The windows are apart, and the best counts: another process that
-    passes by takes one of them, a slow device takes all."""
+def speed(group: Group, seconds: float) -> tuple[Rank, list[float]]:
+    """This rank with its own matmul and memory-copy speed, and the matmul's seconds by window."""
     size = 4096 if group.device.type == "cuda" else 384
     a = torch.randn(size, size, device=group.device)
     source = torch.empty(
@@ -97,12 +97,13 @@ def speed(group: Group, seconds: float) -> Rank:
         group.barrier()
         matmul.append(_median_seconds(group, lambda: [a @ a for _ in range(8)], seconds / 2 / WINDOWS))
         copy.append(_median_seconds(group, lambda: target.copy_(source), seconds / 2 / WINDOWS))
-    return msgspec.structs.replace(
+    rank = msgspec.structs.replace(
         group.roster[group.rank],
         matmul_gflops=8 * 2 * size**3 / min(matmul) / 1e9,
         copy_gb_s=2 * source.numel() / min(copy) / 1e9,
         window_spread=max(matmul) / min(matmul),
     )
+    return rank, matmul
 
 
 def slower(values: list[float]) -> list[float]:
@@ -119,16 +120,34 @@ def slower(values: list[float]) -> list[float]:
     ]
 
 
-def stragglers(group: Group, seconds: list[float], name: str, what: str) -> Proof:
-    """Whether a rank is slower than the others at the same work."""
-    if len(seconds) < 2:
+def stragglers(group: Group, windows: list[list[float]], name: str, what: str) -> Proof:
+    """Whether a rank is slower than the others at the same work.
+
+    Args:
+        windows: of each rank, the seconds that the work took in some windows of time. The best counts: another process that
+            passes by takes one of them, a slow device takes all. A rank is slow where even its best window is above the
+            others' worst, typically; where it is not, the host is too noisy to tell.
+    """
+    if len(windows) < 2:
         return Proof(name=name, verdict=Verdict.UNCHECKED, text="one rank: nothing to compare with")
-    ratios = slower(seconds)
+    best, worst_windows = [min(times) for times in windows], [max(times) for times in windows]
+    ratios = slower(best)
     worst = max(range(len(ratios)), key=ratios.__getitem__)
-    values = {"times_median_of_others": ratios}
+    values = {"times_median_of_others": ratios, "window_spread": [max(w) / min(w) for w in windows]}
     if ratios[worst] < SLOW_CAUTION:
         text = f"{what}: the slowest rank takes {ratios[worst]:.2f} × the median of the others"
         return Proof(name=name, verdict=Verdict.PASS, text=text, gate=SLOW_CAUTION, values=values)
+    apart = best[worst] > statistics.median(worst_windows[:worst] + worst_windows[worst + 1 :])
+    if not apart:
+        return Proof(
+            name=name,
+            verdict=Verdict.INCONCLUSIVE,
+            text=f"{what}: {ratios[worst]:.2f} × the median of the others at best, but the same rank's times vary by up to "
+            f"{max(values['window_spread']):.2f} ×",
+            cause="the host is too noisy to tell",
+            gate=SLOW_CAUTION,
+            values=values,
+        )
     slow = [rank for rank, ratio in enumerate(ratios) if ratio >= SLOW_CAUTION]
     verdict = Verdict.FAIL if ratios[worst] >= SLOW_FAIL else Verdict.CAUTION
     named = ", ".join(f"{group.pulse.who(rank)} {ratios[rank]:.2f} ×" for rank in slow)
@@ -218,10 +237,11 @@ def slow_links(group: Group, found: list[Link]) -> Proof:
     )
 
 
-def measure(group: Group, seconds: float, link_rounds: int) -> tuple[Machine, list[Proof]]:
+def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
     """The machine, and whether a rank or a link is slower than the others."""
-    ranks: list[Rank] = group.gather(speed(group, seconds))
-    found = links(group, link_rounds)
+    told: list[tuple[Rank, list[float]]] = group.gather(speed(group, SECONDS[extent]))
+    ranks = [rank for rank, _ in told]
+    found = links(group, 2 if extent == "quick" else 16)
     machine = Machine(
         ranks=ranks,
         nodes=group.nodes,
@@ -239,9 +259,9 @@ def measure(group: Group, seconds: float, link_rounds: int) -> tuple[Machine, li
         text="the same on all ranks" if len(differing) == 1 else "ranks differ in their versions",
         cause=None if len(differing) == 1 else "another environment on one of the nodes",
     )
-    seconds_each = [1 / (rank.matmul_gflops or float("inf")) for rank in ranks]
+    windows = [matmul for _, matmul in told]
     return machine, [
         same,
-        stragglers(group, seconds_each, "ranks", "matrix product"),
+        stragglers(group, windows, "ranks", "matrix product"),
         slow_links(group, found),
     ]

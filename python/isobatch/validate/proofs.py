@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
+from isobatch.integrations.torch import PlanLR
 from isobatch.validate import causes
 from isobatch.validate.report import Proof, Verdict
 from isobatch.validate.training import Training, checksum, differing, full_precision, state
@@ -19,6 +19,7 @@ from isobatch.validate.workload import part
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
 UPDATE_GATE = 1e-3
+LOSS_SCALE = 65536.0
 SEED = 20
 
 
@@ -82,20 +83,30 @@ def prove_reduction(training: Training) -> tuple[str, Proof]:
 class Reference:
     """One process on the whole batch, on rank 0 only: `model` has the true mean's gradient."""
 
-    def __init__(self, training: Training, seed: int, measured: str, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        training: Training,
+        measured: str,
+        dtype: torch.dtype | None,
+        amp: torch.dtype | None,
+        scale: float,
+    ) -> None:
         self.model = copy.deepcopy(training.model)
         self.model.zero_grad(set_to_none=True)
         workload = training.workload
         everything = [
-            (n, training.samples(n, seed, rank, index, dtype))
+            (n, training.samples(n, SEED, rank, index, dtype))
             for rank, sizes in enumerate(training.sizes)
             for index, n in enumerate(sizes)
         ]
         units = [n if workload.weight is None else float(workload.weight(batch)) for n, batch in everything]
         for (_, batch), unit in zip(everything, units, strict=True):
             share = 1 / sum(units) if measured == "sum" else unit / sum(units)
-            loss: Any = training.loss(self.model, batch, None) * share
+            loss: Any = training.loss(self.model, batch, amp) * share * scale
             loss.backward()
+        for p in self.model.parameters():
+            if p.grad is not None:
+                p.grad /= scale
 
 
 def prove_gradient(
@@ -134,7 +145,8 @@ def prove_gradient(
             ]
         optimizer.zero_grad(set_to_none=True)
         before = [p.detach().clone() for p in training.model.parameters()]
-        reference = Reference(training, SEED, measured, dtype) if group.rank == 0 else None
+        scale = 1.0 if scaler is None else LOSS_SCALE  # without one, small float16 gradients vanish
+        reference = Reference(training, measured, dtype, amp, scale) if group.rank == 0 else None
         training.backward(batches, weights, scaler=scaler, dtype=amp)
         if scaler is not None:
             scaler.unscale_(optimizer)
@@ -149,7 +161,7 @@ def prove_gradient(
             scaler.step(optimizer)
         if reference is not None and amp is None:
             theirs = training.optimizer(reference.model)
-            training.step(theirs, None)
+            training.step(theirs, None, reference.model)
             proofs += _weights(training.model, reference.model, before, gate, suffix, exact=hook == "none")
         after = group.gather(checksum(state(training.model)))
     for name, values in ("gradients", sums), ("weights", after):
@@ -234,7 +246,7 @@ def prove_learning_rate(training: Training) -> Proof:
     optimizer = training.workload.optimizer([nn.Parameter(torch.zeros(2, 2))])
     started = float(optimizer.param_groups[0]["lr"])
     own = training.workload.scheduler
-    scheduler = own(optimizer) if own else LambdaLR(optimizer, lambda step: plan.lr_at(step) / started)
+    scheduler = own(optimizer) if own is not None else PlanLR(optimizer, plan)
     steps = min(limit, plan.total_steps)
     observed = []
     for _ in range(steps):

@@ -62,7 +62,7 @@ class Proof(_Part, frozen=True, kw_only=True):
 
 
 class Rank(_Part, frozen=True, kw_only=True):
-    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are the best of three windows'
+    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are the best of five windows'
     medians, `window_spread` the slowest window over the fastest."""
 
     rank: int
@@ -226,6 +226,12 @@ class Report(_Part, frozen=True, kw_only=True):
             if proof.name == name:
                 return proof
         raise KeyError(name)
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """What a notebook shows: the table."""
+        from isobatch.validate.show import table_text
+
+        printer.text(table_text(self))
 
     def to_json(self) -> str:
         """The report as JSON text, as the schema in the package has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import IO
 
@@ -14,6 +15,13 @@ STYLES = {
     Verdict.INCONCLUSIVE: "magenta",
     Verdict.UNCHECKED: "dim",
 }
+
+
+def table_text(report: Report) -> str:
+    """What `show` prints, without colours."""
+    text = io.StringIO()
+    show(report, text)
+    return text.getvalue()
 
 
 def show(report: Report, file: IO[str] | None = None) -> None:

@@ -20,7 +20,9 @@ from isobatch.validate.report import AllReduceRow, MicroBatch, Proof, Step, Verd
 from isobatch.validate.training import Training
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
-LEAST = 5
+LEAST = 3
+ROUNDS = 3
+SECONDS = {"quick": 2.0, "usual": 9.0, "full": 45.0}
 
 
 class PeakMemory:
@@ -115,11 +117,9 @@ def bucket_bytes(training: Training) -> list[int]:
     return [int(size) for size in text.replace(",", " ").split()]
 
 
-def measure(
-    training: Training, table: list[AllReduceRow], buckets: list[int], seconds: float
-) -> tuple[Step, list[Proof]]:
+def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -> tuple[Step, list[Proof]]:
     """The step's times, in rounds so that a drift of the host's speed meets both kinds alike."""
-    group = training.group
+    group, seconds = training.group, SECONDS[training.options.extent]
     training.model.train()
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     optimizer, scaler = training.optimizer(training.model), training.scaler()
@@ -142,10 +142,14 @@ def measure(
     alone: list[float] = []
     reduced: list[float] = []
     together: list[float] = []
+    windows: list[float] = []
     with PeakMemory(group) as memory:
-        for _ in range(3):
+        for _ in range(ROUNDS):
             for work, samples in ((compute, alone), (only_sync, reduced), (sync, together)):
-                samples += _samples(group, work, seconds / 9)
+                fresh = _samples(group, work, seconds / 3 / ROUNDS)
+                samples += fresh
+                if work is compute:
+                    windows.append(statistics.median(fresh))
                 optimizer.zero_grad(set_to_none=True)
     peak = max(group.gather(memory.bytes))
     slow_alone, slow_reduced = group.slowest(alone), group.slowest(reduced)
@@ -186,9 +190,8 @@ def measure(
         compiled=training.options.compile,
         channels_last=training.options.channels_last,
     )
-    local = [statistics.median(samples) for samples in step.compute_seconds]
     return step, [
-        stragglers(group, local, "local_step", "the local step"),
+        stragglers(group, group.gather(windows), "local_step", "the local step"),
         _time(training, step),
         _memory(training, peak, memory.kind),
     ]

@@ -152,12 +152,17 @@ class Training:
                 loss = self.loss(self.forward, batch, dtype) * weight
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
-    def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler | None,
+        model: nn.Module | None = None,
+    ) -> None:
         """Clipping as planned, then the optimizer."""
         if self.plan.recipe.clip_norm is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.recipe.clip_norm)
+            nn.utils.clip_grad_norm_((model or self.model).parameters(), self.plan.recipe.clip_norm)
         if scaler is None:
             optimizer.step()
         else:

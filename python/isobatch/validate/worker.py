@@ -120,7 +120,7 @@ def _cause(text: str) -> str:
 
 
 def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
-    quick, full = options.extent == "quick", options.extent == "full"
+    full = options.extent == "full"
     phase = group.pulse.phase
     with phase("world"):
         world = _world(plan, group)
@@ -130,7 +130,7 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         if any(proof.verdict is Verdict.FAIL for proof in world):
             return
     with phase("machine"):
-        found, speeds = machine.measure(group, 1.0 if quick else 5.0 if full else 2.0, 2 if quick else 16)
+        found, speeds = machine.measure(group, options.extent)
         draft.add(*speeds, machine=found)
     with phase("sampler"):
         draft.add(*sampling.prove(plan, options, group))
@@ -160,9 +160,7 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         table, network = allreduce.measure(group, options, buckets)
         draft.add(*network, allreduce=table)
     with phase("step time"):
-        step, timed = timing.measure(
-            training, table.table, buckets, {"quick": 2.0, "usual": 9.0, "full": 45.0}[options.extent]
-        )
+        step, timed = timing.measure(training, table.table, buckets)
         draft.add(*timed, step=step)
     with phase("noise scale"):
         scale, proof = noise.measure(training, options.noise_steps)

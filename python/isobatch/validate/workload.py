@@ -184,7 +184,7 @@ class _Transformer(nn.Module):
 def transformer(plan: Plan, parameters: int) -> Workload:
     """A causal transformer with dropout: two layers, 256 tokens of vocabulary, sequences of at most 64."""
     seq_len, vocabulary, layers = min(plan.recipe.seq_len or 64, 64), 256, 2
-    width = 16 * max(1, round(math.sqrt(parameters / (12 * layers)) / 16))
+    width = 16 * max(1, round((math.sqrt(600**2 + 96 * parameters) - 600) / 48 / 16))
 
     def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(vocabulary, (n, seq_len + 1), generator=generator).to(device)

@@ -238,7 +238,7 @@ pub fn tree(n: u64, bytes: f64, link: Link) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn exact(value: f64) -> Constant {
@@ -249,7 +249,7 @@ mod tests {
         Link { latency: exact(latency), per_byte: exact(1.0 / bandwidth) }
     }
 
-    fn profile() -> Profile {
+    pub(crate) fn profile() -> Profile {
         Profile {
             compute_constant: exact(0.01),
             compute_per_sample: exact(0.002),

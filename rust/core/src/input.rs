@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::batch::MAX_BATCH;
 use crate::duration::{Convention, DropLast, Length, MAX_COUNT, Unit};
 use crate::optimizer::{Decay, Moments, Optimizer};
+use crate::outlook::Workload;
 use crate::ramp::Ramp;
 use crate::reason::Reason;
 use crate::scaling::{Noise, Rule};
@@ -114,7 +115,7 @@ fields! {
     Schedule "schedule" Job Other InvalidLength "a schedule's name, or its call with arguments"
     MinLr "min_lr" Job Real InvalidLr "a finite number from 0 to lr"
     SeqLen "seq_len" Job Count InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
-    DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader"
+    DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing"
     Convention "convention" Job Other InvalidLength "torch, lightning, transformers or megatron"
     Gpus "gpus" Job Count InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
     MicroBatch "micro_batch" Job Count InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
@@ -150,6 +151,8 @@ fields! {
     Ragged "ragged" Settings Flag InvalidSetting "true or false; not with uneven or require_multiple"
     Uneven "uneven" Settings Flag InvalidSetting "true or false; not with ragged"
     BetaHalfLife "beta_half_life" Settings Flag InvalidSetting "true or false"
+    DeadlineHours "deadline_hours" Settings Real InvalidSetting "a finite number above 0"
+    Budget "budget" Settings Real InvalidSetting "a finite number above 0, in the currency of price_per_gpu_hour"
 }
 
 /// What to hold when the GPU count changes.
@@ -197,12 +200,13 @@ pub struct Job {
 }
 
 /// Where it shall run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "named and described in Field")]
 pub struct Cluster {
     pub nodes: u64,
     pub gpus_per_node: u64,
     pub model_parallel: Option<u64>,
+    pub gpu: Option<Arc<str>>,
     pub memory_gib: f64,
     pub intra_gb_s: f64,
     pub inter_gb_s: f64,
@@ -228,6 +232,8 @@ pub struct Settings {
     pub ragged: bool,
     pub uneven: bool,
     pub beta_half_life: bool,
+    pub deadline_hours: f64,
+    pub budget: f64,
 }
 
 /// One row's input. Start from the default, [`set`](Input::set) what is known, hand it to [`plan`](crate::plan::plan).
@@ -239,6 +245,8 @@ pub struct Input {
     pub cluster: Cluster,
     /// What is asked for.
     pub settings: Settings,
+    /// What was measured of the workload, by GPU type.
+    pub workloads: Arc<[Workload]>,
     /// The first field that was set to an illegal value.
     pub fault: Option<Field>,
 }
@@ -278,6 +286,7 @@ impl Default for Input {
                 nodes: 1,
                 gpus_per_node: 8,
                 model_parallel: None,
+                gpu: None,
                 memory_gib: NAN,
                 intra_gb_s: NAN,
                 inter_gb_s: NAN,
@@ -295,7 +304,10 @@ impl Default for Input {
                 ragged: false,
                 uneven: false,
                 beta_half_life: false,
+                deadline_hours: NAN,
+                budget: NAN,
             },
+            workloads: Arc::default(),
             fault: None,
         }
     }
@@ -350,6 +362,7 @@ pub enum Read {
     Policy(Policy),
     Rule(Rule),
     Flag(bool),
+    Gpu(Arc<str>),
     Name,
 }
 
@@ -407,7 +420,8 @@ impl Value {
             | Field::Uneven
             | Field::BetaHalfLife => flag(text).map(Read::Flag),
             Field::Precision => matches!(text, "fp32" | "tf32" | "bf16" | "fp16").then_some(Read::Name),
-            Field::Schedule | Field::Gpu | Field::DeviceBatches => Some(Read::Name),
+            Field::Gpu => Some(Read::Gpu(text.into())),
+            Field::Schedule | Field::DeviceBatches => Some(Read::Name),
             _ => {
                 return text
                     .parse()
@@ -557,7 +571,12 @@ impl Input {
             Field::Parameters => job.parameters = value.count(MAX_COUNT)?,
             Field::ClipNorm | Field::BucketCapMb => drop(value.real(positive)?),
             Field::BatchNorm => job.batch_norm = value.flag()?,
-            Field::Schedule | Field::Precision | Field::Gpu => match value {
+            Field::Gpu => match value {
+                Value::Read(Read::Gpu(name)) => cluster.gpu = Some(Arc::clone(name)),
+                Value::Missing => cluster.gpu = None,
+                _ => return Err(Illegal),
+            },
+            Field::Schedule | Field::Precision => match value {
                 Value::Missing | Value::Read(Read::Name) => (),
                 _ => return Err(Illegal),
             },
@@ -588,6 +607,8 @@ impl Input {
             Field::Ragged => settings.ragged = value.flag()?,
             Field::Uneven => settings.uneven = value.flag()?,
             Field::BetaHalfLife => settings.beta_half_life = value.flag()?,
+            Field::DeadlineHours => settings.deadline_hours = value.real(positive)?,
+            Field::Budget => settings.budget = value.real(positive)?,
         }
         Ok(())
     }
@@ -595,7 +616,7 @@ impl Input {
     /// The first field that is illegal by itself or beside the others.
     #[must_use]
     pub fn invalid(&self) -> Option<Field> {
-        let Input { job, cluster, settings, fault } = self;
+        let Input { job, cluster, settings, fault, .. } = self;
         if fault.is_some() {
             return *fault;
         }
@@ -607,6 +628,10 @@ impl Input {
             (Field::EffectiveBatch, job.effective_batch > 0),
             (Field::Lr, !job.lr.is_nan()),
             (Field::MinLr, job.min_lr <= job.lr),
+            (
+                Field::DropLast,
+                job.convention != Convention::Transformers || job.drop_last.loader || !job.drop_last.sampler,
+            ),
             (Field::DatasetSize, job.dataset_size.is_some() || !in_unit(Unit::Epochs)),
             (Field::SeqLen, job.seq_len.is_some() || !in_unit(Unit::Tokens)),
             (Field::SeqLen, job.seq_len.is_some() || !matches!(job.ramp.as_deref(), Some(Ramp::Steps(_)))),

@@ -10,6 +10,7 @@ pub mod forecast;
 pub mod goodput;
 pub mod input;
 pub mod optimizer;
+pub mod outlook;
 pub mod plan;
 pub mod ramp;
 pub mod reason;

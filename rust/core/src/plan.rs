@@ -4,6 +4,7 @@ use crate::batch::{self, Split};
 use crate::duration::{Convention, Epoch, Layout, Length, MAX_COUNT, Unit};
 use crate::input::{Input, Job, Policy};
 use crate::optimizer::{self, Decay, Moments, Optimizer};
+use crate::outlook::{self, Outlook};
 use crate::ramp::{self, Stage};
 use crate::reason::{Reason, Reasons};
 use crate::scaling::{self, Rule};
@@ -41,6 +42,7 @@ pub struct Row {
     pub nearest_world_size: Nearest,
     pub nearest_batch: Nearest,
     pub cap: Cap,
+    pub outlook: Outlook,
 }
 
 /// The values that would work, next to one that does not; [`UNKNOWN`] where there is none.
@@ -72,6 +74,8 @@ impl Nearest {
 pub enum Cap {
     /// `max_micro_batch`.
     Asked(u64),
+    /// The GPU's memory, by the profile.
+    Memory(u64),
     /// The tuned micro-batch.
     Tuned(u64),
     /// Nothing.
@@ -91,7 +95,7 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Asked(samples) | Cap::Tuned(samples) => samples,
+            Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
             Cap::Open => u64::MAX,
         }
     }
@@ -153,6 +157,7 @@ impl Row {
             nearest_world_size: Nearest::NONE,
             nearest_batch: Nearest::NONE,
             cap: Cap::Open,
+            outlook: Outlook::UNKNOWN,
         }
     }
 
@@ -194,8 +199,15 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     }
     let replicas = world_size / model_parallel;
     row.data_parallel = as_column(replicas);
+    let foreseen = !input.workloads.is_empty();
+    if foreseen
+        && settings.max_micro_batch.is_none()
+        && let Some(cap) = outlook::memory_cap(input)?
+    {
+        row.cap = Cap::Memory(cap);
+    }
 
-    let target = target(input, row, replicas, model_parallel)?;
+    let target = target(input, row, replicas, model_parallel, divisor)?;
     let chosen = choose(input, row, target, replicas, model_parallel, divisor)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
@@ -207,9 +219,12 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     row.batch_change = effective_batch as f64 / job.effective_batch as f64 - 1.0;
 
     let gain = scale(input, row, effective_batch)?;
-    lengths(job, row, chosen, gain)?;
+    lengths(input, row, chosen, gain)?;
     caution(input, row, chosen);
-    Ok(())
+    if foreseen {
+        outlook::foresee(input, row);
+    }
+    outlook::within_limits(input, row)
 }
 
 /// GPU counts next to `world_size` over whose replicas `batch` divides in multiples of `divisor`.
@@ -231,12 +246,18 @@ fn neighbouring_replicas(
 }
 
 /// The effective batch that the policy asks for.
-fn target(input: &Input, row: &mut Row, replicas: u64, model_parallel: u64) -> Result<u64, Reason> {
+fn target(
+    input: &Input,
+    row: &mut Row,
+    replicas: u64,
+    model_parallel: u64,
+    divisor: u64,
+) -> Result<u64, Reason> {
     let Input { job, settings, .. } = input;
     match settings.policy {
         Policy::Keep => Ok(job.effective_batch),
         Policy::Batch(batch) => Ok(batch),
-        Policy::Goodput => Err(Reason::NeedsProfile),
+        Policy::Goodput => outlook::best_batch(input, replicas, row.cap.samples(), divisor),
         Policy::Grow => match (job.tuned_replicas(), settings.max_micro_batch) {
             (Some(tuned), _) => {
                 let samples = u128::from(job.effective_batch) * u128::from(replicas);
@@ -399,10 +420,15 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
     };
     // 10 × (1 − 0.9) is below 1 in floats.
     let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
-    if gone(row.moments.beta1, tuned.beta1) || gone(row.moments.beta2, tuned.beta2) {
+    let sde = row.moments;
+    if rule == Rule::Sde && (gone(sde.beta1, tuned.beta1) || gone(sde.beta2, tuned.beta2)) {
         return Err(Reason::BetaNotPositive);
     }
-    let gain = if rule == Rule::Adascale { lr_scale } else { k };
+    let gain = match settings.policy {
+        Policy::Goodput => outlook::gain(input, to)?,
+        _ if rule == Rule::Adascale => lr_scale,
+        _ => k,
+    };
     row.weight_decay = if job.optimizer == Optimizer::AdamW && moves(lr_scale) && job.weight_decay > 0.0 {
         optimizer::decay(job.weight_decay, job.decay.unwrap_or(Decay::LrMultiplied), k, lr_scale, k / gain)
     } else {
@@ -487,7 +513,8 @@ impl<'a> Clock<'a> {
 }
 
 /// Total, warmup and epoch in steps.
-fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
+fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
+    let job = &input.job;
     let clock = Clock::new(job, layout, stages(job, layout.effective_batch)?);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, job.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
@@ -507,18 +534,22 @@ fn lengths(job: &Job, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Re
         row.padded_samples = UNKNOWN;
         row.dropped_samples = UNKNOWN;
     }
-    let adascale = row.rule == Rule::Adascale;
+    // Those that hold the loss, not the samples.
+    let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
     let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
+    // A quotient that is whole must not become one more by its rounding.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
-    let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
+    let stretched = |steps: Option<u64>| {
+        steps.map(|steps| (steps as f64 / gain * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64)
+    };
 
-    let total = if adascale { stretched(tuned()?.run()?) } else { clock.run()? };
+    let total = if holds_loss { stretched(tuned()?.run()?) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
     let warmup = if job.warmup.is_zero() {
         Some(0)
-    } else if job.optimizer.layer_wise() || adascale {
+    } else if job.optimizer.layer_wise() || holds_loss {
         let tuned = tuned()?;
         let steps = tuned.warmup(tuned.run()?)?;
         if job.optimizer.layer_wise() { steps } else { stretched(steps) }

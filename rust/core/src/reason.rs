@@ -93,6 +93,10 @@ reasons! {
         "a batch of the ramp does not divide over micro-batch and replicas, or the ramp does not reach the effective batch in whole increments" ""
     NeedsProfile "needs_profile" Infeasible
         "policy goodput and a choice by time or cost need a profile of this workload on this GPU type" ""
+    MissesDeadline "misses_deadline" Infeasible
+        "the run takes longer than deadline_hours" ""
+    AboveBudget "above_budget" Infeasible
+        "the run costs more than budget" ""
     BatchMoved "batch_moved" Caution
         "the batch moved within batch_tolerance; under keep the learning rate stayed" ""
     Ragged "ragged" Caution
@@ -141,6 +145,8 @@ reasons! {
         "the forecast lies outside the range that the profile measured" ""
     ForecastEstimated "forecast_estimated" Caution
         "the profile holds estimates, not measurements" ""
+    OtherHardware "other_hardware" Caution
+        "no profile was measured on this cluster's GPU type: nothing is forecast" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
 }

@@ -1,12 +1,13 @@
 //! Bulk plans: `NumPy` columns in, fresh `NumPy` columns out, the GIL released in between.
 
-use isobatch_core::fleet::{Column, Columns, Data, Fleet, Kind, Out, Pairs};
+use isobatch_core::fleet::{By, Column, Columns, Data, Fleet, Kind, Out, Pairs};
 use isobatch_core::input::{Field, Input, Table, Value};
-use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1};
+use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors::input_error;
+use crate::outlook::{Workloads, list_of};
 use crate::pool;
 use crate::value::set_all;
 
@@ -24,6 +25,8 @@ pub enum Given<'py> {
 
 /// (rows, columns by name) of one table.
 type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
+/// Rows of the jobs and of the clusters that were chosen.
+type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
 /// Rows of the jobs and of the clusters that meet.
 type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;
 
@@ -100,8 +103,34 @@ fn fresh<T: Element>(py: Python<'_>, rows: usize) -> (Bound<'_, PyAny>, PyReadwr
     (array.clone().into_any(), array.readwrite())
 }
 
+/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "those of plan_fleet, and the choice")]
+pub fn choose_rows<'py>(
+    py: Python<'py>,
+    jobs: GivenTable<'py>,
+    clusters: GivenTable<'py>,
+    shared: &Bound<'py, PyDict>,
+    pairs: GivenPairs<'py>,
+    workloads: &Bound<'py, Workloads>,
+    by: &str,
+    top: usize,
+) -> PyResult<ChosenPairs<'py>> {
+    let mut fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
+    fleet.shared.workloads = list_of(Some(workloads));
+    let by = match by {
+        "fastest" => By::Fastest,
+        "cheapest" => By::Cheapest,
+        "goodput" => By::Goodput,
+        _ => return Err(input_error(py, "select", "legal: all, fastest, cheapest, goodput")),
+    };
+    let (jobs, clusters) = py.detach(|| pool::install(|| fleet.choose(by, top)));
+    Ok((jobs.into_pyarray(py), clusters.into_pyarray(py)))
+}
+
 /// Plans every row; gives a list of arrays, one for each of `results`.
 #[pyfunction]
+#[pyo3(signature = (jobs, clusters, shared, pairs, results, workloads=None))]
 pub fn plan_fleet<'py>(
     py: Python<'py>,
     jobs: GivenTable<'py>,
@@ -109,8 +138,10 @@ pub fn plan_fleet<'py>(
     shared: &Bound<'py, PyDict>,
     pairs: GivenPairs<'py>,
     results: Vec<String>,
+    workloads: Option<&Bound<'py, Workloads>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
+    let mut fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
+    fleet.shared.workloads = list_of(workloads);
     let rows = fleet.rows();
     let list = PyList::empty(py);
     let mut arrays = Vec::with_capacity(results.len());

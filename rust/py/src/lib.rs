@@ -6,6 +6,7 @@ mod errors;
 mod fleet;
 mod forecast;
 mod goodput;
+mod outlook;
 mod plan;
 mod pool;
 mod schedule;
@@ -20,11 +21,13 @@ mod _core {
     #[pymodule_export]
     use crate::elastic::elastic_rows;
     #[pymodule_export]
-    use crate::fleet::{fleet_fault, plan_fleet};
+    use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
     use crate::forecast::{forecast_rows, micro_batch_rows};
     #[pymodule_export]
     use crate::goodput::goodput_rows;
+    #[pymodule_export]
+    use crate::outlook::Workloads;
     #[pymodule_export]
     use crate::plan::Job;
     #[pymodule_export]

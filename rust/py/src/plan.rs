@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
+use crate::outlook::{Workloads, list_of};
 use crate::value::{nullable, set_all, value_of};
 
 /// A recipe whose fields were checked.
@@ -30,14 +31,16 @@ impl Job {
     }
 
     /// Plans for one cluster, `cluster` and `settings` in the order of their fields; gives the values of a Plan.
-    #[pyo3(signature = (cluster, settings))]
+    #[pyo3(signature = (cluster, settings, workloads=None))]
     fn plan<'py>(
         &self,
         py: Python<'py>,
         cluster: &Bound<'py, PyTuple>,
         settings: &Bound<'py, PyTuple>,
+        workloads: Option<&Bound<'py, Workloads>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let mut input = self.input.clone();
+        input.workloads = list_of(workloads);
         for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
                 if value.is_none() && nullable(field) {
@@ -99,7 +102,7 @@ const CLUSTER: [Field; 9] = [
 ];
 
 /// The order of `Settings`' fields in Python.
-const SETTINGS: [Field; 10] = [
+const SETTINGS: [Field; 12] = [
     Field::Policy,
     Field::Rule,
     Field::MaxMicroBatch,
@@ -110,6 +113,8 @@ const SETTINGS: [Field; 10] = [
     Field::Ragged,
     Field::Uneven,
     Field::BetaHalfLife,
+    Field::DeadlineHours,
+    Field::Budget,
 ];
 
 fn count(n: i64) -> Option<i64> {
@@ -129,10 +134,12 @@ fn to_python<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyTuple>> {
     let status = row.reasons.status();
     let (cap, cap_source) = match row.cap {
         Cap::Asked(samples) => (Some(samples), "max_micro_batch"),
+        Cap::Memory(samples) => (Some(samples), "memory"),
         Cap::Tuned(samples) => (Some(samples), "tuned"),
         Cap::Open => (None, "open"),
     };
-    let values: [Bound<'py, PyAny>; 31] = [
+    let outlook = &row.outlook;
+    let values: [Bound<'py, PyAny>; 39] = [
         Status::NAMES[status as usize].into_pyobject(py)?.into_any(),
         row.reasons.bits().into_pyobject(py)?.into_any(),
         row.rule.card().name.into_pyobject(py)?.into_any(),
@@ -156,6 +163,14 @@ fn to_python<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyTuple>> {
         count(row.samples_per_epoch).into_pyobject(py)?,
         count(row.padded_samples).into_pyobject(py)?,
         count(row.dropped_samples).into_pyobject(py)?,
+        real(outlook.step_seconds).into_pyobject(py)?,
+        real(outlook.step_error).into_pyobject(py)?,
+        real(outlook.samples_per_second).into_pyobject(py)?,
+        real(outlook.efficiency).into_pyobject(py)?,
+        real(outlook.hours).into_pyobject(py)?,
+        real(outlook.gpu_hours).into_pyobject(py)?,
+        real(outlook.cost).into_pyobject(py)?,
+        real(outlook.memory_gib).into_pyobject(py)?,
         count(row.nearest_world_size.nearest).into_pyobject(py)?,
         count(row.nearest_batch.nearest).into_pyobject(py)?,
         real(row.warmup_lr).into_pyobject(py)?,

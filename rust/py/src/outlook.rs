@@ -1,0 +1,40 @@
+//! Profiles on their way into the planner.
+
+use std::sync::Arc;
+
+use isobatch_core::outlook::Workload;
+use pyo3::prelude::*;
+
+use crate::forecast::{Constants, profile};
+
+/// What was measured of a workload, by GPU type, as the planner takes it.
+#[pyclass(frozen, module = "isobatch._core")]
+pub struct Workloads {
+    pub list: Arc<[Workload]>,
+}
+
+/// GPU type, constants, bytes of gradient, scatter, ranges, whether times and memory are estimates, noise by progress.
+type Given = (Option<String>, Constants, f64, f64, [(u64, u64); 3], bool, bool, Vec<(f64, f64)>);
+
+#[pymethods]
+impl Workloads {
+    #[new]
+    fn new(profiles: Vec<Given>) -> Workloads {
+        let workload = |given: Given| {
+            let (gpu, constants, gradient_bytes, scatter, ranges, estimated, memory_estimated, noise) = given;
+            Workload {
+                gpu: gpu.map(Into::into),
+                profile: profile(constants, gradient_bytes, scatter, ranges),
+                estimated,
+                memory_estimated,
+                noise,
+            }
+        };
+        Workloads { list: profiles.into_iter().map(workload).collect() }
+    }
+}
+
+/// The list, empty where there is none.
+pub fn list_of(workloads: Option<&Bound<'_, Workloads>>) -> Arc<[Workload]> {
+    workloads.map_or_else(Arc::default, |workloads| Arc::clone(&workloads.get().list))
+}

@@ -1,0 +1,104 @@
+"""Several hosts on one machine: network namespaces on a bridge, each with a limited link. Needs root and iproute2.
+
+with Hosts(2, "1gbit") as hosts:
+    done = hosts.run(["-m", "isobatch.validate", "plan.json"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BRIDGE, NETWORK = "ibt-br", "10.77.0"
+
+
+def _sh(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, text=True)
+
+
+def kill(processes: list[subprocess.Popen[str]]) -> None:
+    """Kills what still runs."""
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+class Hosts:
+    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only."""
+
+    def __init__(self, count: int, rate: str) -> None:
+        self.count, self.rate = count, rate
+
+    def __enter__(self) -> Hosts:
+        self.__exit__()  # what a killed test has left
+        try:
+            _sh("ip", "link", "add", BRIDGE, "type", "bridge")
+            _sh("ip", "link", "set", BRIDGE, "up")
+            for host in range(1, self.count + 1):
+                space, outer = f"ibt-h{host}", f"ibt-v{host}"
+                _sh("ip", "netns", "add", space)
+                _sh("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
+                _sh("ip", "link", "set", outer, "master", BRIDGE)
+                _sh("ip", "link", "set", outer, "up")
+                _sh("ip", "-n", space, "addr", "add", f"{NETWORK}.{host}/24", "dev", "eth0")
+                _sh("ip", "-n", space, "link", "set", "eth0", "up")
+                _sh("ip", "-n", space, "link", "set", "lo", "up")
+                self.limit(host, self.rate)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def limit(self, host: int, rate: str) -> None:
+        """Sets the rate of a host's link, both ways."""
+        shape = ["root", "tbf", "rate", rate, "burst", "256k", "latency", "50ms"]
+        _sh("tc", "qdisc", "replace", "dev", f"ibt-v{host}", *shape)
+        _sh("ip", "netns", "exec", f"ibt-h{host}", "tc", "qdisc", "replace", "dev", "eth0", *shape)
+
+    def cut(self, host: int) -> None:
+        """Takes a host's link down."""
+        _sh("ip", "link", "set", f"ibt-v{host}", "down")
+
+    def start(self, command: list[str], cwd: Path, **env: str) -> list[subprocess.Popen[str]]:
+        """torchrun on every host, one rank each; host 1 is node 0."""
+        path = f"{Path(__file__).parent.parent}:{os.environ.get('PYTHONPATH', '')}"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
+        environment.pop("RANK", None)
+        processes = []
+        for host in range(1, self.count + 1):
+            launch = ["ip", "netns", "exec", f"ibt-h{host}", "unshare", "--uts", "bash", "-c"]
+            launch += [
+                'hostname "$0"; exec "$@"',
+                f"host{host}",
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+            ]
+            launch += ["--nnodes", str(self.count), "--nproc-per-node", "1", "--node-rank", str(host - 1)]
+            launch += ["--rdzv-backend", "static", "--rdzv-endpoint", f"{NETWORK}.1:29517"]
+            launch += ["--rdzv-id", "isobatch", "--local-addr", f"{NETWORK}.{host}", *command]
+            with (cwd / f"host{host}.log").open("w") as log:
+                processes.append(
+                    subprocess.Popen(launch, env=environment, cwd=cwd, stdout=log, stderr=log, text=True)
+                )
+        return processes
+
+    def run(self, command: list[str], cwd: Path, seconds: float = 240, **env: str) -> list[int]:
+        """The exit codes of the hosts."""
+        processes = self.start(command, cwd, **env)
+        try:
+            return [process.wait(seconds) for process in processes]
+        finally:
+            kill(processes)
+
+    def __exit__(self, *_: object) -> None:
+        for host in range(1, 9):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _sh("ip", "link", "del", f"ibt-v{host}")  # links first: else the next start meets them
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _sh("ip", "netns", "del", f"ibt-h{host}")
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _sh("ip", "link", "del", BRIDGE)

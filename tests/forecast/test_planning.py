@@ -1,0 +1,247 @@
+"""Profiles in the planner: columns of time, memory and cost, policy goodput, a choice of rows, sweeps."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import isobatch as ib
+from isobatch import Reason
+from isobatch.cli import main
+from isobatch.profile import Constant, Profile
+from reference.goodput import optimize
+
+
+def profile(**changes):
+    constants = {
+        "compute_constant": 0.01,
+        "compute_per_sample": 0.001,
+        "intra_latency_us": 5.0,
+        "intra_gb_s": 20.0,
+        "inter_latency_us": 20.0,
+        "inter_gb_s": 2.0,
+        "overlap": 2.0,
+        "memory_fixed_gib": 10.0,
+        "memory_per_sample_gib": 0.5,
+        "noise_scale": 5000.0,
+    }
+    fields = {name: Constant(value=value) for name, value in constants.items()}
+    ranges = {"micro_batch": (1, 4096), "replicas_per_node": (1, 8), "nodes": (1, 64)}
+    return Profile(**{"gradient_bytes": 1e8} | fields | ranges | changes)
+
+
+RECIPE = ib.Recipe(
+    effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="10ep", warmup="1ep"
+)
+NODE = ib.Cluster(nodes=2, gpus_per_node=8, memory_gib=40, price_per_gpu_hour=2.5, gpu="H100")
+
+
+def test_the_columns_are_the_forecast():
+    plan = ib.plan(RECIPE, NODE, profile=profile())
+    row = profile().forecast(gpus=16, micro_batch=plan.micro_batch, accumulation=plan.accumulation)
+    assert plan.status == "ok"
+    for name in ("step_seconds", "step_error", "samples_per_second", "efficiency", "memory_gib"):
+        assert getattr(plan, name) == pytest.approx(row[name][0])
+    assert plan.hours == pytest.approx(plan.total_steps * plan.step_seconds / 3600)
+    assert plan.gpu_hours == pytest.approx(16 * plan.hours)
+    assert plan.cost == pytest.approx(2.5 * plan.gpu_hours)
+    assert "hours" in plan.explain()
+    assert ib.Plan.from_json(plan.to_json()) == plan
+    without = ib.plan(RECIPE, NODE)
+    assert without.step_seconds is without.hours is without.cost is without.memory_gib is None
+    fields = msgspec.structs.asdict(plan)
+    table = ib.plan_fleet([RECIPE], [NODE], profile=profile())
+    assert {name: table[name][0] for name in ("hours", "cost")} == {
+        name: fields[name] for name in ("hours", "cost")
+    }
+
+
+def test_memory_caps_the_micro_batch():
+    plan = ib.plan(RECIPE, ib.Cluster(nodes=1, gpus_per_node=1, memory_gib=40), profile=profile())
+    assert (plan.micro_batch, plan.accumulation) == (32, 8)
+    assert (plan.cap_source, plan.micro_batch_cap) == ("memory", 60)
+    assert plan.memory_gib == pytest.approx(26)
+    asked = ib.plan(
+        RECIPE, ib.Cluster(nodes=1, gpus_per_node=1, memory_gib=40), profile=profile(), max_micro_batch=16
+    )
+    assert asked.cap_source == "max_micro_batch"
+    small = ib.plan(RECIPE, ib.Cluster(nodes=1, gpus_per_node=1, memory_gib=10.1), profile=profile())
+    assert small.reasons == (Reason.ABOVE_MEMORY,)
+
+
+def test_what_lies_outside_is_said():
+    assert Reason.OUTSIDE_MEASURED in ib.plan(RECIPE, NODE, profile=profile(nodes=(1, 1))).reasons
+    estimate = Profile.estimate(
+        parameters=10**8, flops_per_sample=1e9, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
+    )
+    assert {Reason.FORECAST_ESTIMATED} <= set(ib.plan(RECIPE, NODE, profile=estimate).reasons)
+    assert Reason.OUTSIDE_MEASURED not in ib.plan(RECIPE, NODE, profile=estimate).reasons
+
+
+def test_links_that_were_not_measured_come_from_the_cluster_as_estimates():
+    unknown = profile(inter_gb_s=None, inter_latency_us=None)
+    assert ib.plan(RECIPE, NODE, profile=unknown).step_seconds is None
+    named = msgspec.structs.replace(NODE, inter_gb_s=2.0, latency_us=20.0)
+    plan = ib.plan(RECIPE, named, profile=unknown)
+    assert plan.step_seconds == pytest.approx(ib.plan(RECIPE, NODE, profile=profile()).step_seconds)
+    assert Reason.FORECAST_ESTIMATED in plan.reasons
+
+
+def test_each_row_takes_the_profile_of_its_gpu_type():
+    fast = profile(gpu="H100", compute_per_sample=Constant(value=0.0005))
+    slow = profile(gpu="A100")
+    clusters = [msgspec.structs.replace(NODE, gpu=gpu) for gpu in ("A100", "H100", "L4", None)]
+    table = ib.plan_fleet([RECIPE], clusters, profile=[fast, slow], columns=["step_seconds", "reasons"])
+    alone = [
+        ib.plan(RECIPE, NODE, profile=msgspec.structs.replace(p, gpu=None)).step_seconds for p in (slow, fast)
+    ]
+    assert table["step_seconds"][:2].tolist() == alone
+    assert np.isnan(table["step_seconds"][2:]).all()
+    assert [Reason.OTHER_HARDWARE in ib.reasons_of(int(bits)) for bits in table["reasons"]] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    with pytest.raises(ib.InputError, match="two profiles are for H100"):
+        ib.plan(RECIPE, NODE, profile=[fast, fast])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "limits"), [(1, {}), (4, {"max_batch": 3000}), (8, {"max_micro_batch": 48}), (7, {})]
+)
+def test_policy_goodput_is_the_best_of_all_splits(gpus, limits):
+    cluster = ib.Cluster(nodes=1, gpus_per_node=gpus)
+    plan = ib.plan(
+        RECIPE, cluster, policy="goodput", rule="sqrt", profile=profile(), **{"max_batch": 4000} | limits
+    )
+    sync = float(profile().forecast(gpus=gpus, micro_batch=1)["sync_seconds"][0])
+    pair = {
+        "replicas": gpus,
+        "tuned_batch": 256,
+        "max_batch": limits.get("max_batch", 4000),
+        "noise_scale": 5000.0,
+        "compute_constant": 0.01,
+        "compute_per_sample": 0.001,
+        "sync_seconds": sync,
+        "overlap": 2.0,
+    }
+    if "max_micro_batch" in limits:
+        pair["max_micro_batch"] = limits["max_micro_batch"]
+    best, micro, accumulation = optimize(pair)
+    assert (plan.micro_batch, plan.accumulation) == (micro, accumulation)
+    efficiency = (5000 + 256) / (5000 + plan.effective_batch)
+    assert plan.samples_per_second * efficiency == pytest.approx(best)
+    # The loss is held: samples grow by (φ+B')/(φ+B).
+    kept = ib.plan(RECIPE, 4)
+    samples = kept.total_steps * 256 * (5000 + plan.effective_batch) / (5000 + 256)
+    assert plan.total_steps == pytest.approx(samples / plan.effective_batch, rel=0.01, abs=1)
+    assert plan.lr == pytest.approx(0.1 * (plan.effective_batch / 256) ** 0.5)
+
+
+def test_goodput_says_what_it_lacks():
+    assert ib.plan(RECIPE, 4, policy="goodput").reasons == (Reason.NEEDS_PROFILE,)
+    assert ib.plan(RECIPE, 4, policy="goodput", profile=profile(noise_scale=None)).reasons == (
+        Reason.NEEDS_NOISE,
+    )
+    low = ib.plan(RECIPE, 4, policy="goodput", profile=profile(), max_batch=100)
+    assert low.reasons == (Reason.ABOVE_MAX_BATCH,)
+    own = msgspec.structs.replace(RECIPE, noise_scale=5000.0)
+    found = ib.plan(own, 4, policy="goodput", profile=profile(noise_scale=None))
+    assert found.effective_batch == ib.plan(RECIPE, 4, policy="goodput", profile=profile()).effective_batch
+
+
+def test_deadline_and_budget():
+    hours, cost = (getattr(ib.plan(RECIPE, NODE, profile=profile()), name) for name in ("hours", "cost"))
+    assert ib.plan(RECIPE, NODE, profile=profile(), deadline_hours=hours, budget=cost).status == "ok"
+    late = ib.plan(RECIPE, NODE, profile=profile(), deadline_hours=hours * 0.99)
+    assert late.reasons == (Reason.MISSES_DEADLINE,)
+    assert ib.plan(RECIPE, NODE, profile=profile(), budget=cost * 0.99).reasons == (Reason.ABOVE_BUDGET,)
+    assert ib.plan(RECIPE, NODE, deadline_hours=1).reasons == (Reason.NEEDS_PROFILE,)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize(
+    ("select", "key"), [("fastest", "hours"), ("cheapest", "cost"), ("goodput", "speed")]
+)
+def test_a_choice_is_the_sorted_table(select, key, pairs):
+    rng = np.random.default_rng(7)
+    jobs = {
+        "job": np.array(["a", "b", "c", "never"]),
+        "effective_batch": np.array([256, 96, 512, 1]),
+        "lr": np.full(4, 0.1),
+        "duration": np.array(["1000st", "5000st", "100st", "10st"]),
+    }
+    clusters = {
+        "cluster": np.arange(60),
+        "nodes": rng.integers(1, 9, 60),
+        "gpus_per_node": rng.choice([4, 8], 60),
+        "price_per_gpu_hour": rng.choice([1.0, 2.0, 3.0], 60),
+    }
+    named = {"job": np.repeat(jobs["job"], 30), "cluster": rng.permutation(120) % 60} if pairs else None
+    every = ib.plan_fleet(jobs, clusters, pairs=named, profile=profile())
+    gain = (5000 + every["effective_batch"]) ** -1.0
+    every["speed"] = -every["samples_per_second"] * gain
+    best = ib.plan_fleet(jobs, clusters, pairs=named, profile=profile(), select=select, top=3)
+    for job in ("a", "b", "c"):
+        rows = np.flatnonzero((every["job"] == job) & (every["status"] != "infeasible"))
+        wanted = rows[np.argsort(every[key][rows], kind="stable")][:3]
+        assert best["cluster"][best["job"] == job].tolist() == every["cluster"][wanted].tolist()
+    # One that has no plan anywhere keeps its first row, which says why.
+    assert best["status"][best["job"] == "never"].tolist() == ["infeasible"]
+
+
+def test_a_choice_that_cannot_be_made():
+    for change, said in (
+        ({"select": "best", "profile": profile()}, "field 'select': 'best' is not legal"),
+        ({"select": "fastest"}, "a choice by time or cost needs a profile"),
+        ({"select": "fastest", "profile": profile(), "top": 0}, "field 'top': 0 is not legal"),
+    ):
+        with pytest.raises(ib.InputError) as error:
+            ib.plan_fleet([RECIPE], [4], **change)
+        assert said in str(error.value)
+
+
+def test_a_sweep_has_its_knee():
+    swept = ib.sweep(RECIPE, range(1, 129), profile=profile(), cluster=NODE)
+    columns = swept.columns
+    assert columns["gpus"].tolist() == [*range(1, 9), *range(16, 129, 8)]
+    at = {gpus: row for row, gpus in enumerate(columns["gpus"].tolist())}
+    plan = ib.plan(RECIPE, NODE, profile=profile())
+    assert columns["hours"][at[16]] == plan.hours
+    known = ~np.isnan(columns["hours"])
+    assert columns["hours"][at[swept.fastest]] == columns["hours"][known].min()
+    assert columns["cost"][at[swept.cheapest]] == columns["cost"][known].min()
+    product = columns["hours"] * columns["gpu_hours"]
+    assert product[at[swept.knee]] == product[known].min()
+    assert columns["samples_over_least"][0] == pytest.approx(1 + 256 / 5000)
+    assert columns["steps_over_least"][0] == pytest.approx(1 + 5000 / 256)
+    assert "noise scale" in swept.definition
+    fitted = ib.fit_critical_batch([1152, 2304], [313344, 368640])
+    assert ib.sweep(RECIPE, [8], profile=profile(), critical_batch=fitted).critical_batch == pytest.approx(
+        5376
+    )
+    assert ib.sweep(RECIPE, [8], profile=profile(noise_scale=None)).critical_batch is None
+    with pytest.raises(ib.InputError, match="no count fills nodes of 8 GPUs"):
+        ib.sweep(RECIPE, [9, 10], profile=profile())
+    with pytest.raises(ib.InputError, match="field 'gpus'"):
+        ib.sweep(RECIPE, [0], profile=profile())
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    profile().save(tmp_path / "profile.json")
+    job = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "duration=1000st"]
+    known = ["--profile", str(tmp_path / "profile.json")]
+    assert main(["plan", *job, *known, "--gpus", "8", "--price-per-gpu-hour", "2"]) == 0
+    assert "GPU-hours, cost" in capsys.readouterr().out
+    assert main(["plan", *job, *known, "--sweep-gpus", "1..16"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
+    assert "knee" in shown.err
+    assert main(["plan", *job, *known, "--sweep-gpus", "1,3", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["status"] for row in rows] == ["ok", "infeasible"]
+    assert rows[1]["hours"] is None
+    assert main(["plan", *job, "--sweep-gpus", "1..16"]) == 2
+    assert main(["plan", *job, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1

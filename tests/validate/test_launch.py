@@ -1,0 +1,229 @@
+"""Ranks started for real: by command, under torchrun, from a notebook; and what is said when one dies."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the validator needs torch")
+
+TESTS = Path(__file__).parent.parent
+COMMAND = [sys.executable, "-m", "isobatch", "validate"]
+
+
+@pytest.fixture
+def plan(tmp_path):
+    file = tmp_path / "plan.json"
+    recipe = ib.Recipe(
+        effective_batch=32, lr=0.1, optimizer="sgd", dataset_size=200, duration="40st", micro_batch=8
+    )
+    ib.plan(recipe, 2).save(file)
+    return file
+
+
+def run(command, cwd, **env):
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
+    environment |= {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "default", **env}
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+    )
+
+
+def proofs(file):
+    return {proof["name"]: proof for proof in json.loads(Path(file).read_text())["proofs"]}
+
+
+def test_by_command(plan, tmp_path):
+    done = run([*COMMAND, plan, "--quick", "--out", "report.json"], tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] in ("pass", "caution", "inconclusive"), done.stdout + done.stderr
+    assert done.returncode == (report["verdict"] == "inconclusive")
+    assert "isobatch validate" in done.stdout
+    assert "gradient" in done.stdout
+    assert len(report["machine"]["ranks"]) == 2
+
+
+def test_a_killed_rank_is_named(plan, tmp_path):
+    done = run(
+        [*COMMAND, plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--out", "report.json"],
+        tmp_path,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    proof = proofs(tmp_path / "report.json")["ranks_alive"]
+    assert "rank 1" in proof["text"]
+    assert "rank 0" not in proof["text"]
+    assert "dead rank" in proof["cause"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.json"], "missing.json"),
+        (["plan.json", "--workload", "no.such:thing"], "no.such:thing"),
+        (["plan.json", "--fail", "-1"], "fail"),
+        (
+            ["plan.json", "--nnodes", "2", "--node-rank", "1", "--rendezvous", "no.such.host.invalid:1"],
+            "does not resolve",
+        ),
+        ([], "PLAN"),
+    ],
+)
+def test_wrong_use_is_2(plan, tmp_path, arguments, message):
+    assert plan.name == "plan.json"
+    done = run([*COMMAND, *arguments], tmp_path)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stdout + done.stderr
+
+
+def test_a_comparison_by_command(plan, tmp_path):
+    from isobatch.validate import Options, Report, Verdict
+
+    for name, verdict in (("a.json", Verdict.PASS), ("b.json", Verdict.FAIL)):
+        Report(
+            verdict=verdict,
+            isobatch_version="0",
+            started="",
+            wall_seconds=1,
+            rehearsal=None,
+            plan=ib.Plan.load(plan),
+            plan_digest="",
+            options=Options(),
+            proofs=[],
+        ).save(tmp_path / name)
+    done = run([*COMMAND, "--compare", "a.json", "b.json"], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "verdict: pass → fail\n")
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named(plan, tmp_path):
+    done = run(
+        [
+            *COMMAND,
+            plan,
+            "--quick",
+            "--workload",
+            "ddp.workloads:hangs_on_rank_1",
+            "--out",
+            "report.json",
+            "--phase-seconds",
+            "20",
+        ],
+        tmp_path,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "over the phase's limit" in proofs(tmp_path / "report.json")["ranks_alive"]["text"]
+
+
+@pytest.mark.slow
+def test_under_torchrun(plan, tmp_path):
+    done = run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "isobatch.validate",
+            plan,
+            "--quick",
+            "--json",
+        ],
+        tmp_path,
+        OMP_NUM_THREADS="1",
+    )
+    assert json.loads(done.stdout)["verdict"] in ("pass", "caution", "inconclusive"), done.stderr
+
+
+@pytest.mark.slow
+def test_under_srun(plan, tmp_path):
+    """Slurm's variables, without Slurm."""
+    ranks = []
+    for rank in range(2):
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(TESTS),
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+            "SLURM_NTASKS": "2",
+            "SLURM_NODEID": "0",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "SLURM_JOB_NODELIST": "127.0.0.1",
+            "SLURM_JOB_ID": str(os.getpid()),
+        }
+        command = [*COMMAND, str(plan), "--quick", "--json"]
+        ranks.append(subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True))
+    texts = [process.communicate(timeout=200)[0] for process in ranks]
+    assert json.loads(texts[0])["verdict"] in ("pass", "caution", "inconclusive")
+    assert texts[1] == ""
+
+
+def _throttle(stop, find):
+    """Lets a process run for a tenth of the time, as a GPU that is too hot does."""
+    while not stop.is_set() and (pid := find()) is None:
+        time.sleep(0.05)
+    while not stop.is_set():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.09)
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_slow_rank_is_named(plan, tmp_path):
+    def find():
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                if b"LOCAL_RANK=1" in environment and f"ISOBATCH_TEST={tmp_path}".encode() in environment:
+                    return int(folder.name)
+        return None
+
+    stop = threading.Event()
+    thread = threading.Thread(target=_throttle, args=(stop, find))
+    thread.start()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "isobatch.validate", plan, "--quick", "--out", "report.json"]
+    try:
+        run(command, tmp_path, ISOBATCH_TEST=str(tmp_path), OMP_NUM_THREADS="1")
+    finally:
+        stop.set()
+        thread.join()
+    proof = proofs(tmp_path / "report.json")["ranks"]
+    assert proof["verdict"] in ("caution", "fail"), proof
+    assert "slow rank: rank 1" in proof["cause"]
+
+
+@pytest.mark.slow
+def test_from_a_notebook(plan, tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="notebooks are executed by nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks are executed by nbclient")
+    cells = [
+        "import isobatch as ib, torch\n"
+        "from isobatch.validate import Options, Workload\n"
+        "def factory():\n"
+        "    model = torch.nn.Linear(4, 1)\n"
+        "    batch = lambda n, generator, device: torch.randn(n, 4, generator=generator).to(device)\n"
+        "    loss = lambda model, x: model(x).square().mean()\n"
+        "    return Workload(model, lambda p: torch.optim.SGD(p, lr=0.1), batch, loss)\n"
+        "torch.randn(512, 512) @ torch.randn(512, 512);",
+        f"report = ib.validate.launch({str(plan)!r}, 2, workload=factory, options=Options(extent='quick'))\n"
+        "print(report.proof('gradient').verdict, report.step.workload)",
+        f"report = ib.validate.launch({str(plan)!r}, 2, options=Options(extent='quick'))\nreport",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(
+        book, timeout=200, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    assert book.cells[1].outputs[0]["text"].startswith("pass")
+    assert "isobatch validate" in book.cells[2].outputs[0]["data"]["text/plain"]

@@ -1,0 +1,83 @@
+"""The report's structure, the causes and the small parts, without any rank."""
+
+import json
+
+import pytest
+
+from isobatch.validate import Options, Proof, Report, Verdict, compare, json_schema
+from isobatch.validate.report import make_json_schema
+
+FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {
+    "wall_seconds": 1.0,
+    "rehearsal": None,
+    "plan": None,
+    "options": Options(),
+}
+
+
+def report(verdict, **fields):
+    return Report(
+        verdict=verdict, proofs=[Proof(name="gradient", verdict=verdict, text="")], **{**FIELDS, **fields}
+    )
+
+
+def test_the_schema_in_the_package_is_that_of_the_structure():
+    assert json_schema() == json.loads(json.dumps(make_json_schema()))
+
+
+def test_every_figure_has_its_unit_in_its_key():
+    definitions = json_schema()["$defs"]
+    assert {"time_us", "bus_bw_gb_s", "bytes"} <= set(definitions["AllReduceRow"]["properties"])
+    assert {"peak_memory_bytes", "compute_seconds"} <= set(definitions["MicroBatch"]["properties"])
+
+
+def test_a_report_is_read_back(tmp_path):
+    file = tmp_path / "report.json"
+    found = report(Verdict.PASS)
+    found.save(file)
+    assert Report.load(file) == found
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"schema": "isobatch.validation/9"}', "[]"])
+def test_what_is_no_report_is_refused(tmp_path, text):
+    import isobatch as ib
+
+    file = tmp_path / "report.json"
+    file.write_text(text)
+    with pytest.raises(ib.InputError, match=r"report\.json"):
+        Report.load(file)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "whole", "code"),
+    [
+        (["pass", "unchecked"], "pass", 0),
+        (["pass", "caution", "unchecked"], "caution", 0),
+        (["caution", "inconclusive"], "inconclusive", 1),
+        (["inconclusive", "fail", "pass"], "fail", 1),
+        ([], "unchecked", 0),
+    ],
+)
+def test_the_worst_verdict_wins(verdicts, whole, code):
+    verdict = Verdict.of([Verdict(v) for v in verdicts])
+    assert (verdict, report(verdict).exit_code) == (whole, code)
+
+
+def test_a_comparison_says_what_changed():
+    changes = compare(report(Verdict.PASS), report(Verdict.FAIL, options=Options(hook="bf16")))
+    assert changes == {
+        "verdict": ("pass", "fail"),
+        "proof gradient": ("pass", "fail"),
+        "option hook": ("none", "bf16"),
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"extent": "long"}, {"fail": 0.0}, {"noise_steps": 1}, {"caution": 0.5, "fail": 0.1}, {"hook": "int8"}],
+)
+def test_an_option_that_is_not_legal_is_named(fields):
+    import isobatch as ib
+
+    with pytest.raises(ib.InputError, match=next(iter(fields))):
+        Options(**fields)
