@@ -150,7 +150,7 @@ def _from_numpy(kind: str, columns: dict[str, NDArray[Any]], file: str | None) -
     return Table(
         kind,
         rows,
-        [(name, _checked(name, _numpy_data(name, columns[name], file))) for name in known],
+        _told([(name, _checked(name, _numpy_data(name, columns[name], file))) for name in known]),
         ids,
         {name: columns[name] for name in carried},
         arrow=False,
@@ -185,6 +185,11 @@ def _text(value: Any) -> str | None:
     if value is None or value == "" or value != value:
         return None
     return value if isinstance(value, str) else str(value)
+
+
+def _told(columns: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
+    """The columns that say something in some row: setting a field to its default in every row costs as much as to a value."""
+    return [(name, data) for name, data in columns if not (isinstance(data, tuple) and data[1] == [None])]
 
 
 def _checked(name: str, data: Data) -> Data:
@@ -222,7 +227,7 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
     return Table(
         kind,
         table.num_rows,
-        [(name, _checked(name, _arrow_data(name, table[name], file))) for name in known],
+        _told([(name, _checked(name, _arrow_data(name, table[name], file))) for name in known]),
         ids,
         {name: table[name] for name in carried},
         arrow=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -305,24 +304,27 @@ class Course:
         first, recipe = self.first, self.recipe
         if first.total_steps is None or first.warmup_steps is None or first.lr is None:
             raise InputError("a schedule needs the run's length", field="duration")
-        # A ramp's schedule is counted in samples, here in full batches of them, as Megatron counts.
-        ramped = self.ramped
+        warmup: float = first.warmup_steps
+        total: float = first.total_steps
+        epoch: float | None = first.steps_per_epoch
+        if self.ramped:  # Counted in samples, here in full batches of them, as Megatron counts.
+            warmup, total, epoch = float(self.warm), float(self.end), self.dataset / self.batch or None
         schedule = resolve(
             recipe.schedule,
             peak=first.lr,
             min_lr=first.min_lr or 0.0,
             warmup_start=first.warmup_lr or 0.0,
-            warmup_steps=float(self.warm) if ramped else first.warmup_steps,
-            total_steps=float(self.end) if ramped else first.total_steps,
+            warmup_steps=warmup,
+            total_steps=total,
             units=Units(
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
-                steps_per_epoch=self.dataset / self.batch if ramped and self.dataset else first.steps_per_epoch,
+                steps_per_epoch=epoch,
                 seq_len=recipe.seq_len,
             ),
         )
-        knots = self._knots()
-        if knots != [(0.0, 0.0), (1.0, 1.0)]:
+        knots = self._knots() if self.ramped or len(self.legs) > 1 else []
+        if knots:
             schedule = schedule.with_clock(knots)
         factors = [cast(float, leg.plan.lr) / first.lr for leg in self.legs]
         if any(factor != 1 for factor in factors):
@@ -331,7 +333,7 @@ class Course:
         return schedule
 
     def _knots(self) -> list[tuple[float, float]]:
-        """The clock's knots, those on a straight line left out; ((0, 0), (1, 1)) where it is the steps themselves."""
+        """The clock's knots, those on a straight line left out; none where it shows the steps themselves."""
         ends = [Fraction(leg.step) for leg in self.legs[1:]]
         knots: list[tuple[Fraction, Fraction]] = []
         for point in (
@@ -343,17 +345,19 @@ class Course:
                 knots.pop()
             knots.append(point)
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
-            return [(0.0, 0.0), (1.0, 1.0)]
+            return []
         return [(float(step), float(clock)) for step, clock in knots]
 
 
 def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:
     """The other coordinate of the point on the line through `points` that has `value` on an axis."""
-    for (x0, y0), (x1, y1) in pairwise((point[axis], point[1 - axis]) for point in points):
-        if value <= x1:
-            break
-    return y0 + (value - x0) * (y1 - y0) / (x1 - x0)
+    index = next((i for i, point in enumerate(points[1:-1]) if value <= point[axis]), len(points) - 2)
+    low, high = points[index], points[index + 1]
+    slope = (high[1 - axis] - low[1 - axis]) / (high[axis] - low[axis])
+    return low[1 - axis] + (value - low[axis]) * slope
 
 
-def _straight(a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]) -> bool:
+def _straight(
+    a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
+) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])

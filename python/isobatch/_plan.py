@@ -169,7 +169,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def _course(self) -> Course:
-        return Course([*zip([0, *(move.step for move in self.moves)], [*(move.before for move in self.moves), self])])
+        starts = [0, *(move.step for move in self.moves)]
+        return Course([*zip(starts, [*(move.before for move in self.moves), self], strict=True)])
 
     def explain(self) -> str:
         """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""

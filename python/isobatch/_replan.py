@@ -85,15 +85,14 @@ def replan(
     before, moves = msgspec.structs.replace(running, moves=()), running.moves
     if moves and moves[-1].step == at_step:  # It never ran: this move takes its place.
         before, moves = moves[-1].before, moves[:-1]
-    fields: dict[str, Any] = {**msgspec.structs.asdict(running.settings), **changes}
     where = running.cluster if cluster is None else cluster
-    after = plan(running.recipe, where, **fields)
+    asked: dict[str, Any] = {**msgspec.structs.asdict(running.settings), **changes}
     if effective_batch is not None:
-        first = moves[0].before if moves else before
-        own: dict[str, Any] = {**msgspec.structs.asdict(first.settings), **changes}
-        after = plan(running.recipe, where, **own)
-        if after.effective_batch != effective_batch:  # The run's own policy does not give it.
-            after = plan(running.recipe, where, **(fields | {"policy": effective_batch}))
+        # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
+        asked["policy"] = (moves[0].before if moves else before).policy
+    after = plan(running.recipe, where, **asked)
+    if effective_batch not in (None, after.effective_batch):
+        after = plan(running.recipe, where, **{**asked, "policy": effective_batch})
     if after.status == "infeasible" or at_step == 0:
         return after
     if (after.cluster, after.settings) == (before.cluster, before.settings):

@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces on a bridge, each with a limited link. Needs root and iproute2.
 
-    with Hosts(2, "1gbit") as hosts:
-        done = hosts.run(["-m", "isobatch.validate", "plan.json"])
+with Hosts(2, "1gbit") as hosts:
+    done = hosts.run(["-m", "isobatch.validate", "plan.json"])
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ BRIDGE, NETWORK = "ibt-br", "10.77.0"
 
 def _sh(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True, text=True)
+
+
+def kill(processes: list[subprocess.Popen[str]]) -> None:
+    """Kills what still runs."""
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 class Hosts:
@@ -63,14 +70,20 @@ class Hosts:
         processes = []
         for host in range(1, self.count + 1):
             launch = ["ip", "netns", "exec", f"ibt-h{host}", "unshare", "--uts", "bash", "-c"]
-            launch += ['hostname "$0"; exec "$@"', f"host{host}", sys.executable, "-m", "torch.distributed.run"]
+            launch += [
+                'hostname "$0"; exec "$@"',
+                f"host{host}",
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+            ]
             launch += ["--nnodes", str(self.count), "--nproc-per-node", "1", "--node-rank", str(host - 1)]
             launch += ["--rdzv-backend", "static", "--rdzv-endpoint", f"{NETWORK}.1:29517"]
             launch += ["--rdzv-id", "isobatch", "--local-addr", f"{NETWORK}.{host}", *command]
-            log = (cwd / f"host{host}.log").open("w")
-            processes.append(
-                subprocess.Popen(launch, env=environment, cwd=cwd, stdout=log, stderr=log, text=True)
-            )
+            with (cwd / f"host{host}.log").open("w") as log:
+                processes.append(
+                    subprocess.Popen(launch, env=environment, cwd=cwd, stdout=log, stderr=log, text=True)
+                )
         return processes
 
     def run(self, command: list[str], cwd: Path, seconds: float = 240, **env: str) -> list[int]:
@@ -79,8 +92,7 @@ class Hosts:
         try:
             return [process.wait(seconds) for process in processes]
         finally:
-            for process in processes:
-                process.kill()
+            kill(processes)
 
     def __exit__(self, *_: object) -> None:
         for host in range(1, 9):

@@ -12,7 +12,14 @@ torch = pytest.importorskip("torch", reason="the trainers train with torch")
 # The trainers warn of workers, GPUs and loggers that a test has no use for.
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
-RECIPE = {"effective_batch": 8, "lr": 0.1, "optimizer": "sgd", "dataset_size": 42, "duration": "3ep", "warmup": "4st"}
+RECIPE = {
+    "effective_batch": 8,
+    "lr": 0.1,
+    "optimizer": "sgd",
+    "dataset_size": 42,
+    "duration": "3ep",
+    "warmup": "4st",
+}
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -75,17 +82,21 @@ def test_lightnings_default_of_once_an_epoch_is_loud():
 
 
 def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "deepspeed", None)  # which saving a checkpoint would load, where it is installed
+    monkeypatch.setitem(
+        sys.modules, "deepspeed", None
+    )  # which saving a checkpoint would load, where it is installed
     transformers = pytest.importorskip("transformers", reason="trains in transformers' Trainer")
     from isobatch.integrations.transformers import optimizers
 
     plan = ib.plan(ib.Recipe(**RECIPE, convention="transformers"), 1, max_micro_batch=4)
     config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)
-    data = [{"input_ids": torch.tensor([i % 11, 1, 2]), "labels": torch.tensor([i % 11, 1, 2])} for i in range(42)]
+    data = [
+        {"input_ids": torch.tensor([i % 11, 1, 2]), "labels": torch.tensor([i % 11, 1, 2])} for i in range(42)
+    ]
     seen = []
 
     class Watch(transformers.TrainerCallback):
-        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **_):
+        def on_pre_optimizer_step(self, *_, optimizer=None, **__):
             seen.append(optimizer.param_groups[0]["lr"])
 
     def trainer(stop):
@@ -119,6 +130,8 @@ def test_accelerates_step_for_every_process_is_loud():
     accelerator = accelerate.Accelerator(cpu=True)
     scheduler = PlanLR(optimizer, plan)
     prepared, stepper = accelerator.prepare(optimizer, scheduler)
+    with pytest.raises(ib.InputError, match="AcceleratedOptimizer cannot be watched"):
+        PlanLR(prepared, plan)
     prepared.step()
     stepper.step()  # one process: as it should be
     assert scheduler.last_epoch == 1

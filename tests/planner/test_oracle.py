@@ -186,17 +186,12 @@ def test_a_column(fleet, name):
     assert known > 100
 
 
-WHOLE = pytest.mark.xfail(
-    strict=True, reason="nearest to a model_parallel that does not divide: by the tuned batch, not the wanted"
-)
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("nearest_world_size", "not_divisible"),
         ("nearest_batch", "not_divisible"),
-        pytest.param("nearest_world_size", "model_parallel", marks=WHOLE),
+        ("nearest_world_size", "model_parallel"),
     ],
 )
 def test_what_is_nearest(fleet, name, reason):

@@ -249,7 +249,7 @@ def _length(
     per_epoch = None
     if dataset is not None and convention != "megatron":
         if "ragged" in row["reasons"]:
-            epoch = steps.ragged_epoch(dataset, replicas, batch, drop_last)
+            epoch = steps.ragged_epoch(dataset, replicas, batch, drop_last, convention)
         else:
             epoch = steps.epoch(
                 dataset, replicas, row["micro_batch"], row["accumulation"], drop_last, convention

@@ -55,9 +55,11 @@ def tolerated(
     None is above `highest`.
     """
     unit = replicas * multiple
-    if batch % unit == 0:
-        return batch if highest is None or batch <= highest else None
+    if batch % unit == 0 and (highest is None or batch <= highest):
+        return batch
     candidates = [batch // unit * unit, batch // unit * unit + unit]
+    if highest is not None and batch > highest:
+        candidates = [highest // unit * unit]
     # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
     allowed = [
         b

@@ -68,13 +68,17 @@ def epoch(
     )
 
 
-def ragged_epoch(dataset: int, replicas: int, batch: int, drop_last: bool | str = False) -> Epoch:
+def ragged_epoch(
+    dataset: int, replicas: int, batch: int, drop_last: bool | str = False, convention: str = "torch"
+) -> Epoch:
     """An epoch of steps that hold the whole batch, over replicas whose shares differ by a sample.
 
-    The sampler first pads the dataset to a multiple of the replicas, or cuts it, as torch's does; the loader's drop is the
-    last step's.
+    Where both drop (accelerate knows but one), whole steps are dealt out and the rest is left. Else the sampler first pads the dataset to a multiple of
+    the replicas, or cuts it, as torch's does, and the loader's drop is that of the last step.
     """
     sampler, loader = drops(drop_last)
+    if loader and (sampler or convention == "transformers"):
+        return Epoch(dataset // batch, dataset // batch * batch, 0, dataset % batch, False)
     served = (dataset // replicas if sampler else -(-dataset // replicas)) * replicas
     steps = served // batch if loader else -(-served // batch)
     served = min(served, steps * batch)

@@ -12,7 +12,13 @@ import isobatch as ib
 pytest.importorskip("torch", reason="trains in real processes")
 
 RECIPE = ib.Recipe(
-    effective_batch=12, lr=0.5, optimizer="sgd", dataset_size=120, duration="3ep", warmup="5st", schedule="linear"
+    effective_batch=12,
+    lr=0.5,
+    optimizer="sgd",
+    dataset_size=120,
+    duration="3ep",
+    warmup="5st",
+    schedule="linear",
 )
 
 
@@ -27,7 +33,10 @@ def trained(*runs):
     subprocess.run([sys.executable, script, *(str(folder) for folder, _ in runs)], check=True, timeout=280)
     return [
         [
-            [json.loads((folder / f"note-{until}-{rank}.json").read_text()) for rank in range(plan.world_size)]
+            [
+                json.loads((folder / f"note-{until}-{rank}.json").read_text())
+                for rank in range(plan.world_size)
+            ]
             for until, plan in parts
         ]
         for folder, parts in runs

@@ -1,13 +1,19 @@
 """A batch ramp's schedule counts samples: Megatron-core's own scheduler and batch calculator, stepped as its training loop does."""
 
+import itertools
 import types
 
 import pytest
-from peers import megatron_core
 
 import isobatch as ib
+from peers import megatron_core
 
-KINDS = {"cosine": "cosine", "linear": "linear", "constant": "constant", "inverse_sqrt": "inverse-square-root"}
+KINDS = {
+    "cosine": "cosine",
+    "linear": "linear",
+    "constant": "constant",
+    "inverse_sqrt": "inverse-square-root",
+}
 
 
 def recipe_of(schedule="cosine", **fields):
@@ -19,7 +25,10 @@ def recipe_of(schedule="cosine", **fields):
 
 def stepped(plan, kind):
     """(learning rate, batch) of every iteration that Megatron runs."""
-    scheduler, calculator = megatron_core("optimizer_param_scheduler"), megatron_core("num_microbatches_calculator")
+    scheduler, calculator = (
+        megatron_core("optimizer_param_scheduler"),
+        megatron_core("num_microbatches_calculator"),
+    )
     start, increment, over = map(int, plan.recipe.ramp.split())
     ratio = plan.effective_batch // plan.recipe.effective_batch
     micro, replicas = plan.micro_batch, plan.data_parallel
@@ -71,7 +80,9 @@ def test_milestones_of_a_ramp_are_samples():
     seen = plan.schedule.values(range(plan.total_steps))
     drops = [x for x in range(1, plan.total_steps) if seen[x] < seen[x - 1]]
     # Rounded to full batches, as milestones are.
-    assert [abs(plan.position(x).samples - at) <= 2 * 2048 for x, at in zip(drops, (100000, 200000), strict=True)] == [True] * 2
+    assert [
+        abs(plan.position(x).samples - at) <= 2 * 2048 for x, at in zip(drops, (100000, 200000), strict=True)
+    ] == [True] * 2
 
 
 def test_a_ramp_goes_on_after_a_move():
@@ -82,10 +93,11 @@ def test_a_ramp_goes_on_after_a_move():
     assert moved.total_steps == plan.total_steps
     grown = ib.replan(plan, at_step=step, effective_batch=4096, rule="none")
     consumed = [grown.position(x).samples for x in range(grown.total_steps + 1)]
-    batches = [after - before for before, after in zip(consumed, consumed[1:], strict=False)]
-    assert batches[: step] == [plan.position(x + 1).samples - plan.position(x).samples for x in range(step)]
+    batches = [after - before for before, after in itertools.pairwise(consumed)]
+    assert batches[:step] == [plan.position(x + 1).samples - plan.position(x).samples for x in range(step)]
     assert batches[step] == 2 * (plan.position(step + 1).samples - plan.position(step).samples)
-    assert max(batches) == 4096 and batches == sorted(batches)
+    assert max(batches) == 4096
+    assert batches == sorted(batches)
     assert consumed[-1] <= 300000 < consumed[-1] + 4096
     same = plan._course.step_at(grown._course.samples_at(90))
     assert grown.lr_at(90) == pytest.approx(plan.lr_at(float(same)), rel=1e-12)

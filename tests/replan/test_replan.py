@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 import isobatch as ib
 
 RECIPE = ib.Recipe(
-    effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=5120, duration="10ep", warmup="1ep", min_lr=0.001
+    effective_batch=256,
+    lr=0.1,
+    optimizer="sgd",
+    dataset_size=5120,
+    duration="10ep",
+    warmup="1ep",
+    min_lr=0.001,
 )
 
 
@@ -37,7 +43,9 @@ def test_another_batch_moves_the_lr_by_exactly_the_rule():
     assert moved.lr_at(49) == run.lr_at(49)
     assert moved.lr_at(50) == pytest.approx(2 * run.lr_at(50), rel=1e-15)
     # The third epoch's last step is half as large.
-    assert [moved.lr_at(x) for x in (51, 52, 53, 54)] == pytest.approx([2 * run.lr_at(x) for x in (54, 58, 60, 64)])
+    assert [moved.lr_at(x) for x in (51, 52, 53, 54)] == pytest.approx(
+        [2 * run.lr_at(x) for x in (54, 58, 60, 64)]
+    )
     assert moved.moves[0].velocity_factor == 2
     assert moved.total_steps == 50 + 3 + 7 * 5  # the third epoch ends with a smaller step
     assert moved.lr_at(moved.total_steps) == pytest.approx(2 * 0.001)
@@ -54,19 +62,27 @@ def test_a_warmup_under_way_goes_on():
 
 
 def test_under_grow_the_batch_follows_the_gpus():
-    recipe = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st", warmup="100st")
+    recipe = ib.Recipe.from_gpus(
+        gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st", warmup="100st"
+    )
     run = run_of(recipe, policy="grow")
     moved = ib.replan(run, at_step=200, cluster=32)
     assert (moved.effective_batch, moved.lr, moved.total_steps) == (1024, 0.4, 400)
     assert moved.lr_at(200) == pytest.approx(4 * run.lr_at(200))
     back = ib.replan(moved, at_step=300, cluster=8)
     assert back.total_steps == 300 + 400
-    assert [back.lr_at(300 + x) for x in range(401)] == pytest.approx([run.lr_at(600 + x) for x in range(401)], rel=1e-13)
+    assert [back.lr_at(300 + x) for x in range(401)] == pytest.approx(
+        [run.lr_at(600 + x) for x in range(401)], rel=1e-13
+    )
 
 
 def test_there_and_back_is_the_identity():
     run = run_of()
-    for at, there in ((31, {"cluster": 64}), (31, {"effective_batch": 512}), (31, {"cluster": 7, "uneven": True})):
+    for at, there in (
+        (31, {"cluster": 64}),
+        (31, {"effective_batch": 512}),
+        (31, {"cluster": 7, "uneven": True}),
+    ):
         assert ib.replan(ib.replan(run, at_step=at, **there), at_step=at, **back_of(there)) == run
         once = ib.replan(run, at_step=20, effective_batch=128)
         twice = ib.replan(ib.replan(once, at_step=at, **there), at_step=at, **back_of(there, batch=128))
@@ -90,7 +106,13 @@ def test_a_moved_plan_is_a_file(tmp_path):
 
 def test_adascale_counts_its_gain():
     recipe = ib.Recipe(
-        effective_batch=256, lr=0.1, optimizer="sgd", duration="1000st", sigma_sq=3.0, mu_sq=1.0, schedule="linear"
+        effective_batch=256,
+        lr=0.1,
+        optimizer="sgd",
+        duration="1000st",
+        sigma_sq=3.0,
+        mu_sq=1.0,
+        schedule="linear",
     )
     run = run_of(recipe)
     moved = ib.replan(run, at_step=100, effective_batch=1024, rule="adascale")
@@ -106,7 +128,9 @@ def test_a_run_without_a_length_still_has_a_place_in_the_data():
 
 
 def test_without_a_dataset_there_is_no_place():
-    move = ib.replan(run_of(ib.Recipe(effective_batch=64, lr=0.1, duration="1e5sp")), at_step=20, cluster=4).moves[0]
+    move = ib.replan(
+        run_of(ib.Recipe(effective_batch=64, lr=0.1, duration="1e5sp")), at_step=20, cluster=4
+    ).moves[0]
     assert (move.samples, move.epoch, move.offset) == (1280, None, None)
 
 
@@ -146,7 +170,7 @@ def test_wrong_use(asked, message):
 
 def test_a_run_cannot_move_before_its_last_move():
     moved = ib.replan(run_of(), at_step=50, cluster=4)
-    with pytest.raises(ib.InputError, match="50 .the last move. or later"):
+    with pytest.raises(ib.InputError, match=r"50 \(the last move\) or later"):
         ib.replan(moved, at_step=49, cluster=2)
 
 
@@ -195,12 +219,20 @@ def test_progress_in_samples(twelfths, length, unit, legs):
         consumed, step = consumed + batch, step + 1
     assert run.total_steps == step
     for (_, before), (at, after) in itertools.pairwise(plans):
-        assert [before.lr_at(x) for x in range(at)] == pytest.approx([after.lr_at(x) for x in range(at)], rel=1e-12)
+        assert [before.lr_at(x) for x in range(at)] == pytest.approx(
+            [after.lr_at(x) for x in range(at)], rel=1e-12
+        )
     assert ib.Plan.from_json(run.to_json()) == run
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 12), st.integers(150, 700), st.sampled_from(["2", "3", "3.5", "0.75"]), LEGS, st.sampled_from([False, True]))
+@given(
+    st.integers(1, 12),
+    st.integers(150, 700),
+    st.sampled_from(["2", "3", "3.5", "0.75"]),
+    LEGS,
+    st.sampled_from([False, True]),
+)
 def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
     recipe = ib.Recipe(
         effective_batch=12 * twelfths, lr=1.0, optimizer="sgd", duration=f"{epochs}ep", schedule="linear",
@@ -221,5 +253,9 @@ def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
         assert run._course.step_at(run._course.samples_at(Fraction(step))) == step
     assert float(run._course.legs[-1].clock_at(Fraction(run.total_steps))) >= float(end) - 1e-9
     for (_, before), (at, after) in itertools.pairwise(plans):
-        assert before.lr_at(at) * (after.lr / before.lr) == pytest.approx(after.lr_at(at), rel=1e-12, abs=1e-15)
-        assert [before.lr_at(x) for x in range(at)] == pytest.approx([after.lr_at(x) for x in range(at)], rel=1e-12)
+        assert before.lr_at(at) * (after.lr / before.lr) == pytest.approx(
+            after.lr_at(at), rel=1e-12, abs=1e-15
+        )
+        assert [before.lr_at(x) for x in range(at)] == pytest.approx(
+            [after.lr_at(x) for x in range(at)], rel=1e-12
+        )

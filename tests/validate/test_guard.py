@@ -23,14 +23,14 @@ def recipe(**fields):
 
 
 def plan(**fields):
-    settings = {name: fields.pop(name) for name in ("ragged", "uneven") if name in fields}
+    settings = {name: fields.pop(name) for name in ("ragged", "uneven", "max_micro_batch") if name in fields}
     ranks = fields.pop("ranks", 2)
     made = ib.plan(recipe(**fields), ranks, **settings)
     return made.to_json()
 
 
 PLAIN = plan()
-RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True)
+RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True, micro_batch=None, max_micro_batch=8)
 UNEVEN = plan(effective_batch=40, dataset_size=400, uneven=True)
 
 

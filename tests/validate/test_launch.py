@@ -105,7 +105,17 @@ def test_a_comparison_by_command(plan, tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named(plan, tmp_path):
     done = run(
-        [*COMMAND, plan, "--quick", "--workload", "ddp.workloads:hangs_on_rank_1", "--out", "report.json", "--phase-seconds", "20"],
+        [
+            *COMMAND,
+            plan,
+            "--quick",
+            "--workload",
+            "ddp.workloads:hangs_on_rank_1",
+            "--out",
+            "report.json",
+            "--phase-seconds",
+            "20",
+        ],
         tmp_path,
     )
     assert done.returncode == 1, done.stdout + done.stderr
@@ -115,7 +125,19 @@ def test_a_rank_that_hangs_is_named(plan, tmp_path):
 @pytest.mark.slow
 def test_under_torchrun(plan, tmp_path):
     done = run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "isobatch.validate", plan, "--quick", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "isobatch.validate",
+            plan,
+            "--quick",
+            "--json",
+        ],
         tmp_path,
         OMP_NUM_THREADS="1",
     )

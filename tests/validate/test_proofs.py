@@ -21,9 +21,11 @@ PLAIN = {
 }
 
 
-def made(ranks=2, *, cluster=None, ragged=False, uneven=False, **fields):
+def made(ranks=2, *, cluster=None, ragged=False, uneven=False, max_micro_batch=None, **fields):
     recipe = ib.Recipe(**{**PLAIN, **fields})
-    return ib.plan(recipe, cluster or ranks, ragged=ragged, uneven=uneven).to_json()
+    return ib.plan(
+        recipe, cluster or ranks, ragged=ragged, uneven=uneven, max_micro_batch=max_micro_batch
+    ).to_json()
 
 
 def check(two, plan, **options):
@@ -41,7 +43,7 @@ def failed(report):
     "fields",
     [
         {},
-        {"effective_batch": 45, "ragged": True},
+        {"effective_batch": 45, "ragged": True, "micro_batch": None, "max_micro_batch": 8},
         {"effective_batch": 40, "uneven": True},
         {"convention": "transformers"},
         {"drop_last": True},
@@ -64,8 +66,7 @@ def test_a_good_workload_passes(two, fields):
         "all_reduce",
     ):
         assert report.proof(name).verdict is Verdict.PASS, name
-    regular = not {"ragged", "uneven"} & set(fields)
-    assert (report.proof("epoch").verdict is Verdict.PASS) or not regular
+    assert report.proof("epoch").verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("workload", ["declared_sum", "tokens"])
@@ -165,4 +166,10 @@ def test_what_a_calibration_reads(two):
     assert len(step.compute_seconds) == len(step.sync_seconds) == 2
     assert [row.micro_batch for row in step.micro_batches] == [1, 2, 4, 8]
     assert {row.bytes for row in table if row.bucket} == set(step.bucket_bytes)
+    steps = report.measurements.steps
+    assert [(s.gpus, s.micro_batch, s.accumulation) for s in steps] == [
+        *((1, n, 1) for n in (1, 2, 4, 8)),
+        (2, 8, 3),
+    ]
+    assert len(report.measurements.all_reduce) == len(table)
     assert all(row.time_us > 0 and row.wrong_elements in (0, None) for row in table)

@@ -28,7 +28,7 @@ def test_the_schema_in_the_package_is_that_of_the_structure():
 def test_every_figure_has_its_unit_in_its_key():
     definitions = json_schema()["$defs"]
     assert {"time_us", "bus_bw_gb_s", "bytes"} <= set(definitions["AllReduceRow"]["properties"])
-    assert {"peak_memory_bytes", "compute_seconds"} <= set(definitions["MicroBatch"]["properties"])
+    assert {"peak_memory_bytes", "step_seconds"} <= set(definitions["MicroBatch"]["properties"])
 
 
 def test_a_report_is_read_back(tmp_path):

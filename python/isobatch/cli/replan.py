@@ -14,7 +14,9 @@ def add(subparsers: Any) -> None:
     command = subparsers.add_parser(
         "replan", help="move a run that is under way to other hardware or another batch", description=__doc__
     )
-    command.add_argument("plan", help="the plan that the run follows: a .json file of `plan -o` or of an earlier move")
+    command.add_argument(
+        "plan", help="the plan that the run follows: a .json file of `plan -o` or of an earlier move"
+    )
     command.add_argument("--at-step", type=int, required=True, metavar="N", help="optimizer steps done")
     command.add_argument("--effective-batch", type=int, metavar="N", help="the batch to reach")
     add_cluster(command)

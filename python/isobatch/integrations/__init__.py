@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["guard"]
 
 
-def guard(plan: Plan, loss: Callable[[nn.Module, Any], Tensor] | None = None) -> Guard:
+def guard(
+    plan: Plan,
+    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    weight: Callable[[Any], float] | None = None,
+) -> Guard:
     """A guard that stops a training script in its first minute where it is not what the plan says.
 
     Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
@@ -29,7 +33,9 @@ def guard(plan: Plan, loss: Callable[[nn.Module, Any], Tensor] | None = None) ->
     Args:
         plan: what the script should do.
         loss: (model, batch) → the mean loss over the samples of a loader's batch, a scalar; the reference for the
-            gradient's size. None: that is left unchecked (with transformers the model's own loss is taken).
+            gradient's size. None: that is left unchecked; with transformers, a causal language model's own loss over the
+            labels that count.
+        weight: batch → what the loss is a mean over, where that is not samples.
 
     Returns:
         A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and `.transformers()` are
@@ -52,4 +58,4 @@ def guard(plan: Plan, loss: Callable[[nn.Module, Any], Tensor] | None = None) ->
     """
     from isobatch.integrations._guard import Guard
 
-    return Guard(plan, loss)
+    return Guard(plan, loss, weight)

@@ -50,18 +50,22 @@ class Guard:
     `unchecked` says what could not be looked at, and why.
     """
 
-    def __init__(self, plan: Plan, loss: Loss | None = None) -> None:
+    def __init__(
+        self, plan: Plan, loss: Loss | None = None, weight: Callable[[Any], float] | None = None
+    ) -> None:
         if plan.status == "infeasible":
             raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
         self.plan, self.unchecked = plan, list[str]()
-        self._loss = loss
+        self._loss, self._weight = loss, weight
         self._step = 0
         self._micro = 0  # micro-batches since the last optimizer step
         self._own = False  # whether a forward is the guard's
+        self._depth = 0  # Lightning's module calls itself
         self._handles: list[Any] = []
         self._observed: list[float] = []
         self._states: list[Any] = []
         self._epochs_checked = 0
+        self._orders_checked = 0
         self._epoch_batches = 0
         self._nonfinite: Tensor | None = None
         self._unclipped: float | None = None  # the gradient's norm before clipping
@@ -105,7 +109,7 @@ class Guard:
         from isobatch.integrations._guard_trainers import transformers_callback
 
         if self._loss is None:
-            self._loss = lambda model, batch: model(**batch).loss
+            self._loss, self._weight = _model_loss, _label_count
         return transformers_callback(self)
 
     def finish(self) -> None:
@@ -156,6 +160,7 @@ class Guard:
             self.unchecked.append("the learning rate: the recipe has no duration")
         self._precision = PRECISIONS.get(self.plan.recipe.precision)
         self._handles.append(self._model.register_forward_pre_hook(self._forward))
+        self._handles.append(self._model.register_forward_hook(self._forward_done, always_call=True))
         self._close_hooks = [
             p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             for p in self._model.parameters()
@@ -186,12 +191,16 @@ class Guard:
     # At each micro-batch and step.
 
     def _forward(self, *_: Any) -> None:
-        if self._own or not self._model.training or not torch.is_grad_enabled():
+        self._depth += 1
+        if self._depth > 1 or self._own or not self._model.training or not torch.is_grad_enabled():
             return
         self._micro += 1
         if self._near() and self._watch is not None and self._watch.keep:
             cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
             self._states.append((torch.get_rng_state(), cuda))
+
+    def _forward_done(self, *_: Any) -> None:
+        self._depth -= 1
 
     def _near(self) -> bool:
         return self._step < self._first_step + CLOSE_STEPS
@@ -245,9 +254,8 @@ class Guard:
         counted, self._epoch_batches = self._micro, self._epoch_batches + self._micro
         if counted == planned:
             return
-        skipped = (
-            self._precision == torch.float16 and counted % planned == 0
-        )  # the scaler skips steps that overflow
+        # A loss scaler skips the steps that overflow.
+        skipped = self._precision == torch.float16 and counted % planned == 0
         if not skipped and not (counted < planned and self._at_epoch_end()):
             text = f"{counted} micro-batches before this step, {planned} planned"
             self._stop("another accumulation", text)
@@ -406,10 +414,13 @@ class Guard:
             ):
                 drop = bool(getattr(watch.batch_sampler, "drop_last", False))
                 self._stop_epoch(served, unique, drop, whole)
-            watch.epochs[self._epochs_checked - 1] = watch.epochs[self._epochs_checked - 1][:64]
-        if len(watch.epochs) > 1:
+            if not self._near():
+                watch.epochs[self._epochs_checked - 1] = watch.epochs[self._epochs_checked - 1][:64]
+        if len(watch.epochs) > self._orders_checked + 1:
             first, second = list(watch.epochs[-2][:64]), list(watch.epochs[-1][:64])
             n = min(len(first), len(second))
+            if n == len(first):
+                self._orders_checked = len(watch.epochs) - 1
             shuffled = any(b < a for a, b in itertools.pairwise(first))
             if n > 8 and shuffled and first[:n] == second[:n]:
                 self._stop("missing set_epoch", "this epoch begins with the same samples as the last")
@@ -435,11 +446,9 @@ class Guard:
         batches = [_moved(batch, next(self._model.parameters()).device) for batch in batches]
         with self._replay():
             summed = self._is_summed(batches[0])
-            weights = self.plan.loss_weights(self._rank)[: len(batches)]
-            tail = len(weights) < len(self.plan.micro_batches(self._rank))
-            if tail:
-                return
-            reference = self._gradient(batches, states, [float(w) for w in weights])
+            if len(batches) < self._planned_micro:
+                return  # an epoch's smaller last step
+            reference = self._gradient(batches, states, self._weights_of(batches))
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
         gate = GATES[self._precision]
@@ -475,6 +484,14 @@ class Guard:
         text = f"the gradient is {size:.4g} × that of the mean loss, {difference.residual:.1%} in another direction"
         self._stop(cause or "another loss than the reference, or other samples", text)
 
+    def _weights_of(self, batches: list[Any]) -> list[float]:
+        """The factor of each micro-batch's mean loss."""
+        if self._weight is None:
+            return [float(w) for w in self.plan.loss_weights(self._rank)]
+        units = [float(self._weight(batch)) for batch in batches]
+        total = sum(self._exchange("units", sum(units)))
+        return [unit * self._ranks / total for unit in units]
+
     def _is_summed(self, batch: Any) -> bool:
         """Whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
         loss, n = cast(Loss, self._loss), int(self.plan.micro_batches(self._rank)[0])
@@ -483,14 +500,12 @@ class Guard:
         modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
         with torch.no_grad():
-            first, rest = (
-                float(loss(self._model, part(batch, 0, 1))),
-                float(loss(self._model, part(batch, 1, n))),
-            )
-            whole = float(loss(self._model, batch))
+            parts = [part(batch, 0, 1), part(batch, 1, n)]
+            units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
+            whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
         for module, mode in modes.items():
             module.training = mode
-        mean = (first + rest * (n - 1)) / n
+        mean = (first * units[0] + rest * units[1]) / sum(units)
         return abs(whole - first - rest) <= 1e-3 * abs(whole) < abs(whole - mean)
 
     def _gradient(self, batches: list[Any], states: list[Any], weights: list[float]) -> list[Tensor]:
@@ -547,6 +562,16 @@ class Guard:
 
     def _stop(self, cause: str, text: str) -> None:
         raise GuardError(self._step, cause, text)
+
+
+def _model_loss(model: nn.Module, batch: Any) -> Tensor:
+    loss: Tensor = model(**batch).loss
+    return loss
+
+
+def _label_count(batch: Any) -> float:
+    """What a causal language model's loss is a mean over: the labels that count, but for each row's first."""
+    return float((batch["labels"][..., 1:] != -100).sum())
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

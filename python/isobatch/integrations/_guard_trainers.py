@@ -28,6 +28,7 @@ def lightning_callback(guard: Guard) -> Any:
                 trainer.global_step,
                 None,
             )
+            iter(trainer.fit_loop._data_fetcher)  # made before this hook: anew, so that it is seen
 
         def on_before_optimizer_step(self, *_: Any) -> None:
             """Gradients are averaged, and not clipped yet."""

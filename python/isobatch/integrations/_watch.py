@@ -10,7 +10,10 @@ from typing import Any
 
 
 def _retype(thing: Any, kind: Any, methods: dict[str, Any]) -> None:
-    thing.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **methods})
+    # Accelerate's loaders pose as another class: this sets the real one.
+    vars(object)["__class__"].__set__(
+        thing, type(kind.__name__, (kind,), {"__module__": kind.__module__, **methods})
+    )
 
 
 class Watch:

@@ -241,7 +241,7 @@ def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
     """The machine, and whether a rank or a link is slower than the others."""
     told: list[tuple[Rank, list[float]]] = group.gather(speed(group, SECONDS[extent]))
     ranks = [rank for rank, _ in told]
-    found = links(group, 2 if extent == "quick" else 16)
+    found = links(group, 7 if extent == "quick" else 31)
     machine = Machine(
         ranks=ranks,
         nodes=group.nodes,

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
+from isobatch.integrations.torch import PlanLR
 from isobatch.validate import causes
 from isobatch.validate.report import Proof, Verdict
 from isobatch.validate.training import Training, checksum, differing, full_precision, state
@@ -246,7 +246,7 @@ def prove_learning_rate(training: Training) -> Proof:
     optimizer = training.workload.optimizer([nn.Parameter(torch.zeros(2, 2))])
     started = float(optimizer.param_groups[0]["lr"])
     own = training.workload.scheduler
-    scheduler = own(optimizer) if own else LambdaLR(optimizer, lambda step: plan.lr_at(step) / started)
+    scheduler = own(optimizer) if own is not None else PlanLR(optimizer, plan)
     steps = min(limit, plan.total_steps)
     observed = []
     for _ in range(steps):

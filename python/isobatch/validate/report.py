@@ -13,6 +13,7 @@ import msgspec
 
 from isobatch._files import write_whole
 from isobatch._plan import Plan
+from isobatch.calibrate import Measurements
 from isobatch.errors import InputError
 from isobatch.validate.options import Options
 
@@ -136,11 +137,11 @@ class AllReduce(_Part, frozen=True, kw_only=True):
 
 
 class MicroBatch(_Part, frozen=True, kw_only=True):
-    """One forward and backward without communication at one size: seconds a micro-batch and rank, and the peak memory.
+    """An optimizer step of one micro-batch at one size, without communication: seconds by rank, and the peak memory.
     `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
 
     micro_batch: int
-    compute_seconds: list[list[float]]
+    step_seconds: list[list[float]]
     peak_memory_bytes: int
     peak_memory_reserved_bytes: int | None
     peak_memory_kind: str
@@ -192,7 +193,7 @@ class Noise(_Part, frozen=True, kw_only=True):
 class Report(_Part, frozen=True, kw_only=True):
     """A validation of a plan.
 
-    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has.
+    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
     """
 
     schema: str = SCHEMA
@@ -209,6 +210,7 @@ class Report(_Part, frozen=True, kw_only=True):
     allreduce: AllReduce | None = None
     step: Step | None = None
     noise: Noise | None = None
+    measurements: Measurements | None = None
     phase_seconds: dict[str, float] = {}
 
     @property

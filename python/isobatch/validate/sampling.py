@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.utils.data as data
 
 from isobatch._plan import Plan
+from isobatch.integrations.torch import PlanSampler
 from isobatch.reason import Reason
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
@@ -27,17 +29,28 @@ class _Indices(data.Dataset[int]):
         return index
 
 
-def micro_batches(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]] | None:
-    """The sample ids of each micro-batch that a replica gets in an epoch, in order; None where what would serve them is
-    not installed."""
+def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
+    """The sample ids of each optimizer step that a replica takes in an epoch, in order.
+
+    Raises:
+        ImportError: what would serve them is not installed.
+    """
     indices, drop = _Indices(dataset), plan.recipe.drop_last
-    replicas, size = plan.data_parallel or 1, plan.micro_batch or 1
+    replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
     loader: data.DataLoader[int]
+    if _irregular(plan):
+        own = PlanSampler(indices, plan, rank=replica)
+        loader = data.DataLoader(indices, batch_sampler=own, collate_fn=list)
+        step: list[int] = []
+        for ids, (weight, last) in zip(loader, own.weights(), strict=True):
+            step += ids if weight else []
+            if last:
+                yield step
+                step = []
+        return
     if plan.recipe.convention == "transformers":
-        try:
-            from accelerate.data_loader import BatchSamplerShard
-        except ImportError:
-            return None
+        from accelerate.data_loader import BatchSamplerShard
+
         whole = data.BatchSampler(data.RandomSampler(indices), size, drop in (True, "loader"))
         shard = BatchSamplerShard(whole, num_processes=replicas, process_index=replica, even_batches=True)
         loader = data.DataLoader(indices, batch_sampler=shard, collate_fn=list)
@@ -48,43 +61,51 @@ def micro_batches(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]
         loader = data.DataLoader(
             indices, size, sampler=sampler, drop_last=drop in (True, "loader"), collate_fn=list
         )
-    return iter(loader)
+    micro_batches = iter(loader)
+    while first := next(micro_batches, None):
+        yield [*first, *itertools.chain.from_iterable(itertools.islice(micro_batches, accumulation - 1))]
+
+
+def _irregular(plan: Plan) -> bool:
+    return Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
 
 
 def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
     """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
     them."""
+    names = "effective_batch", "epoch"
+    if plan.recipe.ramp is not None or plan.recipe.convention == "megatron":
+        text = (
+            "the batch grows"
+            if plan.recipe.ramp is not None
+            else "megatron's own samplers, which are not here"
+        )
+        return [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset = plan.recipe.dataset_size
-    irregular = Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
     budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
     # An epoch repeats every effective batch, so that the end of a short one is the end of the long one.
     size = dataset if dataset is not None else 2 * batch
-    whole = size * replicas <= budget * group.world_size
+    whole = size * replicas <= budget * group.world_size or _irregular(plan)
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
-    if irregular:
-        text = "micro-batches differ in size, which no plain loader serves: `isobatch.integrations` has a sampler"
-        return [_ids_of_sizes(plan), Proof(name="epoch", verdict=Verdict.UNCHECKED, text=text)]
-
     served = np.zeros(size, dtype=np.int64)
     first: list[list[int]] = []
-    steps: list[int] = []
+    counts: list[int] = []
     for replica in range(group.rank, replicas, group.world_size):
         torch.manual_seed(0)  # accelerate shares one shuffle between processes by their generators' state
-        found = micro_batches(plan, size, replica)
-        if found is None:
-            text = "the convention is transformers', and accelerate is not installed"
-            return [Proof(name=n, verdict=Verdict.UNCHECKED, text=text) for n in ("effective_batch", "epoch")]
-        first.append([])
-        passes = 0
-        for passes, ids in enumerate(found, 1):
-            np.add.at(served, ids, 1)
-            if passes <= (plan.accumulation or 1):
-                first[-1] += ids
-        steps.append(-(-passes // (plan.accumulation or 1)))
+        count = 0
+        try:
+            for count, ids in enumerate(steps(plan, size, replica), 1):
+                np.add.at(served, ids, 1)
+                if count == 1:
+                    first.append(ids)
+        except ImportError as error:
+            text = f"the convention is {plan.recipe.convention}, and its library is not installed: {error}"
+            return [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+        counts.append(count)
     firsts = [ids for part in group.gather(first) for ids in part]
-    all_steps = {count for part in group.gather(steps) for count in part}
+    all_steps = {count for part in group.gather(counts) for count in part}
     total: np.ndarray[Any, np.dtype[np.int64]] = np.sum(group.gather(served), axis=0)
     return [
         _effective_batch(plan, firsts),
@@ -107,31 +128,14 @@ def _effective_batch(plan: Plan, firsts: list[list[int]]) -> Proof:
     )
 
 
-def _ids_of_sizes(plan: Plan) -> Proof:
-    sizes = [int(plan.micro_batches(replica).sum()) for replica in range(plan.data_parallel or 1)]
-    weights = sum(
-        float(plan.loss_weights(replica).sum()) / (plan.data_parallel or 1) for replica in range(len(sizes))
-    )
-    good = sum(sizes) == plan.effective_batch and abs(weights - 1) < 1e-12
-    return Proof(
-        name="effective_batch",
-        verdict=Verdict.PASS if good else Verdict.FAIL,
-        text=f"{sum(sizes)} samples in the micro-batches of {len(sizes)} replicas, {plan.effective_batch} planned",
-        gate=0,
-        values={"samples": sum(sizes), "loss_weights_sum": weights},
-    )
-
-
 def _no_epoch() -> Proof:
     return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the recipe has no dataset_size")
 
 
-def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], steps: set[int], skipped: int) -> Proof:
-    if plan.steps_per_epoch is None:
-        return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the convention has no epochs")
+def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], counts: set[int], skipped: int) -> Proof:
     batch = plan.effective_batch or 1
     measured = {
-        "steps_per_epoch": max(steps) + skipped,
+        "steps_per_epoch": max(counts) + skipped,
         "samples_per_epoch": int(served.sum()) + skipped * batch,
         "repeated_samples": int((served - 1).clip(0).sum()),
         "left_out_samples": int((served == 0).sum()),
@@ -142,8 +146,8 @@ def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], steps: set[i
         for name, value in planned.items()
         if measured[name] != value
     ]
-    if len(steps) > 1:
-        wrong.append(f"replicas take {sorted(steps)} steps")
+    if len(counts) > 1:
+        wrong.append(f"replicas take {sorted(counts)} steps")
     how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"
     text = "; ".join(wrong) or (
         f"{measured['steps_per_epoch']} steps, {measured['samples_per_epoch']} samples, "

@@ -75,32 +75,36 @@ def spread(samples: list[float]) -> float:
 
 
 def micro_batch_table(training: Training, seconds: float) -> list[MicroBatch]:
-    """Compute time and memory at the planned micro-batch and below it: what a forecast is made of."""
+    """Time and memory of a step of one micro-batch, as planned and smaller, each rank alone: what a forecast is made of."""
     group = training.group
     planned = max(map(max, training.sizes))
     sizes = sorted({max(1, planned >> shift) for shift in range(4)})
     rows = []
+    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    before = [p.detach().to("cpu", copy=True) for p in training.model.parameters()]
     for n in sizes:
         batch = training.samples(n, 1, group.rank, 0)
 
         def work(batch: Any = batch) -> None:
-            training.backward([batch], [1.0], sync=False, dtype=training.dtype)
+            training.backward([batch], [1.0], sync=False, scaler=scaler, dtype=training.dtype)
+            training.step(optimizer, scaler)
+            optimizer.zero_grad(set_to_none=True)
 
         work()
-        training.model.zero_grad(set_to_none=True)
         with PeakMemory(group) as memory:
             samples = _samples(group, work, seconds / len(sizes))
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
             MicroBatch(
                 micro_batch=n,
-                compute_seconds=group.gather(samples),
+                step_seconds=group.gather(samples),
                 peak_memory_bytes=max(peak for peak, _ in peaks),
                 peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
                 peak_memory_kind=memory.kind,
             )
         )
-    training.model.zero_grad(set_to_none=True)
+    for p, value in zip(training.model.parameters(), before, strict=True):
+        p.data.copy_(value)  # each rank went its own way
     return rows
 
 
@@ -206,12 +210,17 @@ def _foreign(training: Training) -> str | None:
     return None
 
 
+def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
+    """What was given as an option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
+    return given if given is not None or training.workload.stand_in else planned
+
+
 def _time(training: Training, step: Step) -> Proof:
     options = training.options
+    expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
     text = f"{step.sync_median_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, spread {step.spread:.0%}"
     values = {"step_seconds": step.sync_median_seconds, "spread": step.spread}
-    expected = options.step_seconds
-    why = _foreign(training) or (None if expected else "no forecast was given (--step-seconds)")
+    why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
     if why is not None or expected is None:
         return Proof(name="step_time", verdict=Verdict.UNCHECKED, text=f"{text}; {why}", values=values)
     off = step.sync_median_seconds / expected - 1
@@ -239,7 +248,8 @@ def _time(training: Training, step: Step) -> Proof:
 
 
 def _memory(training: Training, peak: int, kind: str) -> Proof:
-    options, expected = training.options, training.options.memory_gib
+    options = training.options
+    expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak / 2**30
     text = f"{gib:.3g} GiB ({kind}) at micro-batch {max(map(max, training.sizes))}"
     values = {"peak_memory_bytes": peak}
@@ -247,7 +257,7 @@ def _memory(training: Training, peak: int, kind: str) -> Proof:
         return Proof(
             name="memory",
             verdict=Verdict.PASS,
-            text=f"fits: {text}; no forecast was given (--memory-gib)",
+            text=f"fits: {text}; no forecast of this workload (--memory-gib)",
             values=values,
         )
     off = gib / expected - 1

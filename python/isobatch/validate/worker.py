@@ -19,6 +19,7 @@ from isobatch.errors import InputError
 from isobatch.validate import allreduce, machine, noise, proofs, sampling, timing
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
+from isobatch.validate.record import measurements
 from isobatch.validate.report import Proof, Report, Verdict, digest
 from isobatch.validate.training import Training, autocast_type, out_of_memory
 from isobatch.validate.workload import Workload, load, made
@@ -164,7 +165,7 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         draft.add(*timed, step=step)
     with phase("noise scale"):
         scale, proof = noise.measure(training, options.noise_steps)
-        draft.add(proof, noise=scale)
+        draft.add(proof, noise=scale, measurements=measurements(found, step, table, scale))
 
 
 def _world(plan: Plan, group: Group) -> list[Proof]:

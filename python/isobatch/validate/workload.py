@@ -6,7 +6,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -30,6 +30,7 @@ class Workload:
         weight: batch → what its loss is a mean or sum over, where that is not samples: its tokens that count, say.
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
+        stand_in: not the model that the plan's forecasts are of; the built-in ones are not.
     """
 
     model: nn.Module
@@ -40,6 +41,7 @@ class Workload:
     weight: Callable[[Any], float] | None = None
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     hook: Callable[[Any, Any], torch.futures.Future[Tensor]] | None = None
+    stand_in: bool = False
 
 
 def part(batch: Any, start: int, stop: int) -> Any:
@@ -62,7 +64,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
         InputError: there is no such built-in, module or factory, or the factory returns something else.
     """
     if name in BUILT_IN:
-        return BUILT_IN[name](plan, parameters)
+        return replace(BUILT_IN[name](plan, parameters), stand_in=True)
     module_name, colon, function = name.partition(":")
     if not colon:
         raise InputError(

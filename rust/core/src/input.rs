@@ -115,7 +115,7 @@ fields! {
     Schedule "schedule" Job Other InvalidLength "a schedule's name, or its call with arguments"
     MinLr "min_lr" Job Real InvalidLr "a finite number from 0 to lr"
     SeqLen "seq_len" Job Count InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
-    DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader"
+    DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing"
     Convention "convention" Job Other InvalidLength "torch, lightning, transformers or megatron"
     Gpus "gpus" Job Count InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
     MicroBatch "micro_batch" Job Count InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
@@ -628,6 +628,10 @@ impl Input {
             (Field::EffectiveBatch, job.effective_batch > 0),
             (Field::Lr, !job.lr.is_nan()),
             (Field::MinLr, job.min_lr <= job.lr),
+            (
+                Field::DropLast,
+                job.convention != Convention::Transformers || job.drop_last.loader || !job.drop_last.sampler,
+            ),
             (Field::DatasetSize, job.dataset_size.is_some() || !in_unit(Unit::Epochs)),
             (Field::SeqLen, job.seq_len.is_some() || !in_unit(Unit::Tokens)),
             (Field::SeqLen, job.seq_len.is_some() || !matches!(job.ramp.as_deref(), Some(Ramp::Steps(_)))),

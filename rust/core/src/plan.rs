@@ -420,7 +420,8 @@ fn scale(input: &Input, row: &mut Row, effective_batch: u64) -> Result<f64, Reas
     };
     // 10 × (1 − 0.9) is below 1 in floats.
     let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
-    if gone(row.moments.beta1, tuned.beta1) || gone(row.moments.beta2, tuned.beta2) {
+    let sde = row.moments;
+    if rule == Rule::Sde && (gone(sde.beta1, tuned.beta1) || gone(sde.beta2, tuned.beta2)) {
         return Err(Reason::BetaNotPositive);
     }
     let gain = match settings.policy {
@@ -536,8 +537,11 @@ fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<()
     // Those that hold the loss, not the samples.
     let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
     let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
+    // A quotient that is whole must not become one more by its rounding.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
-    let stretched = |steps: Option<u64>| steps.map(|steps| (steps as f64 / gain).ceil() as u64);
+    let stretched = |steps: Option<u64>| {
+        steps.map(|steps| (steps as f64 / gain * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64)
+    };
 
     let total = if holds_loss { stretched(tuned()?.run()?) } else { clock.run()? };
     if total == Some(0) {

@@ -25,8 +25,7 @@ pub enum Given<'py> {
 
 /// (rows, columns by name) of one table.
 type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
-/// Rows of the jobs and of the clusters that meet.
-/// The same, made here.
+/// Rows of the jobs and of the clusters that were chosen.
 type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
 /// Rows of the jobs and of the clusters that meet.
 type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;

@@ -32,8 +32,8 @@ class PlanLR(LRScheduler):
         plan: a plan with a duration; also one that `replan` moved.
 
     Raises:
-        InputError: the plan is infeasible or has no duration, or the optimizer has no default `lr` to compare with; later,
-            in `step()`, when it is not called once for every optimizer step.
+        InputError: the plan is infeasible or has no duration, or the optimizer has no default `lr` to compare with, or is
+            a wrapper; later, in `step()`, when it is not called once for every optimizer step.
 
     >>> import isobatch as ib
     >>> model = torch.nn.Linear(2, 2)
@@ -48,6 +48,11 @@ class PlanLR(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, plan: Plan) -> None:
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):
+            raise InputError(
+                f"{type(optimizer).__name__} cannot be watched: give the torch optimizer inside it (Accelerate: before prepare)",
+                field="optimizer",
+            )
         self.plan = plan
         self._course, self._lr_at = plan._course, plan.lr_at
         self._position = Fraction(0)
@@ -128,7 +133,9 @@ def _multiplier(group: dict[str, Any], defaults: dict[str, Any]) -> float:
         return float(group[_MULTIPLIER])
     default = float(defaults.get("lr") or 0.0)
     if default <= 0:
-        raise InputError(f"the optimizer's default lr is {default:g}: give each group its {_MULTIPLIER}", field="lr")
+        raise InputError(
+            f"the optimizer's default lr is {default:g}: give each group its {_MULTIPLIER}", field="lr"
+        )
     return float(group["lr"]) / default
 
 
@@ -136,8 +143,8 @@ def _wrong_count(steps: int, last: int) -> str:
     if steps == 0:
         return (
             f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() once after each "
-            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: step_scheduler_with_optimizer=False), "
-            "nor where a GradScaler skipped the step"
+            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of prepare), nor where "
+            " a GradScaler skipped the step"
         )
     return (
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call scheduler.step() after each "

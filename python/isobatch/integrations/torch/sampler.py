@@ -96,7 +96,8 @@ class PlanSampler(Sampler[list[int]]):
             )
         if plan.recipe.dataset_size not in (None, self._size):
             raise InputError(
-                f"the dataset has {self._size} samples, the recipe {plan.recipe.dataset_size}", field="dataset_size"
+                f"the dataset has {self._size} samples, the recipe {plan.recipe.dataset_size}",
+                field="dataset_size",
             )
         if not self._size:
             raise InputError("the dataset is empty", field="dataset")
@@ -171,7 +172,9 @@ class PlanSampler(Sampler[list[int]]):
         """
         for name, own in (("seed", self._seed), ("shuffle", self._shuffle)):
             if state[name] != own:
-                raise InputError(f"the state was saved with {state[name]!r}, this sampler has {own!r}", field=name)
+                raise InputError(
+                    f"the state was saved with {state[name]!r}, this sampler has {own!r}", field=name
+                )
         self._start = self._at = self._checked(_Place(state["epoch"], state["offset"], state["into_step"]))
 
     def _checked(self, place: _Place) -> _Place:
@@ -181,8 +184,13 @@ class PlanSampler(Sampler[list[int]]):
         # An epoch that is padded ends past the dataset's size.
         if type(offset) is not int or not 0 <= offset <= self._size + self._micro * self._replicas:
             raise InputError(f"{offset!r} is not legal; legal: 0 to {self._size}", field="offset")
-        if into and not any(one.then.offset == offset for one in self._passes(_Place(epoch, offset - into, 0))):
-            raise InputError("it was saved in the middle of a step, and this plan's steps are cut otherwise", field="offset")
+        if into and not any(
+            one.then.offset == offset for one in self._passes(_Place(epoch, offset - into, 0))
+        ):
+            raise InputError(
+                "it was saved in the middle of a step, and this plan's steps are cut otherwise",
+                field="offset",
+            )
         return place
 
     def _order(self, epoch: int) -> NDArray[np.int64] | None:

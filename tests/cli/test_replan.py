@@ -1,0 +1,77 @@
+"""`isobatch replan`: what people see, files, and exit codes."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+RECIPE = ib.Recipe(
+    effective_batch=256,
+    lr=0.1,
+    optimizer="sgd",
+    dataset_size=5120,
+    duration="10ep",
+    warmup="1ep",
+    micro_batch=32,
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "plan.json"
+    ib.plan(RECIPE, 8).save(path)
+    return str(path)
+
+
+def test_a_move_in_words(saved, capsys):
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "The run: 125 steps, 20 of them warmup, counted as torch does; the samples are held.\n"
+        "Moved after step 50 (12800 samples): 8 → 16 GPUs, 256 → 512 samples a step, learning rate 0.1 → 0.2.\n"
+        "Resume the data in epoch 2, behind its first 2560 samples: none is repeated or skipped.\n"
+        "A velocity that holds the learning rate is multiplied by 2; torch's SGD holds it outside. [Goyal et al. 2017"
+    ) in out
+
+
+def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, capsys):
+    there, back = str(tmp_path / "there.json"), str(tmp_path / "back.json")
+    assert main(["replan", saved, "--at-step", "50", "--nodes", "2", "-o", there]) == 0
+    assert main(["replan", there, "--at-step", "70", "--gpus", "8", "--json", "-o", back]) == 0
+    printed = capsys.readouterr().out
+    plan = ib.Plan.load(back)
+    assert json.loads(printed[printed.index("{") :]) == json.loads(plan.to_json())
+    assert [move.step for move in plan.moves] == [50, 70]
+    assert plan.schedule == ib.Plan.load(saved).schedule
+
+
+def test_seven_gpus_need_uneven(saved, capsys):
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "7"]) == 1
+    assert capsys.readouterr().out.startswith("No plan for 7 GPUs")
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "7", "--uneven"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
+        (
+            ["--at-step", "900", "--gpus", "4"],
+            "field 'at_step': 900 is not legal; legal: a whole number from 0, up to 199",
+        ),
+        (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "either by --gpus or by --nodes"),
+        (["--at-step", "5", "--model-parallel", "2"], "give the GPUs by --gpus"),
+    ],
+)
+def test_wrong_use(saved, asked, message, capsys):
+    assert main(["replan", saved, *asked]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_no_plan(tmp_path, capsys):
+    (tmp_path / "job.json").write_text("{}")
+    assert main(["replan", str(tmp_path / "job.json"), "--at-step", "5", "--gpus", "4"]) == 2
+    assert "job.json, field 'schema'" in capsys.readouterr().err
+    assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2
