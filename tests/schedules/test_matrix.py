@@ -4,11 +4,12 @@ import multiprocessing
 import subprocess
 import sys
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import isobatch as ib
 from isobatch import schedules as S
 from isobatch.errors import InputError
 
