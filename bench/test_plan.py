@@ -10,12 +10,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import peers
 import pytest
-from reference import bulk
 
 import isobatch as ib
+import peers
 from isobatch import _core
+from reference import bulk
 
 RESULT_TYPES = dict(_core.results())
 JOBS, CLUSTERS = 100_000, 100

@@ -11,9 +11,10 @@ import math
 import time
 import warnings
 
-import isobatch as ib
 import numpy as np
 import pytest
+
+import isobatch as ib
 from isobatch import schedules as S
 
 JOBS, STEPS = 1_000, 10_000

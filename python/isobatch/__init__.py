@@ -49,7 +49,7 @@ _HOMES = {
     "replan": "_replan",
     "schedule_matrix": "schedules._matrix",
 }
-_MODULES = ("schedules", "validate")
+_MODULES = ("integrations", "schedules", "validate")
 
 __all__ = [
     "Cluster",

@@ -97,9 +97,11 @@ def choose_rows(
     by: str,
     top: int,
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]: ...
+
 @final
 class Workloads:
     def __new__(cls, profiles: list[tuple[Any, ...]]) -> Workloads: ...
+
 def fleet_fault(
     jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
 ) -> tuple[str, str] | None: ...

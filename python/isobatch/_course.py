@@ -304,26 +304,27 @@ class Course:
         first, recipe = self.first, self.recipe
         if first.total_steps is None or first.warmup_steps is None or first.lr is None:
             raise InputError("a schedule needs the run's length", field="duration")
-        # A ramp's schedule is counted in samples, here in full batches of them, as Megatron counts.
-        ramped = self.ramped
+        warmup: float = first.warmup_steps
+        total: float = first.total_steps
+        epoch: float | None = first.steps_per_epoch
+        if self.ramped:  # Counted in samples, here in full batches of them, as Megatron counts.
+            warmup, total, epoch = float(self.warm), float(self.end), self.dataset / self.batch or None
         schedule = resolve(
             recipe.schedule,
             peak=first.lr,
             min_lr=first.min_lr or 0.0,
             warmup_start=first.warmup_lr or 0.0,
-            warmup_steps=float(self.warm) if ramped else first.warmup_steps,
-            total_steps=float(self.end) if ramped else first.total_steps,
+            warmup_steps=warmup,
+            total_steps=total,
             units=Units(
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
-                steps_per_epoch=self.dataset / self.batch
-                if ramped and self.dataset
-                else first.steps_per_epoch,
+                steps_per_epoch=epoch,
                 seq_len=recipe.seq_len,
             ),
         )
-        knots = self._knots()
-        if knots != [(0.0, 0.0), (1.0, 1.0)]:
+        knots = self._knots() if self.ramped or len(self.legs) > 1 else []
+        if knots:
             schedule = schedule.with_clock(knots)
         factors = [cast(float, leg.plan.lr) / first.lr for leg in self.legs]
         if any(factor != 1 for factor in factors):
@@ -332,7 +333,7 @@ class Course:
         return schedule
 
     def _knots(self) -> list[tuple[float, float]]:
-        """The clock's knots, those on a straight line left out; ((0, 0), (1, 1)) where it is the steps themselves."""
+        """The clock's knots, those on a straight line left out; none where it shows the steps themselves."""
         ends = [Fraction(leg.step) for leg in self.legs[1:]]
         knots: list[tuple[Fraction, Fraction]] = []
         for point in (
@@ -344,7 +345,7 @@ class Course:
                 knots.pop()
             knots.append(point)
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
-            return [(0.0, 0.0), (1.0, 1.0)]
+            return []
         return [(float(step), float(clock)) for step, clock in knots]
 
 

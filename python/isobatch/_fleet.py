@@ -179,7 +179,9 @@ def prepare(
             raise InputError(f"there is no such column; there are: {', '.join(every)}", field=name)
     rows = None if pairs is None else _pair_rows(pairs, *sides)
     workloads = None if profile is None else workloads_of(profile)
-    fleet = Fleet(jobs_table, clusters_table, shared, rows, tuple(columns) if columns is not None else every, workloads)
+    fleet = Fleet(
+        jobs_table, clusters_table, shared, rows, tuple(columns) if columns is not None else every, workloads
+    )
     return fleet if select == "all" else replace(fleet, pairs=_chosen(fleet, select, top))
 
 

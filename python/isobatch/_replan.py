@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -9,6 +11,7 @@ import msgspec
 from isobatch._course import rest_of_epoch
 from isobatch._plan import Move, Plan, plan
 from isobatch.errors import InputError
+from isobatch.profile import Profile
 from isobatch.recipe import Cluster
 
 
@@ -25,6 +28,9 @@ class Changes(TypedDict, total=False):
     ragged: bool
     uneven: bool
     beta_half_life: bool
+    deadline_hours: float | None
+    budget: float | None
+    profile: Profile | Sequence[Profile] | None
 
 
 def replan(
@@ -101,7 +107,25 @@ def replan(
         warmup_steps=course.warmup_steps,
         # The warmup started under the first plan; here, as everywhere, it moves with the peak.
         warmup_lr=(before.warmup_lr or 0.0) * moves[-1].velocity_factor,
+        **_costs(after, moves, course.total_steps),
     )
+
+
+def _costs(last: Plan, moves: tuple[Move, ...], total_steps: int | None) -> dict[str, float | None]:
+    """Hours, GPU-hours and cost of the whole run, each leg at its own pace; None where a leg's is not known."""
+    legs = [(move.before, move.step) for move in moves] + [(last, total_steps)]
+    hours = gpu_hours = cost = 0.0
+    done = 0
+    for leg, end in legs:
+        if end is None or leg.step_seconds is None:
+            return dict.fromkeys(("hours", "gpu_hours", "cost"))
+        took = (end - done) * leg.step_seconds / 3600
+        hours += took
+        gpu_hours += took * leg.world_size
+        price = leg.cluster.price_per_gpu_hour
+        cost += took * leg.world_size * (math.nan if price is None else price)
+        done = end
+    return {"hours": hours, "gpu_hours": gpu_hours, "cost": None if math.isnan(cost) else cost}
 
 
 def _move(running: Plan, after: Plan, step: int) -> Move:

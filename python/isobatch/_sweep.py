@@ -80,7 +80,7 @@ def sweep(
     >>> found = sweep(Recipe(effective_batch=256, lr=0.1, duration="1000st"), [1, 2, 4, 8], profile=measured)
     >>> found.columns["hours"].round(4).tolist(), found.fastest, found.knee
     ([0.0739, 0.0661, 0.0622, 0.0603], 8, 1)
-    >>> found.columns["samples_over_least"][0]
+    >>> found.columns["samples_over_least"].tolist()[0]
     1.125
     """
     node = Cluster() if cluster is None else cluster

@@ -41,9 +41,7 @@ else:
     ScheduleSpec = Any  # msgspec reads no union with a class of ours
 
 
-class _Record(
-    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True
-):
+class _Record(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
     """A record whose numbers are plain Python numbers."""
 
     def __post_init__(self) -> None:

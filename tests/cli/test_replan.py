@@ -8,7 +8,13 @@ import isobatch as ib
 from isobatch.cli import main
 
 RECIPE = ib.Recipe(
-    effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=5120, duration="10ep", warmup="1ep", micro_batch=32
+    effective_batch=256,
+    lr=0.1,
+    optimizer="sgd",
+    dataset_size=5120,
+    duration="10ep",
+    warmup="1ep",
+    micro_batch=32,
 )
 
 
@@ -51,7 +57,10 @@ def test_seven_gpus_need_uneven(saved, capsys):
     ("asked", "message"),
     [
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
-        (["--at-step", "900", "--gpus", "4"], "field 'at_step': 900 is not legal; legal: a whole number from 0, up to 199"),
+        (
+            ["--at-step", "900", "--gpus", "4"],
+            "field 'at_step': 900 is not legal; legal: a whole number from 0, up to 199",
+        ),
         (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "either by --gpus or by --nodes"),
         (["--at-step", "5", "--model-parallel", "2"], "give the GPUs by --gpus"),
     ],

@@ -4,6 +4,7 @@ import argparse
 import json
 
 import pytest
+
 from isobatch import schedules as S
 from isobatch.cli import schedule as command
 

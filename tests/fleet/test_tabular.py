@@ -226,7 +226,7 @@ def test_threads_and_asyncio_agree():
     assert int(asyncio.run(asyncio.to_thread(many))) in sums
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_a_fork_after_a_bulk_call_does_not_hang():
     expected_sum = int(many())
     with multiprocessing.get_context("fork").Pool(2) as pool:

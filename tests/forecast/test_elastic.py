@@ -65,6 +65,19 @@ def test_many_is_one_by_one():
     assert listed.gpus.tolist() == many.gpus.tolist()
 
 
+@pytest.mark.parametrize("prefer_larger", [True, False])
+@pytest.mark.parametrize(("gpus", "nodes"), [(range(1, 500), None), (range(3, 65), 2)])
+def test_many_with_the_same_counts_are_one_by_one(gpus, nodes, prefer_larger):
+    rng = random.Random(6)
+    rows = 300
+    micros = [rng.sample(range(1, 65), rng.randint(1, 5)) for _ in range(rows)]
+    caps = [rng.randint(1, 50_000) for _ in range(rows)]
+    options = {"gpus": gpus, "gpus_per_node": nodes, "prefer_larger": prefer_larger}
+    many = ib.elastic_many(max_batch=caps, micro_batches=micros, **options)
+    for i in range(rows):
+        assert many[i] == ib.elastic(max_batch=caps[i], micro_batches=micros[i], **options)
+
+
 def test_shared_values_serve_every_row():
     many = ib.elastic_many(
         max_batch=[100, 200], micro_batches=[2, 4], gpus=[1, 2, 3, 8], weights=[1, 1, 1, 9]

@@ -229,6 +229,17 @@ def test_a_sweep_has_its_knee():
         ib.sweep(RECIPE, [0], profile=profile())
 
 
+def test_a_moved_run_takes_what_its_legs_take():
+    run = ib.plan(RECIPE, NODE, profile=profile())
+    half = ib.Cluster(nodes=1, gpus_per_node=8, price_per_gpu_hour=4.0)
+    moved = ib.replan(run, at_step=1000, cluster=half, profile=profile())
+    legs = 1000 * run.step_seconds / 3600, (moved.total_steps - 1000) * moved.step_seconds / 3600
+    assert moved.hours == pytest.approx(sum(legs))
+    assert moved.gpu_hours == pytest.approx(16 * legs[0] + 8 * legs[1])
+    assert moved.cost == pytest.approx(16 * legs[0] * 2.5 + 8 * legs[1] * 4)
+    assert ib.replan(run, at_step=1000, cluster=half).hours is None
+
+
 def test_on_the_command_line(tmp_path, capsys):
     profile().save(tmp_path / "profile.json")
     job = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "duration=1000st"]

@@ -60,6 +60,8 @@ def test_a_plain_plan_is_torchs_distributed_sampler(drop, shuffle):
 @pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True}])
 @pytest.mark.parametrize("convention", ["torch", "transformers"])
 def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
+    if (drop, convention) == ("sampler", "transformers"):
+        pytest.skip("the planner refuses it: Transformers' sampler drops nothing")
     shapes = itertools.product((41, 57, 101), (1, 2, 3, 5, 7), (16, 20, 30), (1, 2, 3, 7))
     plans = feasible(
         plan_of(n, w, b, drop=drop, convention=convention, max_micro_batch=m, **asked)

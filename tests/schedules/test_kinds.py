@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from isobatch import schedules as S
 from isobatch.errors import InputError
 from reference import schedules as oracle

@@ -1,6 +1,7 @@
 """Schedule.check."""
 
 import pytest
+
 from isobatch import schedules as S
 from isobatch.errors import InputError
 from isobatch.schedules import ScheduleReason as R

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+
 from isobatch import schedules as S
 from isobatch.errors import InputError
 

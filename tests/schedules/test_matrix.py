@@ -4,11 +4,12 @@ import multiprocessing
 import subprocess
 import sys
 
-import isobatch as ib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import isobatch as ib
 from isobatch import schedules as S
 from isobatch.errors import InputError
 
@@ -234,15 +235,15 @@ def _child(queue):
     queue.put(ib.schedule_matrix([S.cosine(1.0, 100)] * 40, range(2000)).sum())
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_a_forked_child_does_not_hang():
     expected = ib.schedule_matrix([S.cosine(1.0, 100)] * 40, range(2000)).sum()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_child, args=(queue,))
     child.start()
-    assert queue.get(timeout=20) == expected
-    child.join(timeout=20)
+    assert queue.get(timeout=60) == expected
+    child.join(timeout=60)
     assert child.exitcode == 0
 
 

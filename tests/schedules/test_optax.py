@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from isobatch.errors import InputError
 from isobatch.schedules import optax as ours
 from reference.parity import assert_same

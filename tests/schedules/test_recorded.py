@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from isobatch.errors import InputError
 from isobatch.schedules import composer, megatron
 from reference.parity import assert_same

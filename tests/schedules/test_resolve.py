@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from isobatch import schedules as S
 from isobatch.errors import InputError
 from isobatch.schedules import Units, check_spec, resolve

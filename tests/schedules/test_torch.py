@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+
 from isobatch import schedules
 from isobatch.errors import InputError
 from reference.parity import assert_same

@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+
 from isobatch.errors import InputError
 from isobatch.schedules import transformers as ours
 from reference.parity import assert_same

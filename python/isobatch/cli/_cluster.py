@@ -32,11 +32,17 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     if args.nodes is not None:
         per_node = 8 if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **kind(args))
-    if optional and args.gpus_per_node is None and not any(value is not None for value in kind(args).values()):
+    if (
+        optional
+        and args.gpus_per_node is None
+        and not any(value is not None for value in kind(args).values())
+    ):
         return None
     raise InputError("give the GPUs by --gpus, or by --nodes and --gpus-per-node", field="--gpus")
 
 
 def kind(args: argparse.Namespace) -> dict[str, Any]:
     """What they give beside the GPU count."""
-    return {name: getattr(args, name) for name in ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")}
+    return {
+        name: getattr(args, name) for name in ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
+    }

@@ -28,7 +28,10 @@ def add(subparsers: Any) -> None:
     command.add_argument("--columns", metavar="A,B,…", help="only these columns of the result")
     add_settings(command)
     command.add_argument(
-        "--select", default="all", metavar="WHICH", help="of each job all (default), fastest, cheapest or goodput"
+        "--select",
+        default="all",
+        metavar="WHICH",
+        help="of each job all (default), fastest, cheapest or goodput",
     )
     command.add_argument("--top", type=int, default=1, metavar="N", help="so many of each job")
     command.add_argument("-o", "--output", metavar="FILE", help=".parquet, .csv or .jsonl; else to stdout")

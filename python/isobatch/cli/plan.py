@@ -24,7 +24,9 @@ def add(subparsers: Any) -> None:
     add_cluster(command)
     add_settings(command)
     command.add_argument(
-        "--sweep-gpus", metavar="A..B|N,N", help="time and cost over these GPU counts instead (needs one --profile)"
+        "--sweep-gpus",
+        metavar="A..B|N,N",
+        help="time and cost over these GPU counts instead (needs one --profile)",
     )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", metavar="FILE", help="also save the plan, as JSON")

@@ -90,7 +90,7 @@ def LinearLR(
     0.75
     """
     base = rate("lr", lr)
-    if not 0 < _share("start_factor", start_factor):
+    if not _share("start_factor", start_factor) > 0:
         raise InputError("0 is not above 0", field="start_factor")
     a, b = base * start_factor, base * _share("end_factor", end_factor)
     return lone(line(0.0, length("total_iters", total_iters), a, b))

@@ -215,10 +215,21 @@ impl Replicas {
 /// The time of two things of which γ says how far one hides behind the other: their sum at 1, the longer at ∞.
 #[must_use]
 pub fn overlapped(compute: f64, sync: f64, gamma: f64) -> f64 {
+    overlapped_share(compute, sync, gamma).0
+}
+
+/// As [`overlapped`], with the computation's share in it, x^γ/(x^γ + s^γ).
+#[must_use]
+pub(crate) fn overlapped_share(compute: f64, sync: f64, gamma: f64) -> (f64, f64) {
     let (long, short) = if compute > sync { (compute, sync) } else { (sync, compute) };
     // (short/long)^γ, by its logarithm: nothing overflows, and what would not be seen beside 1 is not computed.
     let log_power = gamma * (short / long).ln();
-    if log_power < -37.0 { long } else { long * ((1.0 + log_power.exp()).ln() / gamma).exp() }
+    if log_power < -37.0 {
+        return (long, if compute > sync { 1.0 } else { 0.0 });
+    }
+    let power = log_power.exp();
+    let sum = 1.0 + power;
+    (long * (sum.ln() / gamma).exp(), if compute > sync { 1.0 } else { power } / sum)
 }
 
 /// 2(n−1) messages, 2(n−1)/n of the bytes.

@@ -8,7 +8,7 @@
 //! is to be found. Elsewhere T is linear in a: for each b from the cap down the best a is one of two, until the best
 //! real a of a smaller b is no better than what was found.
 
-use crate::forecast::overlapped;
+use crate::forecast::{overlapped, overlapped_share};
 
 /// One job on one cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,9 +171,9 @@ impl Cost<'_> {
                 b = ((pair.compute_floor - pair.compute_constant) / pair.compute_per_sample).min(cap);
                 continue;
             }
-            let last = overlapped(linear, pair.sync_seconds, pair.overlap);
-            // d(x^γ + s^γ)^(1/γ)/dx = (x/last)^(γ−1).
-            let slope = pair.compute_per_sample * ((pair.overlap - 1.0) * (linear / last).ln()).exp();
+            let (last, share) = overlapped_share(linear, pair.sync_seconds, pair.overlap);
+            // d(x^γ + s^γ)^(1/γ)/dx is the share times last/x.
+            let slope = pair.compute_per_sample * share * last / linear;
             let next = ((last + pair.update - slope * b).max(0.0) * self.phi / slope).sqrt().clamp(1.0, cap);
             let moved = (next - b).abs();
             b = next;

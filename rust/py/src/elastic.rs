@@ -1,13 +1,9 @@
 //! Elastic batches in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::elastic::{Config, Counts, Elastic, MAX_GPUS, Scratch, elastic};
+use isobatch_core::elastic::{Config, Counts, Elastic, MAX_GPUS, Scratch, elastic, elastic_many};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use rayon::prelude::*;
 
 use crate::pool;
-
-/// Fewer rows than this are done on the calling thread.
-const SERIAL_ROWS: usize = 32;
 
 type Columns<'py> = (
     Bound<'py, PyArray1<i64>>,
@@ -48,34 +44,26 @@ pub fn elastic_rows<'py>(
     let weights = weights.as_ref().map(PyReadonlyArray1::as_slice).transpose()?;
     let (first, last) = (ranges.0.as_slice()?, ranges.1.as_slice()?);
 
-    let answer = |scratch: &mut Scratch, row: usize| {
-        let gpus = match usize::try_from(count_group[row]) {
+    let config = |row: usize| Config {
+        max_batch: max_batch[row],
+        micro_batches: &micro_values[cut(micro_cuts, usize::try_from(micro_group[row]).expect("a group"))],
+        gpus: match usize::try_from(count_group[row]) {
             Err(_) => Counts::Range(first[row], last[row]),
             Ok(group) => {
                 let cut = cut(count_cuts, group);
                 Counts::List(&count_values[cut.clone()], weights.map(|w| &w[cut]))
             }
-        };
-        let config = Config {
-            max_batch: max_batch[row],
-            micro_batches: &micro_values
-                [cut(micro_cuts, usize::try_from(micro_group[row]).expect("a group"))],
-            gpus,
-            model_parallel: model_parallel[row],
-            gpus_per_node: Some(gpus_per_node[row]),
-            prefer_larger,
-        };
-        elastic(&config, scratch)
+        },
+        model_parallel: model_parallel[row],
+        gpus_per_node: Some(gpus_per_node[row]),
+        prefer_larger,
     };
-    let rows = max_batch.len();
     let flat = py.detach(|| {
-        let found: Vec<Elastic> = if rows < SERIAL_ROWS {
-            let mut scratch = Scratch::default();
-            (0..rows).map(|row| answer(&mut scratch, row)).collect()
-        } else {
-            pool::install(|| (0..rows).into_par_iter().map_init(Scratch::default, answer).collect())
-        };
-        Flat::of(&found)
+        let configs: Vec<Config> = (0..max_batch.len()).map(config).collect();
+        Flat::of(&match configs.as_slice() {
+            [one] => vec![elastic(one, &mut Scratch::default())],
+            many => pool::install(|| elastic_many(many)),
+        })
     });
     Ok((
         flat.batch.into_pyarray(py),
