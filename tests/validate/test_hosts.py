@@ -50,7 +50,7 @@ def proofs(folder):
 
 @pytest.mark.parametrize(("count", "rate", "mb_s"), [(2, "1gbit", 125.0), (4, "500mbit", 62.5)])
 def test_bandwidth_is_that_of_the_link(plan, tmp_path, count, rate, mb_s):
-    options = ["--quick", "--out", "report.json", "--bus-gb-s", str(mb_s / 1e3), "--noise-steps", "0"]
+    options = ["--quick", "--output", "report.json", "--bus-gb-s", str(mb_s / 1e3), "--noise-steps", "0"]
     with Hosts(count, rate) as hosts:
         codes = hosts.run([*COMMAND, plan(count), *options], tmp_path)
     bandwidth = proofs(tmp_path)["bandwidth"]
@@ -66,7 +66,7 @@ def test_bandwidth_is_that_of_the_link(plan, tmp_path, count, rate, mb_s):
 def test_a_slow_link_is_named(plan, tmp_path):
     with Hosts(3, "1gbit") as hosts:
         hosts.limit(3, "100mbit")
-        hosts.run([*COMMAND, plan(4), "--quick", "--out", "report.json", "--noise-steps", "0"], tmp_path)
+        hosts.run([*COMMAND, plan(4), "--quick", "--output", "report.json", "--noise-steps", "0"], tmp_path)
     proof = proofs(tmp_path)["links"]
     assert (proof["verdict"], proof["cause"]) == ("fail", "slow link: host3")
 
@@ -74,7 +74,7 @@ def test_a_slow_link_is_named(plan, tmp_path):
 def test_a_host_that_is_cut_off_is_named(plan, tmp_path):
     with Hosts(2, "200mbit") as hosts:
         processes = hosts.start(
-            [*COMMAND, plan(2), "--out", "report.json", "--phase-seconds", "30"], tmp_path
+            [*COMMAND, plan(2), "--output", "report.json", "--phase-seconds", "30"], tmp_path
         )
         end = time.monotonic() + 120
         # Its log is silent until the end; the other host's rank counts its life signs in the store. Wait for the links.

@@ -43,7 +43,7 @@ def proofs(file):
 
 
 def test_by_command(plan, tmp_path):
-    done = run([*COMMAND, plan, "--quick", "--out", "report.json"], tmp_path)
+    done = run([*COMMAND, plan, "--quick", "--output", "report.json"], tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] in ("pass", "caution", "inconclusive"), done.stdout + done.stderr
     assert done.returncode == (report["verdict"] == "inconclusive")
@@ -54,7 +54,7 @@ def test_by_command(plan, tmp_path):
 
 def test_a_killed_rank_is_named(plan, tmp_path):
     done = run(
-        [*COMMAND, plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--out", "report.json"],
+        [*COMMAND, plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--output", "report.json"],
         tmp_path,
     )
     assert done.returncode == 1, done.stdout + done.stderr
@@ -111,7 +111,7 @@ def test_a_rank_that_hangs_is_named(plan, tmp_path):
             "--quick",
             "--workload",
             "ddp.workloads:hangs_on_rank_1",
-            "--out",
+            "--output",
             "report.json",
             "--phase-seconds",
             "20",
@@ -193,7 +193,7 @@ def test_a_slow_rank_is_named(plan, tmp_path):
     thread = threading.Thread(target=_throttle, args=(stop, find))
     thread.start()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "isobatch.validate", plan, "--quick", "--out", "report.json"]
+    command += ["-m", "isobatch.validate", plan, "--quick", "--output", "report.json"]
     try:
         run(command, tmp_path, ISOBATCH_TEST=str(tmp_path), OMP_NUM_THREADS="1")
     finally:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The options of a validation that do not concern its launch."""
-    parser.add_argument("plan", metavar="PLAN", nargs="?", help="a plan's JSON file (`isobatch plan --save`)")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("plan", metavar="PLAN", nargs="?", help="a plan's JSON file (`isobatch plan -o`)")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="prove function, time little: under 20 s")
@@ -80,8 +80,8 @@ def options(args: argparse.Namespace) -> Options:
 
 def publish(report: Report, args: argparse.Namespace) -> None:
     """Writes and prints a report as asked."""
-    if args.out is not None:
-        report.save(args.out)
+    if args.output is not None:
+        report.save(args.output)
     if args.json:
         print(report.to_json())
     else:
