@@ -220,6 +220,10 @@ class Pulse:
     def fail(self, text: str) -> None:
         """Tells rank 0 what went wrong on this rank, and waits for the end."""
         self._group.second_store().set(f"{self._key}/error/{self._group.rank}", text)
+        self.linger()
+
+    def linger(self) -> None:
+        """Goes on giving signs of life until rank 0 has ended the run."""
         time.sleep(LOST_SECONDS + GRACE_SECONDS)
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from isobatch import __version__
 from isobatch._plan import Plan
@@ -98,9 +99,13 @@ def run(
     group.pulse.on_loss = lost
     try:
         _phases(plan, options, workload, group, draft)
-    except BaseException as error:
+    except SignalException:
+        # torchrun ends everybody because one rank is gone: stay alive until rank 0 sees which.
+        group.pulse.linger()
+        raise
+    except Exception as error:
         where = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-        if isinstance(error, Exception) and out_of_memory(error):
+        if out_of_memory(error):
             where = f"out of memory: {where}"
         traceback.print_exc()
         group.pulse.fail(where)
