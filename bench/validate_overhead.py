@@ -27,8 +27,8 @@ def main() -> None:
     plan = ib.plan(recipe, 2)
     options = Options(device="cpu")
     group = Group(options)
-    bare, watched = (Training(plan, options, mlp(plan, 1_000_000), group) for _ in range(2))
-    optimizers = [training.optimizer(training.model) for training in (bare, watched)]
+    bare, watched, control = (Training(plan, options, mlp(plan, 1_000_000), group) for _ in range(3))
+    optimizers = [training.optimizer(training.model) for training in (bare, watched, control)]
     schedulers = [PlanLR(optimizer, plan) for optimizer in optimizers]
     guard(plan).attach(watched.ddp, optimizers[1])
     batches = bare.micro_batches(1)
@@ -43,16 +43,23 @@ def main() -> None:
     for _ in range(5):
         step(bare, 0)
         step(watched, 1)
-    found: dict[str, list[float]] = {"bare": [], "validator": [], "guard": []}
-    for _ in range(TURNS):
-        for name in found:
+        step(control, 2)
+    ways = {
+        "bare": (bare, 0),
+        "bare, another model": (control, 2),
+        "validator": (bare, 0),
+        "guard": (watched, 1),
+    }
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(TURNS):
+        for name in [*list(ways)[turn % 4 :], *list(ways)[: turn % 4]]:  # nobody is always first
             dist.barrier()
             begun = time.perf_counter()
             for _ in range(STEPS):
                 if name == "validator":
                     group.time(lambda: step(bare, 0))
                 else:
-                    step(*((watched, 1) if name == "guard" else (bare, 0)))
+                    step(*ways[name])
             found[name].append((time.perf_counter() - begun) / STEPS)
     if group.rank == 0:
         reference = statistics.median(found["bare"])

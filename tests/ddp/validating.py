@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from isobatch import Plan
-from isobatch.validate import Options, Report, allreduce, machine, run, timing
+from isobatch.validate import Options, Report, Verdict, allreduce, machine, run, timing
 
 
 def validate(plan_json, *, path=None, **options):
@@ -19,3 +19,12 @@ def validate(plan_json, *, path=None, **options):
     report = run(Plan.from_json(plan_json), Options(extent="quick", **options))
     assert isinstance(report, Report)
     return msgspec.json.encode(report)
+
+
+TIMED = {"ranks", "local_step"}
+"""A machine that others use may really have a slow rank; slow ranks are a test of their own (test_launch.py)."""
+
+
+def failed(report):
+    failures = [proof for proof in report.proofs if proof.verdict is Verdict.FAIL]
+    return {proof.name: proof.cause for proof in failures if proof.name not in TIMED}

@@ -7,7 +7,7 @@ import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from ddp.validating import validate
+from ddp.validating import failed, validate
 from isobatch.validate import Report, Verdict
 
 PLAIN = {
@@ -33,15 +33,6 @@ def check(two, plan, **options):
     first, second = two(validate, plan, **options)
     assert first == second
     return msgspec.json.decode(first, type=Report)
-
-
-TIMED = {"ranks", "local_step"}
-"""A machine that others use may really have a slow rank; slow ranks are a test of their own (test_launch.py)."""
-
-
-def failed(report):
-    failures = [proof for proof in report.proofs if proof.verdict is Verdict.FAIL]
-    return {proof.name: proof.cause for proof in failures if proof.name not in TIMED}
 
 
 @pytest.mark.parametrize(
