@@ -81,3 +81,14 @@ def test_an_option_that_is_not_legal_is_named(fields):
 
     with pytest.raises(ib.InputError, match=next(iter(fields))):
         Options(**fields)
+
+
+@pytest.mark.parametrize(
+    ("host", "message"), [("127.0.0.1", "nobody answers"), ("no.such.host.invalid", "not resolve")]
+)
+def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
+    import isobatch as ib
+    from isobatch.validate.network import probe
+
+    with pytest.raises(ib.InputError, match=message):
+        probe(host, 1, 0.3)

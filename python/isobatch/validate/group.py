@@ -21,7 +21,8 @@ from isobatch.validate.options import Options
 from isobatch.validate.report import Rank
 
 BEAT_SECONDS = 0.5
-LOST_SECONDS = 8.0  # without a sign of life
+LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late
+SUSPECT_SECONDS = 5.0  # likewise, once torchrun has ended the run
 GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
 
 _runs = 0
@@ -198,6 +199,7 @@ class Pulse:
         self._stop = threading.Event()
         self._deadline = float("inf")
         self._phase = "start"
+        self._patience = LOST_SECONDS
         self.hosts: list[str] = []
         self.phase_seconds: dict[str, float] = {}
         self.on_loss: Callable[[str], None] = print
@@ -224,7 +226,8 @@ class Pulse:
 
     def linger(self) -> None:
         """Goes on giving signs of life until rank 0 has ended the run."""
-        time.sleep(LOST_SECONDS + GRACE_SECONDS)
+        self._patience = SUSPECT_SECONDS
+        time.sleep(SUSPECT_SECONDS + 2 * GRACE_SECONDS)
 
     def stop(self) -> None:
         """Ends the watch. Rank 0's goes first, so that it takes nobody's leave for a loss."""
@@ -259,7 +262,7 @@ class Pulse:
                     if count != counts[other]:
                         counts[other], moved[other] = count, now
                 failed = [r for r in range(world_size) if self._store.check([f"{self._key}/error/{r}"])]
-                lost = [r for r, at in moved.items() if r and now - at > LOST_SECONDS]
+                lost = [r for r, at in moved.items() if r and now - at > self._patience]
                 if failed or lost:
                     self._end(self._account(failed, lost))
         except (dist.DistError, RuntimeError):
@@ -276,9 +279,11 @@ class Pulse:
         ]
         # Who only reports that a connection broke is a witness, not the cause.
         own = [text for text in said if not _is_witness(text)]
-        gone = [f"{self.who(r)} gave no sign of life for {LOST_SECONDS:g} s: dead, or cut off" for r in lost]
+        gone = [
+            f"{self.who(r)} gave no sign of life for {self._patience:g} s: dead, or cut off" for r in lost
+        ]
         if said and not own and not gone:
-            time.sleep(LOST_SECONDS)
+            time.sleep(SUSPECT_SECONDS)
             before = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._group.world_size)]
             time.sleep(3 * BEAT_SECONDS)
             after = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._group.world_size)]
