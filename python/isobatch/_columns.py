@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -257,11 +256,6 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
         return _factorize([None if pair is None else tuple(pair) for pair in column.to_pylist()])
     raise InputError(f"values of type {kind} are not legal", file=file, field=name)
-
-
-def settings_of(fields: msgspec.Struct) -> dict[str, Any]:
-    """The settings that every row shares."""
-    return msgspec.structs.asdict(fields)
 
 
 def with_defaults(table: Table, settings: dict[str, Any]) -> Table:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch._columns import SETTINGS_FIELDS, Table, settings_of, table_of, with_defaults
+from isobatch._columns import SETTINGS_FIELDS, Table, table_of, with_defaults
 from isobatch._plan import Settings
 from isobatch.errors import InputError
 from isobatch.profile import Profile, workloads_of
@@ -169,7 +170,7 @@ def prepare(
 ) -> Fleet:
     """Reads and checks a fleet; the arguments are those of `plan_fleet`."""
     sides = _read("job", jobs), _read("cluster", clusters)
-    shared = settings_of(Settings(**settings))
+    shared = msgspec.structs.asdict(Settings(**settings))
     # Refused here, once, rather than in every row.
     _core.plan_fleet((0, []), (0, []), shared, None, [])
     _refuse_doubles(*sides)
