@@ -28,10 +28,6 @@ GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
 _runs = 0
 
 
-class Lost(Exception):
-    """Some ranks died, hang, are cut off, or failed."""
-
-
 class Group:
     """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`, `emulated` (several ranks on
     a device); `roster` has a Rank for each, without its speed."""
