@@ -75,17 +75,19 @@ def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: f
 
 def fit(rows: list[AllReduceRow]) -> Fit:
     """α and β from 0 with the least squares of relative errors, and how far the table is from them."""
-    from scipy.optimize import nnls
-
     times = np.array([row.time_us for row in rows])
     sizes = np.array([float(row.bytes) for row in rows])
-    (alpha, beta), _ = nnls(np.stack([1 / times, sizes / times], axis=1), np.ones(len(rows)))
-    residuals = np.abs((alpha + beta * sizes) / times - 1)
+    terms = np.stack([1 / times, sizes / times], axis=1)
+    best = np.linalg.lstsq(terms, np.ones(len(rows)))[0]
+    if best.min() < 0:  # then the best of those from 0 lies on an edge: one of the two is 0
+        edges = np.diag(terms.sum(axis=0) / np.square(terms).sum(axis=0))
+        best = min(edges, key=lambda edge: float(np.square(terms @ edge - 1).sum()))
+    residuals = np.abs(terms @ best - 1)
     return Fit(
         dtype=rows[0].dtype,
         mode=rows[0].mode,
-        alpha_us=float(alpha),
-        us_per_byte=float(beta),
+        alpha_us=float(best[0]),
+        us_per_byte=float(best[1]),
         median_residual=float(np.median(residuals)),
         worst_residual=float(residuals.max()),
     )
