@@ -86,11 +86,13 @@ def _put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None
 
 def _difference(found: Copies, reference: Copies) -> Difference:
     """A gradient that is None counts as zeros."""
-    pairs = [(f, r) for f, r in zip(found, reference, strict=True) if f is not None or r is not None]
-    return Difference(
-        (f if f is not None else torch.zeros_like(r) for f, r in pairs if f is not None or r is not None),
-        (r if r is not None else torch.zeros_like(f) for f, r in pairs if f is not None or r is not None),
-    )
+    ours, theirs = [], []
+    for f, r in zip(found, reference, strict=True):
+        some = f if f is not None else r
+        if some is not None:
+            ours.append(torch.zeros_like(some) if f is None else f)
+            theirs.append(torch.zeros_like(some) if r is None else r)
+    return Difference(ours, theirs)
 
 
 def reference(

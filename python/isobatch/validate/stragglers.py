@@ -15,7 +15,8 @@ from isobatch.validate.group import Group
 from isobatch.validate.report import Proof, Verdict
 
 FIRST, MOST = 5, 25  # windows, and where a rank looks slow
-LEAST = 3  # repetitions in a window
+LEAST = 3  # repetitions in a window, unless fewer take LEAST_SECONDS
+LEAST_SECONDS = 0.5
 LIMIT_SECONDS = 15.0  # to look closer
 CAUTION, FAIL = 1.25, 2.0  # times the median of the others
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
@@ -36,11 +37,13 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
     """
     group.barrier()
     waiting, begun, count = _waiting_seconds(), time.perf_counter(), 0
-    while count < LEAST or time.perf_counter() - begun < seconds:
+    while True:
         work()
         group.sync()
         count += 1
-    took = time.perf_counter() - begun
+        took = time.perf_counter() - begun
+        if took >= seconds and (count >= LEAST or took >= LEAST_SECONDS):
+            break
     waited = _waiting_seconds() - waiting if group.device.type == "cpu" else 0.0
     return Window(took / count, min(0.95, waited / took))
 
@@ -78,6 +81,7 @@ def prove(
         proof = Proof(name=name, verdict=Verdict.UNCHECKED, text="one rank: nothing to compare with")
         return proof, [mine]
     mine, begun = [], time.monotonic()
+    group.pulse.grant(LIMIT_SECONDS)
     while True:
         mine += [window(group, work, seconds) for _ in range(FIRST)]
         windows: list[list[Window]] = group.gather(mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from isobatch.validate.training import Training
 DISCARD = 3  # DDP rebuilds its buckets after the first step
 LEAST, MOST = 2, 200
 ROUNDS = 3
+HALVINGS = 4
 SECONDS = {"quick": 2.0, "usual": 9.0, "full": 45.0}
 
 
@@ -36,7 +38,7 @@ def micro_batch_table(training: Training, seconds: float, largest: int) -> list[
     """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
     forecast is made of."""
     group = training.group
-    halvings = 2 if training.options.extent == "quick" else 4
+    halvings = 2 if training.options.extent == "quick" else HALVINGS
     sizes = sorted({max(1, training.micro_batch >> shift) for shift in range(halvings)} | {largest})
     rows = []
     optimizer, scaler = training.still_optimizer(), training.scaler()
@@ -104,12 +106,17 @@ def measure(
         training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
 
     for _ in range(DISCARD):
-        sync()
+        took = group.time(sync)
+    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
+    group.pulse.grant(took * (3 * LEAST + stragglers.FIRST + 3 * (HALVINGS + 1)))
+    end = time.monotonic() + seconds
     alone: list[float] = []
     reduced: list[float] = []
     together: list[float] = []
     with PeakMemory(group) as memory:
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
+            if turn and not group.from_first(time.monotonic() < end):
+                break
             for work, samples in ((compute, alone), (only_sync, reduced), (sync, together)):
                 samples += _samples(group, work, seconds / 3 / ROUNDS)
                 optimizer.zero_grad(set_to_none=True)
