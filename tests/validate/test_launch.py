@@ -54,6 +54,18 @@ def test_by_command(plan, tmp_path):
     assert len(report["machine"]["ranks"]) == 2
 
 
+def test_ranks_share_the_cores(tmp_path):
+    """OpenMP takes its number of threads when torch is first imported: too many on a shared host wait for each other."""
+    code = (
+        "import sys; from isobatch.validate import launching; assert 'torch' not in sys.modules;"
+        "launching._config(2, 1, 0, None, fork=True);"
+        "import os, torch; print(torch.get_num_threads(), max(1, os.cpu_count() // 2))"
+    )
+    done = run([sys.executable, "-c", code], tmp_path)
+    threads, share = done.stdout.split()
+    assert threads == share, done.stderr
+
+
 def test_a_killed_rank_is_named(plan, tmp_path):
     done = run(
         [*COMMAND, plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--output", "report.json"],

@@ -98,16 +98,16 @@ def launch(
 
 
 def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool) -> Any:
+    # Each rank would else take all cores; OpenMP reads it when torch is first imported.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    if fork:
+        _preload()
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
-    # Each rank would else take all cores.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    logging.getLogger("torch.distributed.elastic").setLevel(
-        logging.CRITICAL
-    )  # what it has to say, the report says
+    # What it has to say, the report says.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if fork:
-        _preload()
         import torch
 
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
