@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from isobatch import schedules, validate
     from isobatch._core import __version__
     from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
-    from isobatch._fleet import plan_fleet
+    from isobatch._fleet import plan_fleet, plan_table
     from isobatch._goodput import optimize_goodput
     from isobatch._plan import Move, Plan, Settings, plan
     from isobatch._replan import replan
@@ -44,6 +44,7 @@ _HOMES = {
     "optimize_goodput": "_goodput",
     "plan": "_plan",
     "plan_fleet": "_fleet",
+    "plan_table": "_fleet",
     "reasons_of": "reason",
     "sweep": "_sweep",
     "replan": "_replan",
@@ -75,6 +76,7 @@ __all__ = [
     "optimize_goodput",
     "plan",
     "plan_fleet",
+    "plan_table",
     "reasons_of",
     "sweep",
     "replan",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch._columns import SETTINGS_FIELDS, Table, table_of, with_defaults
+from isobatch._columns import CLUSTER_FIELDS, SETTINGS_FIELDS, Table, table_of, with_defaults
 from isobatch._plan import Settings
 from isobatch.errors import InputError
 from isobatch.profile import Profile, workloads_of
@@ -24,17 +25,157 @@ RESULTS = dict(_core.results())
 STATUS = np.array(["ok", "caution", "infeasible"])
 
 
+SELECT = ("all", "fastest", "cheapest", "goodput")
+
 _Columns = tuple[int, list[tuple[str, Any]]]
+_Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked of every job: on which clusters, how, which columns of the result, and which rows of it.
+
+    `clusters` is None where each row of the jobs has its own cluster's columns.
+    """
+
+    clusters: Table | None
+    settings: dict[str, Any]
+    columns: tuple[str, ...] | None = None
+    profiles: tuple[Profile, ...] = ()
+    select: str = "all"
+    top: int = 1
+
+    @property
+    def rows_per_job(self) -> int:
+        """Rows that each job is planned in."""
+        return 1 if self.clusters is None else self.clusters.rows
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a file of plans says of how they were made."""
+        return {
+            "isobatch.version": _core.__version__,
+            "isobatch.settings": msgspec.json.encode(self.settings).decode(),
+        }
+
+    def fleet(
+        self,
+        source: Any,
+        *,
+        pairs: Any = None,
+        file: str | None = None,
+        before: int = 0,
+        number: int = 0,
+        numbered: bool = True,
+    ) -> Fleet:
+        """The jobs in a table, ready to be planned; `before` rows come before it in its file. Without ids they are numbered
+        from `number`, or have none.
+
+        Raises:
+            InputError: the table cannot be read or used; the message names the file, row and field.
+        """
+        jobs = table_of(
+            "job", source, file=file, before=before, number=number, unique=self.clusters is not None
+        )
+        rows: _Pairs | None = None
+        if self.clusters is None:
+            jobs, clusters = _own_clusters(jobs)
+            each = np.arange(jobs.rows, dtype=np.uint32)
+            rows = each, each
+        else:
+            clusters = self.clusters
+            if pairs is not None:
+                rows = _pair_rows(pairs, jobs, clusters)
+        _refuse_doubles(jobs, clusters)
+        crossed = self.clusters is not None
+        every = (
+            *_names(jobs, numbered=crossed and numbered),
+            *_names(clusters, numbered=crossed),
+            *RESULTS,
+        )
+        for name in self.columns or ():
+            if name not in every:
+                raise InputError(
+                    f"there is no such column; there are: {', '.join(every)}", file=file, field=name
+                )
+        jobs, clusters = (with_defaults(table, self.settings) for table in (jobs, clusters))
+        fleet = Fleet(
+            jobs,
+            clusters,
+            self.settings,
+            rows,
+            every if self.columns is None else self.columns,
+            self._workloads,
+        )
+        if self.select == "all":
+            return fleet
+        assert self._workloads is not None  # `query` has seen to it
+        chosen = _core.choose_rows(
+            *fleet._sides, fleet.settings, rows, self._workloads, self.select, self.top
+        )
+        return replace(fleet, pairs=chosen)
+
+    @cached_property
+    def _workloads(self) -> _core.Workloads | None:
+        return workloads_of(self.profiles) if self.profiles else None
+
+
+def query(
+    clusters: Any = None,
+    *,
+    columns: Sequence[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    select: str = "all",
+    top: int = 1,
+    **settings: Any,
+) -> Query:
+    """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
+    shared = msgspec.structs.asdict(Settings(**settings))
+    # Refused here, once, rather than in every row.
+    _core.plan_fleet((0, []), (0, []), shared, None, [])
+    if select not in SELECT:
+        raise InputError(f"{select!r} is not legal; legal: {', '.join(SELECT)}", field="select")
+    if type(top) is not int or top < 1:
+        raise InputError(f"{top!r} is not legal; legal: a whole number from 1", field="top")
+    profiles = () if profile is None else (profile,) if isinstance(profile, Profile) else tuple(profile)
+    if select != "all" and not profiles:
+        raise InputError("a choice by time or cost needs a profile", field="profile")
+    if select != "all" and clusters is None:
+        raise InputError(
+            "where each row has its own cluster, there is nothing to choose from", field="select"
+        )
+    table = None if clusters is None else _read("cluster", clusters)
+    made = Query(table, shared, None if columns is None else tuple(columns), profiles, select, top)
+    _ = made._workloads  # two profiles for one GPU type are refused here
+    return made
+
+
+def _own_clusters(rows: Table) -> tuple[Table, Table]:
+    """Jobs and clusters of a table that holds both in each row."""
+    own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
+    source: Any = own
+    if rows.arrow and own:
+        import pyarrow as pa
+
+        source = pa.table(own)
+    clusters = table_of("cluster", source, file=rows.file, before=rows.before, unique=False)
+    carried = {name: column for name, column in rows.carried.items() if name not in own}
+    return replace(rows, carried=carried), clusters
+
+
+def _names(table: Table, *, numbered: bool) -> tuple[str, ...]:
+    """The table's columns in the result."""
+    return (*((table.kind,) if numbered or table.ids is not None else ()), *table.carried)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """A fleet that was read and checked, and is ready to be planned, whole or block by block."""
+    """Jobs and clusters that were read and checked, and are ready to be planned, whole or block by block."""
 
     jobs: Table
     clusters: Table
     settings: dict[str, Any]
-    pairs: tuple[NDArray[np.uint32], NDArray[np.uint32]] | None
+    pairs: _Pairs | None
     columns: tuple[str, ...]
     workloads: _core.Workloads | None = None
 
@@ -52,17 +193,17 @@ class Fleet:
     def _sides(self) -> tuple[_Columns, _Columns]:
         return (self.jobs.rows, self.jobs.known), (self.clusters.rows, self.clusters.known)
 
-    def fault(self, row: int) -> tuple[str, str] | None:
-        """(field, its legal values) of what is illegal in a row of the result."""
-        return _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
-
-    def where(self, row: int) -> str:
-        """A row of the result in words."""
+    def fault(self, row: int) -> str | None:
+        """What is illegal in a row of the result, in words."""
+        found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
+        if found is None:
+            return None
         if self.pairs is None:
             job, cluster = divmod(row, self.clusters.rows)
         else:
             job, cluster = (int(side[row]) for side in self.pairs)
-        return f"job {self.jobs.ids[job]} (row {job + 1}), cluster {self.clusters.ids[cluster]} (row {cluster + 1})"
+        field, legal = found
+        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}: {field}, legal: {legal}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
         """Fleets of about so many rows that follow one another to the same result; one at least."""
@@ -112,14 +253,15 @@ class Fleet:
                     if name == "job" or name in self.jobs.carried
                     else (self.clusters, clusters)
                 )
-                columns[name] = self._taken(table.ids if name == table.kind else table.carried[name], rows)
+                column = table.numbered if name == table.kind else table.carried[name]
+                columns[name] = self._taken(column, rows)
         if not self.arrow:
             return columns
         import pyarrow as pa
 
         return pa.table(columns)
 
-    def _rows(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    def _rows(self) -> _Pairs:
         """The rows of the jobs and of the clusters, for each row of the result."""
         if self.pairs is not None:
             return self.pairs
@@ -157,46 +299,6 @@ def _to_arrow(name: str, values: NDArray[Any]) -> Any:
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])
 
 
-def prepare(
-    jobs: Any,
-    clusters: Any,
-    *,
-    pairs: Any = None,
-    columns: Sequence[str] | None = None,
-    profile: Profile | Sequence[Profile] | None = None,
-    select: str = "all",
-    top: int = 1,
-    **settings: Any,
-) -> Fleet:
-    """Reads and checks a fleet; the arguments are those of `plan_fleet`."""
-    sides = _read("job", jobs), _read("cluster", clusters)
-    shared = msgspec.structs.asdict(Settings(**settings))
-    # Refused here, once, rather than in every row.
-    _core.plan_fleet((0, []), (0, []), shared, None, [])
-    _refuse_doubles(*sides)
-    jobs_table, clusters_table = (with_defaults(table, shared) for table in sides)
-    every = ("job", *sides[0].carried, "cluster", *sides[1].carried, *RESULTS)
-    for name in columns or ():
-        if name not in every:
-            raise InputError(f"there is no such column; there are: {', '.join(every)}", field=name)
-    rows = None if pairs is None else _pair_rows(pairs, *sides)
-    workloads = None if profile is None else workloads_of(profile)
-    fleet = Fleet(
-        jobs_table, clusters_table, shared, rows, tuple(columns) if columns is not None else every, workloads
-    )
-    return fleet if select == "all" else replace(fleet, pairs=_chosen(fleet, select, top))
-
-
-def _chosen(fleet: Fleet, select: str, top: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    if select not in ("fastest", "cheapest", "goodput"):
-        raise InputError(f"{select!r} is not legal; legal: all, fastest, cheapest, goodput", field="select")
-    if type(top) is not int or top < 1:
-        raise InputError(f"{top!r} is not legal; legal: a whole number from 1", field="top")
-    if fleet.workloads is None:
-        raise InputError("a choice by time or cost needs a profile", field="profile")
-    return _core.choose_rows(*fleet._sides, fleet.settings, fleet.pairs, fleet.workloads, select, top)
-
-
 def _refuse_doubles(jobs: Table, clusters: Table) -> None:
     """No column of the result may have two meanings, and no setting two columns."""
     taken = {**dict.fromkeys((*RESULTS, "job", "cluster"), "is a column of the result")}
@@ -212,16 +314,16 @@ def _read(kind: str, source: Any) -> Table:
     if isinstance(source, (str, os.PathLike)):
         from isobatch.tables import read_table
 
-        return table_of(kind, read_table(source, kind), file=os.fspath(source))
+        return table_of(kind, read_table(source), file=os.fspath(source))
     return table_of(kind, source)
 
 
-def _pair_rows(pairs: Any, jobs: Table, clusters: Table) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+def _pair_rows(pairs: Any, jobs: Table, clusters: Table) -> _Pairs:
     file = None
     if isinstance(pairs, (str, os.PathLike)):
         from isobatch.tables import read_table
 
-        file, pairs = os.fspath(pairs), read_table(pairs, "pairs")
+        file, pairs = os.fspath(pairs), read_table(pairs)
     if hasattr(pairs, "__arrow_c_stream__"):
         import pyarrow as pa
 
@@ -231,7 +333,7 @@ def _pair_rows(pairs: Any, jobs: Table, clusters: Table) -> tuple[NDArray[np.uin
     for table in (jobs, clusters):
         if table.kind not in pairs:
             raise InputError("the column is missing", file=file, field=table.kind)
-        ids = table.ids.to_pylist() if table.arrow else table.ids.tolist()
+        ids = table.numbered.to_pylist() if table.arrow else table.numbered.tolist()
         number = {name: row for row, name in enumerate(ids)}
         wanted = pairs[table.kind]
         wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
@@ -249,9 +351,13 @@ def _pair_rows(pairs: Any, jobs: Table, clusters: Table) -> tuple[NDArray[np.uin
 
 def plan_fleet(
     jobs: Any,
-    clusters: Any,
+    clusters: Any = None,
     *,
     pairs: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    resume: bool = True,
+    partition_by: str | None = None,
     columns: Sequence[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
@@ -264,10 +370,16 @@ def plan_fleet(
     Args:
         jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
             Recipe's defaults, unknown columns are carried along. A mapping of NumPy arrays, any object with
-            `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path (CSV, Parquet, JSON lines, a folder or a glob of
-            one kind), or a sequence of Recipe.
-        clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts.
+            `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path or URL (CSV, Parquet, JSON lines, a folder or a glob of
+            files with the same columns), or a sequence of Recipe.
+        clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None: each row of the
+            jobs has its own cluster's columns, and is planned on that one.
         pairs: a table with the columns `job` and `cluster`, where not all are to meet.
+        output: a folder, for jobs that stand in files: they are planned in flat memory, each file of jobs into its own Parquet
+            file there, which appears whole or not at all (docs/fleet.md).
+        engine: for an output: "local", or "ray", the Ray cluster that is connected, else one on this machine.
+        resume: for an output: go on from what an earlier run with the same arguments has done; False plans all anew.
+        partition_by: for an output: the column by whose values its files are laid out in folders `column=value`.
         columns: the columns of the result to compute, in this order; None: all.
         profile: as in `plan`; of several, each row takes the one for its cluster's GPU type.
         select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss soonest
@@ -278,16 +390,64 @@ def plan_fleet(
     Returns:
         A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
         arrays, unknown −1 or NaN and `reasons` a bit set (`reasons_of` reads it). Rows come in the order of the pairs, or
-        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other.
+        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other. For an output, its
+        `Manifest`; a file that cannot be used is in `Manifest.failed` and stops no other.
 
     Raises:
         InputError: a table cannot be read, a column is missing or of an impossible type, an id stands twice, a setting is
-            not legal.
+            not legal; the output cannot be written, or holds the plans of other arguments.
 
     >>> jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
     >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
-    return prepare(
-        jobs, clusters, pairs=pairs, columns=columns, profile=profile, select=select, top=top, **settings
-    ).plan()
+    asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
+    if output is not None:
+        from isobatch.engines import plan_files
+
+        if not isinstance(jobs, (str, os.PathLike)) or pairs is not None:
+            raise InputError(
+                "takes jobs from files, and crosses them: give paths, and no pairs", field="output"
+            )
+        return plan_files(asked, jobs, output, engine=engine, resume=resume, partition_by=partition_by)
+    if (engine, partition_by) != ("local", None):
+        raise InputError(
+            "is for files: give an output, a folder", field="engine" if engine != "local" else "partition_by"
+        )
+    if not isinstance(jobs, (str, os.PathLike)):
+        return asked.fleet(jobs, pairs=pairs).plan()
+    from isobatch.tables import read_table
+
+    return asked.fleet(read_table(jobs), pairs=pairs, file=os.fspath(jobs)).plan()
+
+
+def plan_table(
+    table: Any,
+    clusters: Any = None,
+    *,
+    columns: Sequence[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    **settings: Any,
+) -> Any:
+    """Plans a table of Arrow: a pure function for those who map tables themselves (Ray Data, Spark's mapInArrow, Dask, DuckDB).
+
+    Args:
+        table: a `pyarrow.Table`; each row has a job's columns and, where no clusters are given, its cluster's.
+        clusters, columns, profile, settings: as in `plan_fleet`.
+
+    Returns:
+        A `pyarrow.Table`, a row for each row of the table, or for each of its rows on each cluster, in their order. Its
+        schema depends on that of the table, not on what the rows hold.
+
+    Raises:
+        InputError: as `plan_fleet`.
+
+    >>> import pyarrow as pa
+    >>> jobs = pa.table({"effective_batch": [256, 250], "lr": [0.1, 0.1], "nodes": [1, 1], "gpus_per_node": [8, 8]})
+    >>> plan_table(jobs, columns=["status", "micro_batch"]).to_pylist()
+    [{'status': 'ok', 'micro_batch': 32}, {'status': 'infeasible', 'micro_batch': None}]
+    """
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise InputError(f"{type(table).__name__} is not a pyarrow.Table", field="table")
+    asked = query(clusters, columns=columns, profile=profile, **settings)
+    return asked.fleet(table, numbered=False).plan()

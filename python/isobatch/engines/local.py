@@ -1,0 +1,25 @@
+"""Parts of a fleet, planned in threads of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from isobatch.engines.folder import Receipt
+from isobatch.engines.parts import Part
+from isobatch.engines.work import Failure, Work, plan_part
+
+
+def run(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
+    """Plans the parts, a thread for each core, and gives their outcomes as they come.
+
+    Raises:
+        OSError: the output cannot be written.
+    """
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
+        for done in as_completed([pool.submit(plan_part, work, part) for part in parts]):
+            yield done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
