@@ -1,4 +1,5 @@
-"""Writing tables to files that appear whole or not at all: CSV, Parquet, JSON lines; on disk, or in a store that pyarrow knows."""
+"""Writing tables to files that appear whole or not at all: CSV, Parquet, JSON lines, and TSV without quotes, which the simplest
+program can read; on disk, or in a store that pyarrow knows."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError
-from isobatch.tables import format_of, location
+from isobatch.tables import location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,10 +26,13 @@ def table_writer(output: str, metadata: dict[str, str]) -> Iterator[Write]:
     Raises:
         InputError: there is no such folder, the suffix is not known, or the file cannot be written.
     """
+    import pyarrow as pa
     from pyarrow.fs import FileType
 
-    how = format_of(output)
     fs, path = location(output)
+    suffix = PurePosixPath(path).suffix
+    if suffix not in WRITERS:
+        raise InputError(f"{suffix or 'no suffix'} is not legal; legal: {', '.join(WRITERS)}", file=path)
     folder = str(PurePosixPath(path).parent)
     if fs.get_file_info(folder).type != FileType.Directory:
         raise InputError("there is no such folder", file=folder)
@@ -36,8 +40,8 @@ def table_writer(output: str, metadata: dict[str, str]) -> Iterator[Write]:
     try:
         with ExitStack() as files:
             files.enter_context(whole(fs, {partial: path}))
-            yield files.enter_context(_WRITERS[how](fs, partial, metadata))
-    except OSError as error:
+            yield files.enter_context(WRITERS[suffix](fs, partial, metadata))
+    except (OSError, pa.ArrowException) as error:
         raise InputError(f"cannot be written: {error}", file=output) from None
 
 
@@ -89,12 +93,25 @@ def _csv_writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]
 
 
 @contextmanager
+def _tsv_writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
+    with fs.open_output_stream(path) as sink:
+        yield _TsvLines(sink)
+
+
+@contextmanager
 def _json_writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
     with fs.open_output_stream(path) as sink:
         yield JsonLines(sink)
 
 
-_WRITERS = {"parquet": parquet_writer, "csv": _csv_writer, "jsonl": _json_writer}
+WRITERS = {
+    ".csv": _csv_writer,
+    ".tsv": _tsv_writer,
+    ".parquet": parquet_writer,
+    ".pq": parquet_writer,
+    ".jsonl": _json_writer,
+    ".ndjson": _json_writer,
+}
 
 
 class JsonLines:
@@ -120,6 +137,25 @@ class CsvLines:
 
         pyarrow.csv.write_csv(_joined(table), self.sink, pyarrow.csv.WriteOptions(include_header=self.header))
         self.header = False
+
+
+class _TsvLines:
+    """Appends tables as cells between tabs, without quotes; a text that would need them is an error."""
+
+    def __init__(self, sink: Any) -> None:
+        self.sink, self.header = sink, True
+
+    def __call__(self, table: pa.Table) -> None:
+        import pyarrow as pa
+        import pyarrow.csv
+
+        if self.header:
+            if any(set(name) & set('\t\r\n"') for name in table.column_names):
+                raise pa.ArrowInvalid("a column's name would need quotes")
+            self.sink.write("\t".join(table.column_names).encode() + b"\n")
+            self.header = False
+        options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+        pyarrow.csv.write_csv(_joined(table), self.sink, options)
 
 
 def _joined(table: pa.Table) -> pa.Table:

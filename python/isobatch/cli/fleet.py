@@ -40,7 +40,7 @@ def add(subparsers: Any) -> None:
         "-o",
         "--output",
         metavar="PATH",
-        help="a .parquet, .csv or .jsonl file; or a folder: a Parquet file for each of the jobs' files; else to stdout",
+        help="a .parquet, .csv, .tsv or .jsonl file; or a folder: a Parquet file for each of the jobs' files; else to stdout",
     )
     command.add_argument("--json", action="store_true", help="to stdout as JSON lines")
     command.add_argument("--strict", action="store_true", help="exit 1 where a row is infeasible")
