@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import guard
-from isobatch.integrations._guard import GuardError
+from isobatch.integrations import GuardError, guard
 
 
 class Sized:
