@@ -20,7 +20,7 @@ from isobatch.integrations.torch import PlanLR
 
 
 def lightning(plan_json, fault=None):
-    """Gives (cause, step) of the guard's error, or None; and what it left unchecked."""
+    """Gives the guard's error, or None; and what it left unchecked."""
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
 
@@ -72,7 +72,7 @@ def lightning(plan_json, fault=None):
         try:
             trainer.fit(Module(), DataLoader(data, size, shuffle=True))
         except GuardError as error:
-            return (error.cause, error.step), watch.unchecked
+            return error, watch.unchecked
     return None, watch.unchecked
 
 
@@ -133,5 +133,5 @@ def transformers(plan_json, fault=None):
         try:
             trainer.train()
         except GuardError as error:
-            return (error.cause, error.step), watch.unchecked
+            return error, watch.unchecked
     return None, watch.unchecked

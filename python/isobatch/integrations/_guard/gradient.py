@@ -114,11 +114,12 @@ class Gradient:
                 run.stop(cause, "gradients differ between ranks", off if run.ranks > 2 else ())
         if not self._sized or watch is None:
             return
-        batches, random = watch.take(run.micro), list(self._random)
+        planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
+        batches, random = watch.take(run.micro)[-planned:], self._random[-planned:]
         self._random.clear()
         if not whole:
             return
-        if not all(run.exchange("batches", len(batches) == len(random) == run.micro)):
+        if not all(run.exchange("batches", len(batches) == len(random) == planned)):
             self._sized = False
             run.unchecked.append("the gradient's size: the loop takes batches from elsewhere")
             return

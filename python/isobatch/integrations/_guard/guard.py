@@ -151,8 +151,8 @@ class Guard:
             self._samples.begin()
         whole = self._samples.check()
         self._rates.check()
-        finite = self._finite.check()
-        if gradient is not None and finite:
+        whole = self._finite.check() and whole
+        if gradient is not None:
             gradient.check(whole=whole)
         if not run.since & (run.since - 1):  # steps 0, 1, 2, 4, 8 …: the cost vanishes in a long run
             self._equal_weights()

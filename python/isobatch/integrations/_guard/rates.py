@@ -16,12 +16,13 @@ SEARCHED = 10_000_000  # steps of a plan in which a learning rate is looked for
 
 class Rates:
     """Each group's learning rate must be the plan's, times a constant: the group's `lr_multiplier` where it has one, as PlanLR
-    sets it, else the factor that it has at the first step whose rate is not 0. One group without a multiplier must have
-    factor 1: one made with the plan's learning rate, where its scheduler wrote that down, else one that has it then."""
+    sets it, else the factor that it has at the first step whose rate is not 0. Without any multiplier, one group must have
+    factor 1: one that was made with the plan's learning rate, where a scheduler wrote that down, else one that has it then."""
 
     def __init__(self, run: Run, optimizer: Any) -> None:
         self._run, self._optimizer = run, optimizer
         self._factors: list[float | None] = []
+        self._plain = 0  # a group that has factor 1, if any has
         self._observed: list[list[float]] = []
         self._planned = run.plan.total_steps is not None
         self._peak = cast(float, run.plan.lr)
@@ -53,13 +54,14 @@ class Rates:
         groups = self._optimizer.param_groups
         self._factors += [group.get("lr_multiplier") for group in groups[len(self._factors) :]]
         unknown = [index for index, factor in enumerate(self._factors) if factor is None]
-        if not planned:
-            return
         made_so = [i for i in unknown if self._is_peak(groups[i].get("initial_lr"))]
-        plain = made_so or [i for i in unknown if causes.close(rates[i], planned, self._peak)]
-        if plain or len(unknown) < len(groups):
+        following = [i for i in unknown if causes.close(rates[i], planned, self._peak)]
+        plain = [i for i in made_so if i in following] or made_so or following
+        self._plain = next(iter(plain), self._plain)
+        base = rates[self._plain] if plain else planned
+        if base and planned and (plain or len(unknown) < len(groups)):
             for index in unknown:
-                self._factors[index] = 1.0 if index in plain else rates[index] / planned
+                self._factors[index] = 1.0 if index in plain else rates[index] / base
 
     def _is_peak(self, rate: float | None) -> bool:
         return rate is not None and causes.close(float(rate), self._peak, self._peak)
@@ -75,13 +77,24 @@ class Rates:
         return found
 
     def _stop(self, stray: list[int], rates: list[float], planned: float) -> None:
-        run, groups, index = self._run, self._optimizer.param_groups, stray[0]
+        run, groups = self._run, self._optimizer.param_groups
+        index = self._plain if self._plain in stray else stray[0]
         factor = self._factors[index]
         factor = 1.0 if factor is None else factor
         of = f" of parameter group {index}" if len(groups) > 1 else ""
         text = f"learning rate {rates[index]:.6g}{of}, {planned * factor:.6g} planned"
         if len(stray) < len(groups):
             run.stop(f"parameter group {index} does not follow the plan, others do", text)
+        if (
+            len(groups) > 1
+            and self._factors[index] is None
+            and not self._is_peak(groups[index].get("initial_lr"))
+        ):
+            told = ", ".join(f"{rate:.6g}" for rate in rates)
+            run.stop(
+                "another learning rate: no parameter group has the plan's",
+                f"learning rates {told}, {planned:.6g} planned",
+            )
         initial = groups[index].get("initial_lr")
         initial = None if initial is None or not factor else float(initial) / factor
         observed = [row[index] / (factor or 1.0) for row in self._observed]
