@@ -15,13 +15,12 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import guard
-from isobatch.integrations._guard import GuardError
+from isobatch.integrations import GuardError, guard
 from isobatch.integrations.torch import PlanLR
 
 
 def lightning(plan_json, fault=None):
-    """Gives (cause, step) of the guard's error, or None; and what it left unchecked."""
+    """Gives the guard's error, or None; and what it left unchecked."""
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
 
@@ -73,7 +72,7 @@ def lightning(plan_json, fault=None):
         try:
             trainer.fit(Module(), DataLoader(data, size, shuffle=True))
         except GuardError as error:
-            return (error.cause, error.step), watch.unchecked
+            return error, watch.unchecked
     return None, watch.unchecked
 
 
@@ -134,5 +133,5 @@ def transformers(plan_json, fault=None):
         try:
             trainer.train()
         except GuardError as error:
-            return (error.cause, error.step), watch.unchecked
+            return error, watch.unchecked
     return None, watch.unchecked

@@ -67,32 +67,64 @@ MISTAKES = {
 def test_a_mistake_is_named(two, mistake):
     for error, _ in two(train, PLAIN, mistake):
         assert error is not None, "went through"
-        cause, step = error
-        assert MISTAKES[mistake] in cause
-        assert step <= 3
+        assert MISTAKES[mistake] in error.cause
+        assert error.step <= 3
+        assert error.advice
 
 
 @pytest.mark.parametrize("made", [RAGGED])
 def test_unequal_ranks_with_a_mean_loss_are_named(two, made):
     for error, _ in two(train, made, "uneven mean"):
-        assert error is not None
-        assert "uneven ranks with a mean loss" in error[0]
+        assert error.cause == "uneven ranks with a mean loss"
+        assert "plan.loss_weights(rank)" in error.advice
 
 
 def test_another_world_size_is_named(two):
-    assert {error for error, _ in two(train, plan(effective_batch=96, ranks=4))} == {
-        ("another world size", 0)
-    }
+    for error, _ in two(train, plan(effective_batch=96, ranks=4)):
+        assert (error.cause, error.step) == ("another world size", 0)
+        assert error.advice
 
 
 def test_ranks_that_part_later_are_named(two):
-    (error, _), _ = two(train, PLAIN, "diverges")
-    assert error == ("other weights on one rank", 4)
+    for error, _ in two(train, PLAIN, "diverges"):
+        assert (error.cause, error.step, error.ranks) == ("other weights on one rank", 4, (1,))
+
+
+def test_a_gradient_that_becomes_nan_later_is_named_with_its_rank(two):
+    for error, _ in two(train, PLAIN, "nan later"):
+        assert (error.cause, error.step, error.ranks) == ("NaN or infinite gradient on rank 1", 5, (1,))
+        assert "detect_anomaly" in error.advice
 
 
 @pytest.mark.parametrize("mistake", [None, "summed loss", "no division"])
 def test_a_clipped_gradient_hides_nothing(two, mistake):
-    made = plan(clip_norm=0.01)
-    for error, _ in two(train, made, mistake, clip=0.01):
+    for error, _ in two(train, plan(clip_norm=0.01), mistake, clip=0.01):
         assert (error is None) == (mistake is None)
-        assert error is None or MISTAKES[mistake] in error[0]
+        assert error is None or MISTAKES[mistake] in error.cause
+
+
+@pytest.mark.parametrize("layers", [(1, 1), (0.25, 1), (1, 10), (0, 1)])
+def test_parameter_groups_may_have_a_factor_of_their_own(two, layers):
+    assert [error for error, _ in two(train, PLAIN, layers=layers)] == [None, None]
+
+
+def test_a_parameter_group_that_stops_following_is_named(two):
+    for error, _ in two(train, PLAIN, "a group stops", layers=(0.25, 1)):
+        assert (error.cause, error.step) == ("parameter group 0 does not follow the plan, others do", 4)
+        assert "learning rate 0.01 of parameter group 0" in error.text
+        assert error.advice
+
+
+@pytest.mark.parametrize("layers", [(0.25, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        ("another lr", "another learning rate: no parameter group has the plan's"),
+        ("scheduler per process", MISTAKES["scheduler per process"]),
+        ("scheduler per micro-batch", MISTAKES["scheduler per micro-batch"]),
+    ],
+)
+def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
+    for error, _ in two(train, PLAIN, mistake, layers=layers):
+        assert cause in error.cause
+        assert error.step <= 1

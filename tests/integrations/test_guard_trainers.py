@@ -37,7 +37,7 @@ def test_lightning(two, mistake):
     expected = {**MISTAKES, "summed loss": "summed loss (8×)"}[mistake]
     for error, unchecked in two(lightning, plan("lightning"), mistake):
         assert (error is None) == (expected is None), error
-        assert expected is None or expected in error[0]
+        assert expected is None or expected in error.cause
         assert unchecked == []
 
 
@@ -50,5 +50,5 @@ def test_transformers(two, mistake):
     expected = {**MISTAKES, "drop_last": "drop_last is set where the plan pads"}[mistake]
     for error, unchecked in two(transformers, plan("transformers"), mistake):
         assert (error is None) == (expected is None), error
-        assert expected is None or expected in error[0]
+        assert expected is None or expected in error.cause
         assert unchecked == []
