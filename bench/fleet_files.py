@@ -91,8 +91,12 @@ def main(folder: str, *sizes: str) -> None:
     """Prints a line for each size."""
     root = Path(folder)
     threads = str(len(os.sched_getaffinity(0)))
-    print(f"{threads} threads; pyarrow {pa.__version__}; {FILE_ROWS} rows a file, {COLUMNS.count(',') + 1} columns out")
-    print("rows  isobatch s  pyarrow s  ratio  isobatch cpu s  pyarrow cpu s  ratio  isobatch MiB  pyarrow MiB  rows/s")
+    print(
+        f"{threads} threads; pyarrow {pa.__version__}; {FILE_ROWS} rows a file, {COLUMNS.count(',') + 1} columns out"
+    )
+    print(
+        "rows  isobatch s  pyarrow s  ratio  isobatch cpu s  pyarrow cpu s  ratio  isobatch MiB  pyarrow MiB  rows/s"
+    )
     for rows in map(int, sizes):
         jobs = root / f"jobs{rows}"
         make(jobs, rows)

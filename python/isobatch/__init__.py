@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from isobatch._replan import replan
     from isobatch._sweep import Sweep, sweep
     from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
+    from isobatch.engines import Manifest
     from isobatch.errors import InputError
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
@@ -26,6 +27,7 @@ _HOMES = {
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
+    "Manifest": "engines",
     "Move": "_plan",
     "Laws": "critical",
     "Plan": "_plan",
@@ -58,8 +60,9 @@ __all__ = [
     "Elastic",
     "ElasticMany",
     "InputError",
-    "Move",
     "Laws",
+    "Manifest",
+    "Move",
     "Plan",
     "PowerFit",
     "Profile",

@@ -55,9 +55,9 @@ def planned_anew(monkeypatch):
     names = []
     plan_one = work._plan_part
 
-    def listening(run, part):
+    def listening(run, part, stopped):
         names.append(part.name)
-        return plan_one(run, part)
+        return plan_one(run, part, stopped)
 
     monkeypatch.setattr(work, "_plan_part", listening)
     return names
@@ -81,8 +81,9 @@ def test_what_is_done_is_not_done_again(make_jobs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("_", REPETITIONS)
-def test_a_killed_run_goes_on(tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", 12, 4000)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_goes_on(tmp_path, how, _):
+    jobs = Jobs(tmp_path / "jobs", 30, 2000)
     words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
     words += ["-o", str(tmp_path / "plans")]
     (tmp_path / "clusters.csv").write_text("nodes,gpus_per_node\n1,8\n12,8\n")
@@ -91,8 +92,8 @@ def test_a_killed_run_goes_on(tmp_path, _):
     wanted = random.randrange(1, 10)
     while run.poll() is None and len(list(receipts.glob("*.json"))) < wanted:
         time.sleep(0.001)
-    run.send_signal(signal.SIGKILL)
-    assert run.wait() == -signal.SIGKILL
+    run.send_signal(how)
+    assert run.wait() == (130 if how == signal.SIGINT else -how)
     assert json.loads((tmp_path / "plans" / "_manifest.json").read_text())["state"] == "running"
     subprocess.run(words, check=True, capture_output=True)
     assert (
@@ -100,7 +101,7 @@ def test_a_killed_run_goes_on(tmp_path, _):
         .drop_columns(["cluster"])
         .equals(ib.plan_fleet(jobs.table, GPUS).drop_columns(["cluster"]))
     )
-    assert names_in(tmp_path / "plans") == [*(f"{n:02}.parquet" for n in range(12)), "_manifest.json"]
+    assert names_in(tmp_path / "plans") == [*(f"{n:02}.parquet" for n in range(30)), "_manifest.json"]
 
 
 @pytest.mark.parametrize("_", REPETITIONS)

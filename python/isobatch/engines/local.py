@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -18,8 +19,10 @@ def run(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
         OSError: the output cannot be written.
     """
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    stopped = threading.Event()
     try:
-        for done in as_completed([pool.submit(plan_part, work, part) for part in parts]):
+        for done in as_completed([pool.submit(plan_part, work, part, stopped.is_set) for part in parts]):
             yield done.result()
     finally:
+        stopped.set()
         pool.shutdown(cancel_futures=True)

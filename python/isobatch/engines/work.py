@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,21 +47,26 @@ class Work:
     metadata: dict[str, str]
 
 
-def plan_part(work: Work, part: Part) -> Receipt | Failure:
-    """Plans a part into its files.
+class Stopped(Exception):
+    """The run is being stopped."""
+
+
+def plan_part(work: Work, part: Part, stopped: Callable[[], bool] = lambda: False) -> Receipt | Failure:
+    """Plans a part into its files. `stopped` is asked between blocks.
 
     Raises:
         OSError: they cannot be written.
+        Stopped: the run is being stopped.
     """
     try:
-        receipt = _plan_part(work, part)
+        receipt = _plan_part(work, part, stopped)
     except InputError as error:
         return Failure(part, str(error))
     work.folder.keep(receipt)
     return receipt
 
 
-def _plan_part(work: Work, part: Part) -> Receipt:
+def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
     summary = Summary()
     jobs = 0
     digest = digest_of(work.fs, part)
@@ -73,6 +78,8 @@ def _plan_part(work: Work, part: Part) -> Receipt:
         for block, table, status, reasons in planned(
             fleets(work.query, work.fs, part, work.schema, part.number)
         ):
+            if stopped():
+                raise Stopped
             summary.add(block, status, reasons)
             jobs += block.jobs.rows
             for place, some in _partitioned(table, work.partition_by):
