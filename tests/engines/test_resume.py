@@ -187,6 +187,7 @@ def test_other_jobs_are_refused_and_named(make_jobs, tmp_path):
     two.unlink()
     with pytest.raises(ib.InputError, match=r"02.parquet is gone"):
         plan(jobs, tmp_path)
+    assert json.loads((tmp_path / "plans" / "_manifest.json").read_text())["state"] == "complete"
     two.write_bytes(content)
     assert whole(jobs, tmp_path)
     plan(jobs, tmp_path)

@@ -62,7 +62,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plans block by block; the summary goes to stderr."""
-    from isobatch._fleet import query
+    from isobatch._query import query
 
     columns = [name.strip() for name in args.columns.split(",")] if args.columns else None
     asked = query(args.clusters, columns=columns, select=args.select, top=args.top, **settings(args))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from isobatch._fleet import Fleet, Query
+from isobatch._query import Fleet, Query
 from isobatch.engines.parts import Part, list_parts
 from isobatch.errors import InputError
 from isobatch.tables import Files, blocks

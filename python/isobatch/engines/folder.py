@@ -93,8 +93,8 @@ class Folder:
         self.fs.create_dir(self.path(PARTIAL))
         return self.path(f"{PARTIAL}/{unique()}")
 
-    def begin(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
-        """Makes the folder that of this run, and gives the receipts of the parts that are done, by their names.
+    def done(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
+        """The receipts of the parts that this run has done before, by their names; without resuming they go.
 
         Raises:
             InputError: it holds other files, or the plans of other arguments.
@@ -118,10 +118,12 @@ class Folder:
                     self._remove(file)
                 self._clear(RECEIPTS)
                 done = []
+        return {receipt.part.name: receipt for receipt in done}
+
+    def begin(self, run: dict[str, Any], done: Iterable[Receipt]) -> None:
+        """Makes the folder that of this run."""
         self._clear(PARTIAL)
-        found = {receipt.part.name: receipt for receipt in done}
-        self._write_manifest("running", run, found.values(), {})
-        return found
+        self._write_manifest("running", run, done, {})
 
     def keep(self, receipt: Receipt) -> None:
         """Records that a part is done."""

@@ -13,7 +13,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch._columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS, Table
-from isobatch._fleet import RESULTS, Query
+from isobatch._query import RESULTS, Query
 from isobatch.engines.folder import Folder, Manifest, Receipt
 from isobatch.engines.parts import Part, list_parts
 from isobatch.engines.work import Failure, Work, digest_of
@@ -50,8 +50,9 @@ def plan_files(
     _refuse_inside(folder, files)
     arguments = _arguments(query, partition_by)
     try:
-        done = folder.begin(arguments, resume=resume)
+        done = folder.done(arguments, resume=resume)
         _refuse_changed(folder, files, parts, failed, done)
+        folder.begin(arguments, done.values())
         work = Work(query, files.fs, listing.schema, folder, partition_by, query.metadata)
         left = [part for part in parts if part.name not in done]
         progress(len(done), len(parts))

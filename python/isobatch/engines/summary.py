@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from isobatch._fleet import STATUS, Fleet
+from isobatch._query import STATUS, Fleet
 from isobatch.reason import Reason
 
 _INFEASIBLE = STATUS.tolist().index("infeasible")

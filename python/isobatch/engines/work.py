@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from isobatch._fleet import Query
+from isobatch._query import Query
 from isobatch.engines.blocks import fleets, planned
 from isobatch.engines.folder import Folder, Receipt
 from isobatch.engines.parts import Part
