@@ -107,6 +107,17 @@ def another_lr():
     return Workload(_model(), lambda p: torch.optim.SGD(p, lr=0.2), _batch, _loss)
 
 
+def another_lr_in_the_scheduler():
+    """The scheduler starts at the plan's learning rate, and doubles it from the second step on."""
+
+    def scheduler(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: (2.0 if step else 1.0) * (1 - step / 40)
+        )
+
+    return Workload(_model(), _sgd, _batch, _loss, scheduler=scheduler)
+
+
 def out_of_memory():
     """A micro-batch that needs 1 GiB a sample beyond the first two, where the process may have 4 GiB more."""
 
