@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
@@ -88,4 +87,38 @@ def by_hand(plan_json, at, fault=None):
         watch.finish()
     except GuardError as error:
         return error, watch.unchecked
+    return None, watch.unchecked
+
+
+def stateful(plan_json, at):
+    """With torchdata's loader, whose state has the sampler's: first to step `at`, then all of it made anew, and to the end."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    plan = Plan.from_json(plan_json)
+    checkpoint, done = None, 0
+    for until in at, plan.total_steps:
+        data, ddp, optimizer, watch = _training(plan)
+        scheduler = PlanLR(optimizer, plan)
+        loader = StatefulDataLoader(data, batch_sampler=PlanSampler(data, plan))
+        try:
+            watch.attach(ddp, optimizer, loader)
+            if checkpoint is not None:
+                loader.load_state_dict(checkpoint[0])
+                scheduler.load_state_dict(checkpoint[1])
+            micro = 0
+            while done < until:
+                for x, y in loader:
+                    (mse_loss(ddp(x), y) / plan.accumulation).backward()
+                    micro += 1
+                    if micro % plan.accumulation == 0:
+                        optimizer.step()
+                        scheduler.step()
+                        optimizer.zero_grad()
+                        done += 1
+                        if done == until:
+                            break
+            checkpoint = loader.state_dict(), scheduler.state_dict()
+            watch.finish()
+        except GuardError as error:
+            return error, watch.unchecked
     return None, watch.unchecked

@@ -40,7 +40,16 @@ def _sum_hook(_, bucket):
 
 
 def train(
-    plan_json, fault=None, *, epochs=2, steps=10_000, loss_given=True, dropout=0.0, clip=None, layers=None
+    plan_json,
+    fault=None,
+    *,
+    epochs=2,
+    loss_given=True,
+    dropout=0.0,
+    norm=False,
+    compiled=False,
+    clip=None,
+    layers=None,
 ):
     """Gives the guard's error, or None where the training went through; and what it left unchecked.
 
@@ -53,8 +62,10 @@ def train(
     data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
     if fault == "nan" and rank == 1:
         data.tensors[0][:] = torch.nan
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+    middle = nn.BatchNorm1d(8) if norm else nn.Tanh()
+    model = nn.Sequential(nn.Linear(6, 8), middle, nn.Dropout(dropout), nn.Linear(8, 3))
     ddp = DistributedDataParallel(model)
+    called = torch.compile(ddp, backend="eager") if compiled else ddp
     if fault == "summed over ranks":
         ddp.register_comm_hook(None, _sum_hook)
     if fault == "other weights" and rank == 1:
@@ -89,13 +100,13 @@ def train(
             weights = plan.loss_weights(rank) if plan.data_parallel == world else None
             for index, (x, y) in enumerate(loader):
                 if fault == "nan later" and rank == 1 and done == 5:
-                    x = x * torch.nan  # noqa: PLW2901
+                    x = x * torch.nan
                 last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
                 if irregular:
                     last = (index + 1) % len(plan.micro_batches(rank)) == 0
                 quiet = contextlib.nullcontext() if last else ddp.no_sync()
                 with ddp.no_sync() if fault == "no_sync" else quiet:
-                    loss = mse_loss(ddp(x), y, reduction="sum" if fault == "summed loss" else "mean")
+                    loss = mse_loss(called(x), y, reduction="sum" if fault == "summed loss" else "mean")
                     if fault == "summed loss":
                         loss = loss / y.shape[1]
                     if irregular and fault != "uneven mean":
@@ -120,8 +131,6 @@ def train(
                     if fault == "a group stops" and done >= 3:
                         optimizer.param_groups[0]["lr"] = 0.01
                     done += 1
-                    if done >= steps:
-                        return None, watch.unchecked
                 if fault == "scheduler per micro-batch":
                     scheduler.step()
         watch.finish()

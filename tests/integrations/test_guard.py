@@ -1,8 +1,13 @@
 """The guard in a training script of one's own: each mistake where people make it, and its name."""
 
+import pickle
+import subprocess
+import sys
+
 import pytest
 
 import isobatch as ib
+from isobatch.integrations import GuardError
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
@@ -34,7 +39,9 @@ RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True, micro_batch=Non
 UNEVEN = plan(effective_batch=40, dataset_size=400, uneven=True)
 
 
-@pytest.mark.parametrize("how", [{}, {"dropout": 0.5}, {"loss_given": False}])
+@pytest.mark.parametrize(
+    "how", [{}, {"dropout": 0.5, "norm": True}, {"loss_given": False}, {"compiled": True}]
+)
 def test_a_script_that_follows_the_plan_goes_through(two, how):
     found = two(train, PLAIN, **how)
     assert [error for error, _ in found] == [None, None]
@@ -128,3 +135,33 @@ def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
     for error, _ in two(train, PLAIN, mistake, layers=layers):
         assert cause in error.cause
         assert error.step <= 1
+
+
+def test_the_error_says_what_it_is_about_and_crosses_processes():
+    error = pickle.loads(pickle.dumps(GuardError(4, "other weights on one rank", "seen", (1,))))
+    assert (error.step, error.cause, error.text, error.ranks) == (
+        4,
+        "other weights on one rank",
+        "seen",
+        (1,),
+    )
+    assert str(error).startswith(
+        "isobatch guard, before step 4: seen → other weights on one rank. Start all ranks"
+    )
+
+
+def test_who_catches_the_error_needs_no_torch():
+    program = "import sys; from isobatch.integrations import GuardError; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_plan_or_an_optimizer_that_cannot_be_guarded_is_refused():
+    import torch
+
+    from isobatch.integrations import guard
+
+    with pytest.raises(ib.InputError, match="infeasible"):
+        guard(ib.plan(recipe(), 1000))
+    made = ib.plan(recipe(effective_batch=8), 1)
+    with pytest.raises(ib.InputError, match="list cannot be watched"):
+        guard(made).attach(torch.nn.Linear(2, 2), [])

@@ -1,12 +1,13 @@
 """The guard in a run that goes on: moved by `replan`, or from a checkpoint, in the middle of an epoch or not."""
 
+import msgspec
 import pytest
 
 import isobatch as ib
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
-from ddp.resumed import by_hand, planned
+from ddp.resumed import by_hand, planned, stateful
 
 RUN = ib.plan(
     ib.Recipe(
@@ -24,6 +25,7 @@ MOVES = {
     "fewer GPUs": ib.replan(ib.plan(RUN.recipe, 6, max_micro_batch=8), at_step=7, cluster=2),
     "a larger batch": ib.replan(RUN, at_step=7, effective_batch=96),
     "a larger batch, ragged": ib.replan(RUN, at_step=7, effective_batch=90, ragged=True),
+    "a larger batch, uneven": ib.replan(RUN, at_step=7, effective_batch=56, uneven=True),
     "at an epoch's end": ib.replan(RUN, at_step=5, effective_batch=96),
     "twice": ib.replan(ib.replan(RUN, at_step=2, effective_batch=96), at_step=4, effective_batch=48),
 }
@@ -75,3 +77,22 @@ def test_a_start_that_was_not_told_is_guessed(two):
     for error, _ in two(by_hand, RUN.to_json(), 7, "start not told"):
         assert "resumed: it is the plan's at step 7" in error.cause
         assert "start_step" in error.advice
+
+
+@pytest.mark.parametrize("at", [2, 7])
+def test_a_loader_may_know_where_it_was(two, at):
+    pytest.importorskip("torchdata", reason="the loader is torchdata's")
+    plan = ib.plan(msgspec.structs.replace(RUN.recipe, dataset_size=192, duration="16st"), 2)
+    assert two(stateful, plan.to_json(), at) == [(None, [])] * 2
+
+
+def test_a_ramp_is_left_out_and_said_to_be(two):
+    plan = ib.plan(
+        msgspec.structs.replace(RUN.recipe, ramp="16 16 160", duration="40st", dataset_size=4000), 2
+    )
+    for error, unchecked in two(planned, plan.to_json(), 0):
+        assert error is None
+        assert [text.split(":")[0] for text in unchecked] == [
+            "accumulation and micro-batches",
+            "the gradient's size",
+        ]

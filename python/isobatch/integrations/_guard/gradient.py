@@ -26,11 +26,10 @@ Weight = Callable[[Any], float]
 
 
 class _Likeness(NamedTuple):
-    """How many times as large a gradient is as the reference, along it; how much of it points elsewhere; and its norm."""
+    """How many times as large a gradient is as the reference, along it, and how much of it points elsewhere."""
 
     ratio: float
     residual: float
-    norm: float
 
 
 class Gradient:
@@ -55,6 +54,7 @@ class Gradient:
         self._random: list[tuple[Tensor, Tensor | None]] = []
         self._unclipped: float | None = None
         self._queued = False
+        self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)
             for p in ([] if flat(model) else self._params)
@@ -128,41 +128,43 @@ class Gradient:
 
     def _size(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
+        shares = self._shares(batches)
         with self._replay():
             if self._is_summed(batches[0]):
                 text = (
                     f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
                 )
                 run.stop("summed loss", text)
-            reference = self._reference(batches, random, self._shares(batches))
+            reference = self._reference(batches, random, shares)
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
         like, gate = self._compare(found, reference), GATES[self._precision]
-        size = like.ratio
-        if self._unclipped is not None and like.norm:
-            unclipped = (
-                math.hypot(*run.exchange("norm", self._unclipped)) if self._sharded else self._unclipped
-            )
-            size *= unclipped / like.norm
-        straight = like.residual <= gate
-        if straight and abs(size - 1) <= gate:
+        if like.residual <= gate and abs(like.ratio - 1) <= gate:
             return
-        cause = None
-        if straight:
-            cause = causes.gradient(
-                size,
-                micro_batch=plan.micro_batch or 1,
-                accumulation=plan.accumulation or 1,
-                ranks=run.ranks,
-                tolerance=max(0.02, gate / 3),
-            )
-        elif len({sum(map(int, plan.micro_batches(rank))) for rank in range(run.ranks)}) > 1:
+        text = f"the gradient is {like.ratio:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
+        cause = ""
+        if not like.residual <= gate:
             with self._replay():
-                equal = self._reference(batches, random, [1 / len(batches)] * len(batches))
-            if self._compare(found, equal).residual <= gate:
-                cause = "uneven ranks with a mean loss"
-        text = f"the gradient is {size:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
-        run.stop(cause or "another loss than the reference, or other samples", text)
+                equal = [1 / len(batches)] * len(batches)
+                like = self._compare(found, self._reference(batches, random, equal))
+            samples = self._weight is None
+            cause = "uneven ranks with a mean loss" if samples else "a mean over each micro-batch's own units"
+        if not like.residual <= gate:
+            cause = "another loss than the reference, or other samples"
+        elif factor := self._factor(like.ratio, gate):
+            cause = factor
+        run.stop(cause or "another loss than the reference", text)
+
+    def _factor(self, ratio: float, gate: float) -> str | None:
+        """What makes a gradient so many times too large."""
+        plan = self._run.plan
+        return causes.gradient(
+            ratio,
+            micro_batch=self._units / len(self._run.planned) / self._run.ranks,
+            accumulation=plan.accumulation or 1,
+            ranks=self._run.ranks,
+            tolerance=max(0.02, gate / 3),
+        )
 
     def _compare(self, found: list[Tensor], reference: list[Tensor]) -> _Likeness:
         sums = torch.zeros(3, dtype=torch.float64)
@@ -175,15 +177,24 @@ class Gradient:
             else sums.tolist()
         )
         residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
-        return _Likeness(fr / rr if rr else math.nan, residual, math.sqrt(ff))
+        return _Likeness(fr / rr * self._clipped(ff) if rr else math.nan, residual)
+
+    def _clipped(self, square: float) -> float:
+        """How many times as large the gradient was before it was clipped."""
+        if self._unclipped is None or not square:
+            return 1.0
+        told = self._run.exchange("norm", self._unclipped) if self._sharded else [self._unclipped]
+        return math.hypot(*told) / math.sqrt(square)
 
     def _shares(self, batches: list[Any]) -> list[float]:
         """The factor of each micro-batch's mean loss."""
+        run = self._run
+        self._units = float(run.plan.effective_batch or 0)
         if self._weight is None:
-            return [float(w) for w in self._run.plan.loss_weights(self._run.rank)]
+            return [float(share) for share in run.plan.loss_weights(run.rank)]
         units = [float(self._weight(batch)) for batch in batches]
-        total = sum(self._run.exchange("units", sum(units)))
-        return [unit * self._run.ranks / total for unit in units]
+        self._units = sum(run.exchange("units", sum(units)))
+        return [unit * run.ranks / self._units for unit in units]
 
     def _is_summed(self, batch: Any) -> bool:
         """Whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""

@@ -33,12 +33,21 @@ class Rates:
         """Before an optimizer step."""
         if not self._planned:
             return
-        run, groups = self._run, self._optimizer.param_groups
+        run, groups, factors = self._run, self._optimizer.param_groups, self._factors
         planned = self._at(run.since)
-        rates = [float(group["lr"]) for group in groups]
+        if run.since >= OBSERVED and len(groups) == len(factors):  # mostly there is nothing to see
+            for group, factor in zip(groups, factors, strict=True):
+                if factor is None or group["lr"] != planned * factor:
+                    break
+            else:
+                return
+        self._look(planned, [float(group["lr"]) for group in groups])
+
+    def _look(self, planned: float, rates: list[float]) -> None:
+        run = self._run
         if len(self._observed) < OBSERVED:
             self._observed.append(rates)
-        if len(self._factors) != len(groups) or None in self._factors:
+        if len(self._factors) != len(rates) or None in self._factors:
             self._settle(planned, rates)
         stray = self._strays(rates, planned)
         if stray and run.skipped:  # Many loops step the scheduler where the loss scaler skipped a step.

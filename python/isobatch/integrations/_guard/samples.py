@@ -34,7 +34,8 @@ class Samples:
             run.unchecked.append("the samples: no loader over a dataset with ids was given")
         elif isinstance(watch.sampler, DistributedSampler):
             self._length(watch, watch.sampler)
-        if run.plan.recipe.ramp is not None:
+        self._ramps = run.plan.recipe.ramp is not None
+        if self._ramps:
             run.unchecked.append("accumulation and micro-batches: the batch ramps")
 
     def _length(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
@@ -77,22 +78,26 @@ class Samples:
     def check(self) -> bool:
         """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be told."""
         run, watch = self._run, self._watch
-        if run.plan.recipe.ramp is not None:
+        if self._ramps:
             return False
         now = watch.now if watch is not None else None
-        end = now is None or self._at_end(now)
-        self._count(end, now)
+        crossing = now is not None and now.trained < run.micro and run.plan.steps_per_epoch is not None
+        end = False
+        if run.near or crossing or run.micro != len(run.planned):
+            end = now is None or self._at_end(now)
+            self._count(end=end, last=run.micro - now.trained if now is not None and crossing else 0)
         if not run.near or now is None or watch is None:
             return run.micro == len(run.planned)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
             self._set_epoch(watch, watch.sampler)
         return self._step(now, end)
 
-    def _count(self, end: bool, now: Epoch | None) -> None:
-        """The accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one."""
-        run, plan = self._run, self._run.plan
+    def _count(self, *, end: bool, last: int) -> None:
+        """The accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
+        has micro-batches of two epochs, of which `last` are of the last one."""
+        run = self._run
         counted, planned = run.micro, len(run.planned)
-        halves = plan.recipe.precision in ("fp16", "float16", "16-mixed")
+        halves = run.plan.recipe.precision in ("fp16", "float16", "16-mixed")
         if halves and counted and (counted % planned == 0 or end):
             run.skipped += math.ceil(counted / planned) - 1
         elif counted != planned and not (counted < planned and end):
@@ -100,8 +105,8 @@ class Samples:
             if counted and counted % planned == 0:
                 cause += ", or steps that a loss scaler skipped (then say so: precision in the recipe)"
             run.stop(cause, f"{counted} micro-batches before this step, {planned} planned")
-        elif now is not None and now.trained < counted and plan.steps_per_epoch is not None:
-            text = f"{counted - now.trained} micro-batches of the last epoch in this step; the plan ends an epoch with a step"
+        elif last:
+            text = f"{last} micro-batches of the last epoch in this step; the plan ends an epoch with a step"
             run.stop("another accumulation", text)
 
     def _at_end(self, now: Epoch) -> bool:

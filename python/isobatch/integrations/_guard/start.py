@@ -24,10 +24,11 @@ def settle(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] |
     if given is not None:
         run.start = given
     elif scheduler is not None:
-        run.start = scheduler.position
+        position = scheduler.position
+        run.start = int(position) if position.denominator == 1 else position
     elif place is not None:
         run.start = _step_at(run, place)
-    if place is None or run.plan.recipe.ramp is not None or run.start != int(run.start):
+    if place is None or run.plan.recipe.ramp is not None or not isinstance(run.start, int):
         return
     here = run.plan.position(int(run.start))
     if (here.epoch, here.offset) != place:
