@@ -30,7 +30,7 @@ class Hosts:
     """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only. `name` begins the names of
     links and namespaces: two users of one machine take different ones. `burst` may leave a link at full speed."""
 
-    def __init__(self, count: int, rate: str, *, name: str = "ibt", burst: str = "256k") -> None:
+    def __init__(self, count: int, rate: str, *, name: str = "ibt", burst: str = "128k") -> None:
         self.count, self.rate, self.name, self.burst = count, rate, name, burst
 
     def __enter__(self) -> Hosts:
@@ -55,15 +55,9 @@ class Hosts:
 
     def limit(self, host: int, rate: str) -> None:
         """Sets the rate of a host's link, both ways."""
-<<<<<<< HEAD
-        shape = ["root", "tbf", "rate", rate, "burst", "128k", "latency", "50ms"]
-        _sh("tc", "qdisc", "replace", "dev", f"ibt-v{host}", *shape)
-        _sh("ip", "netns", "exec", f"ibt-h{host}", "tc", "qdisc", "replace", "dev", "eth0", *shape)
-=======
         shape = ["root", "tbf", "rate", rate, "burst", self.burst, "latency", "50ms"]
         _sh("tc", "qdisc", "replace", "dev", f"{self.name}-v{host}", *shape)
         _sh("ip", "netns", "exec", f"{self.name}-h{host}", "tc", "qdisc", "replace", "dev", "eth0", *shape)
->>>>>>> main
 
     def cut(self, host: int) -> None:
         """Takes a host's link down."""
@@ -76,13 +70,9 @@ class Hosts:
         environment.pop("RANK", None)
         processes = []
         for host in range(1, self.count + 1):
-<<<<<<< HEAD
             # Before other programs: two cores carry all hosts and their links, and the link shall be the limit.
-            launch = ["nice", "-n", "-15", "ip", "netns", "exec", f"ibt-h{host}"]
+            launch = ["nice", "-n", "-15", "ip", "netns", "exec", f"{self.name}-h{host}"]
             launch += ["unshare", "--uts", "bash", "-c"]
-=======
-            launch = ["ip", "netns", "exec", f"{self.name}-h{host}", "unshare", "--uts", "bash", "-c"]
->>>>>>> main
             launch += [
                 'hostname "$0"; exec "$@"',
                 f"host{host}",
