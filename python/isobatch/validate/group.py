@@ -45,7 +45,7 @@ class Group:
         if options.device == "cuda" and not gpus:
             raise InputError("'cuda' is not legal here: no CUDA device", field="device")
         self.rank, self.world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
-        self.local_rank, self.local_world_size = int(found["LOCAL_RANK"]), int(found["LOCAL_WORLD_SIZE"])
+        self.local_rank = int(found["LOCAL_RANK"])
         self.device = torch.device("cuda", self.local_rank % gpus) if gpus else torch.device("cpu")
         if gpus:
             torch.cuda.set_device(self.device)
