@@ -273,8 +273,9 @@ def test_a_slow_rank_is_named(plan, tmp_path):
     thread.start()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "isobatch.validate", plan, "--quick", "--output", "report.json"]
+    command += ["--phase-seconds", "240"]  # it imports torch ten times slower, too
     try:
-        run(command, tmp_path, ISOBATCH_TEST=str(tmp_path), OMP_NUM_THREADS="1")
+        run(command, tmp_path, seconds=400, ISOBATCH_TEST=str(tmp_path), OMP_NUM_THREADS="1")
     finally:
         stop.set()
         thread.join()

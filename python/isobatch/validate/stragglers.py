@@ -49,12 +49,12 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
 
 
 def _waiting_seconds() -> float:
-    """How long this process's threads, the one that waited most, were ready to run and did not, since they began; 0 where
-    the system does not say."""
+    """How long this process's threads were ready to run and did not, all together, since they began: each waits for the
+    others at the end of a piece of work. 0 where the system does not say."""
     waited = 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # a thread that has just ended
-            waited = max(waited, int(file.read_text().split()[1]))
+            waited += int(file.read_text().split()[1])
     return waited / 1e9
 
 
