@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.integrations._guard.run import CLOSE_STEPS, Run, named
-from isobatch.integrations._guard.sharding import local, sharded
+from isobatch.integrations._guard.wrapping import local, sharded
 
 SMALL = 4096  # elements of a parameter that is looked at, at every step
 OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts at 2^16 and halves
