@@ -153,8 +153,13 @@ def query(
 def _own_clusters(rows: Table) -> tuple[Table, Table]:
     """Jobs and clusters of a table that holds both in each row."""
     own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
+    if not {"nodes", "gpus_per_node"} & own.keys():
+        raise InputError(
+            "without clusters each row needs its own: a column nodes or gpus_per_node is missing",
+            file=rows.file,
+        )
     source: Any = own
-    if rows.arrow and own:
+    if rows.arrow:
         import pyarrow as pa
 
         source = pa.table(own)

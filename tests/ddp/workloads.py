@@ -135,6 +135,36 @@ def out_of_memory():
     return Workload(_model(), _sgd, _batch, loss)
 
 
+def slow_to_repeat():
+    """Slow while the gradient is proven, which is in eval mode."""
+
+    def loss(model, batch):
+        if not model.training:
+            time.sleep(0.005)
+        return _loss(model, batch)
+
+    return Workload(_model(0.0), _sgd, _batch, loss)
+
+
+def fits_37():
+    """Memory runs out above 37 samples, on rank 1 only."""
+
+    def loss(model, batch):
+        if batch["x"].shape[0] > 37 and dist.get_rank() == 1:
+            raise MemoryError
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def eight_mib_a_sample():
+    def loss(model, batch):
+        space = torch.ones(batch["x"].shape[0], 8 << 20, dtype=torch.uint8)
+        return _loss(model, batch) + 0 * space[0, 0]
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
 def dies_on_rank_1():
     """Rank 1 is killed in its tenth forward, as by the system when memory runs out."""
     calls = 0

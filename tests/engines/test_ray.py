@@ -41,6 +41,24 @@ def cluster():
     made.shutdown()
 
 
+def test_an_address_where_nobody_is(tmp_path, capsys):
+    from isobatch.cli import main
+
+    (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
+    (tmp_path / "clusters.csv").write_text("nodes\n1\n")
+    words = [
+        "fleet",
+        str(tmp_path / "jobs.csv"),
+        str(tmp_path / "clusters.csv"),
+        "-o",
+        str(tmp_path / "plans"),
+    ]
+    assert main([*words, "--engine", "ray", "--address", "127.0.0.1:9"]) == 2
+    assert "field 'address': no Ray cluster at 127.0.0.1:9" in capsys.readouterr().err
+    assert main([*words, "--address", "auto"]) == 2
+    assert "field '--address': is for --engine ray" in capsys.readouterr().err
+
+
 def data_of(folder):
     return {path.name: path.read_bytes() for path in Path(folder).glob("*.parquet")}
 

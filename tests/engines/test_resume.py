@@ -152,7 +152,10 @@ def test_other_columns_are_refused_in_their_file(make_jobs, tmp_path):
     pq.write_table(jobs.tables[1].drop_columns(["team"]), jobs.folder / "01.parquet")
     pq.write_table(jobs.tables[2].set_column(6, "team", pa.array([["x"]] * 20)), jobs.folder / "02.parquet")
     manifest = plan(jobs, tmp_path)
-    assert "its columns are not those of the first file" in manifest.failed[f"{jobs.folder}/01.parquet"]
+    assert (
+        "its columns are not those of the first file: missing: team; new: none"
+        in manifest.failed[f"{jobs.folder}/01.parquet"]
+    )
     assert "its columns do not fit" in manifest.failed[f"{jobs.folder}/02.parquet"]
     assert manifest.rows == 40
 

@@ -61,10 +61,12 @@ def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
     import pyarrow as pa
 
     if table.column_names != schema.names:
-        raise InputError(
-            f"its columns are not those of the first file: {', '.join(table.column_names)} instead of {', '.join(schema.names)}",
-            file=file,
-        )
+        missing = [name for name in schema.names if name not in table.column_names]
+        new = [name for name in table.column_names if name not in schema.names]
+        what = f"missing: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}"
+        if not missing and not new:
+            what = "another order, or one stands twice"
+        raise InputError(f"its columns are not those of the first file: {what}", file=file)
     try:
         return table.cast(schema)
     except pa.ArrowException as error:

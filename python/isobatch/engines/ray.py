@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -58,10 +59,18 @@ def connect(address: str | None = None) -> Any:
         raise InputError("needs ray: pip install 'isobatch[ray]'", field="engine") from None
     if address is not None or not ray.is_initialized():
         try:
+            _knock(address)
             ray.init(address, log_to_driver=False, logging_level="WARNING")
-        except (ConnectionError, ValueError) as error:
-            raise InputError(f"no Ray cluster can be reached: {error}", field="address") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"no Ray cluster at {address}: {error}", field="address") from None
     return ray
+
+
+def _knock(address: str | None) -> None:
+    """Ray itself would try for many minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _outcome(ray: Any, done: Any, part: Part) -> Receipt | Failure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import time
 from typing import Any
 
 import torch
@@ -23,43 +22,33 @@ SEED = 20
 SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
 """For the one process, which does alone what all ranks share."""
 
+HELD = 64
+"""Micro-batches that a rank holds at once."""
+
 Copies = list[Tensor | None]
 
 
-def affordable(training: Training) -> tuple[Training, str | None]:
+def affordable(training: Training, one: float) -> tuple[Training, str | None]:
     """The step to prove, and why it is smaller than the plan's, if it is.
 
     One process needs as long for the whole batch as all ranks together need for it one after the other. Where that is too
     long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
     is left, so that each fault of averaging and accumulating shows as it does in the whole step.
+
+    Args:
+        one: seconds of a micro-batch.
     """
-    group, sizes = training.group, training.sizes
-    limit = min(SECONDS[training.options.extent], group.limit.total_seconds() / 6)
-    one = group.from_first(_seconds(training) if group.rank == 0 else None)
+    limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
     most = max(1, int(limit / one))
-    if sum(map(len, sizes)) <= most:
+    if sum(map(len, training.sizes)) <= most and max(map(len, training.sizes)) <= HELD:
         return training, None
-    count = max(2, most // len(sizes))
-    # The first ones and the last, which a ragged plan has smaller.
-    kept = [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in sizes]
-    left = sum(map(len, kept))
-    share = min(1.0, most / left)
-    small = training.of_sizes([[max(1, int(n * share)) for n in row] for row in kept])
-    return small, f"a smaller step than the plan's {training.batch}, which takes one process too long"
-
-
-def _seconds(training: Training) -> float:
-    """How long one micro-batch takes this rank alone: the second one, since the first also sets things up."""
-    took = 0.0
-    training.model.eval()
-    for _ in range(2):
-        training.group.sync()
-        begun = time.perf_counter()
-        training.lone_backward(training.samples(training.micro_batch, SEED, 0, 0), 1.0, None)
-        training.group.sync()
-        took = time.perf_counter() - begun
-    training.model.zero_grad(set_to_none=True)
-    return took
+    short = training.shortened(min(HELD, most // len(training.sizes)))
+    share = min(1.0, most / sum(map(len, short.sizes)))
+    small = short.of_sizes([[max(1, int(n * share)) for n in row] for row in short.sizes])
+    return (
+        small,
+        f"a smaller step than the plan's {training.batch}, which takes one process too long or too much memory",
+    )
 
 
 def _kept(tensors: list[Tensor | None]) -> Copies:

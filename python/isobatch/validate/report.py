@@ -150,7 +150,8 @@ class MicroBatch(_Part, frozen=True, kw_only=True):
 class Step(_Part, frozen=True, kw_only=True):
     """The training step as measured. Samples are by rank, in seconds a step: `compute_seconds` under no_sync throughout,
     `sync_seconds` the whole step with its all-reduce. `exposed_seconds` is what communication adds; `overlap` is the share
-    of the communication that is hidden, None where it could not be told from noise."""
+    of the communication that is hidden, None where it could not be told from noise. A long accumulation is timed with fewer
+    micro-batches: `accumulation` is theirs, `planned_step_seconds` and `samples_per_second` are the whole step's."""
 
     workload: str
     parameters: int
@@ -170,6 +171,8 @@ class Step(_Part, frozen=True, kw_only=True):
     exposed_seconds: float
     communication_seconds: float | None
     overlap: float | None
+    planned_accumulation: int
+    planned_step_seconds: float
     samples_per_second: float
     micro_batches: list[MicroBatch]
     ddp: dict[str, str | int]

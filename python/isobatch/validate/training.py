@@ -204,6 +204,14 @@ class Training:
         """Samples in the largest micro-batch."""
         return max(map(max, self.sizes))
 
+    def shortened(self, count: int) -> Training:
+        """The same training with at most so many micro-batches a step, two at least: the first ones and the last, which a
+        ragged plan has smaller."""
+        count = max(2, count)
+        return self.of_sizes(
+            [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]
+        )
+
     def of_sizes(self, sizes: list[list[int]]) -> Training:
         """The same training with other micro-batches, by rank."""
         other = copy.copy(self)

@@ -87,6 +87,8 @@ def run(
     workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
     draft = Draft(plan, options)
     group = Group(options)
+    if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
+        raise InputError("the search on a CPU needs one, in GiB a rank", field="memory_limit_gib")
     draft.phase_seconds = group.pulse.phase_seconds
 
     def lost(text: str) -> None:
@@ -147,7 +149,8 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
             return
     with phase("step"):
         measured, loss = proofs.prove_reduction(training)
-        small, smaller = gradient.affordable(training)
+        one = timing.micro_batch_seconds(training)
+        small, smaller = gradient.affordable(training, one)
         found, exact = gradient.prove(small, measured, smaller=smaller)
         draft.add(loss, *found)
         if training.dtype is not None:
@@ -159,7 +162,8 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
     with phase("learning rate"):
         draft.add(proofs.prove_learning_rate(training))
     with phase("buckets"):
-        buckets = timing.bucket_bytes(training)
+        timed = timing.affordable(training, one)
+        buckets = timing.bucket_bytes(timed)
     with phase("all-reduce"):
         table, network = allreduce.measure(group, options, buckets)
         draft.add(*network, allreduce=table)
@@ -170,10 +174,10 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
             largest = searched.largest_micro_batch or largest
             draft.add(memory.prove_search(training, searched), micro_batch_search=searched)
     with phase("step time"):
-        step, timed = timing.measure(training, table.table, buckets, largest)
-        draft.add(*timed, step=step)
+        step, speed = timing.measure(timed, training, table.table, buckets, largest)
+        draft.add(*speed, step=step)
     with phase("noise scale"):
-        scale, proof = noise.measure(training, options.noise_steps)
+        scale, proof = noise.measure(timed, options.noise_steps)
         draft.add(proof, noise=scale, measurements=measurements(machine_found, step, table, scale))
 
 
