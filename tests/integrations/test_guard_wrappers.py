@@ -53,7 +53,7 @@ def test_a_fully_sharded_mistake_is_named(two, mistake):
 
 def test_a_fully_sharded_nan_is_noticed(two):
     for error, _ in two(fully_sharded, PLAN, "nan later"):
-        assert (error.cause, error.step) == ("gradient not finite", 3)
+        assert (error.cause, error.step) == ("gradient not finite", 4)  # of step 3
         assert "nobody saw on which rank" in error.text
 
 
