@@ -98,7 +98,9 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         for host in range(1, 9):
             with contextlib.suppress(subprocess.CalledProcessError):
-                _sh("ip", "link", "del", f"{self.name}-v{host}")  # links first: else the next start meets them
+                _sh(
+                    "ip", "link", "del", f"{self.name}-v{host}"
+                )  # links first: else the next start meets them
             with contextlib.suppress(subprocess.CalledProcessError):
                 _sh("ip", "netns", "del", f"{self.name}-h{host}")
         with contextlib.suppress(subprocess.CalledProcessError):
