@@ -38,7 +38,7 @@ pub fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
 }
 
 /// The smallest divisor of `n` that is at least `from` (1 ≤ from ≤ n).
-fn smallest_divisor_from(n: u64, from: u64) -> u64 {
+pub(crate) fn smallest_divisor_from(n: u64, from: u64) -> u64 {
     let root = n.isqrt();
     // Below the root, divisors are tried upwards; above it, through their partners n/d, downwards.
     if let Some(d) = (from..=root).find(|&d| n.is_multiple_of(d)) {

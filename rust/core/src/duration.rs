@@ -60,6 +60,11 @@ impl Length {
         self.mantissa == 0
     }
 
+    /// The number as a numerator and a power of ten.
+    pub(crate) fn fraction_of_ten(self) -> (u64, u64) {
+        (self.mantissa, 10u64.pow(self.scale.into()))
+    }
+
     /// `⌊self × n / d⌋`, exact; `None` past 2^53.
     #[must_use]
     #[inline]

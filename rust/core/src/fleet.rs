@@ -2,16 +2,18 @@
 
 use rayon::prelude::*;
 
-use crate::input::{Field, Input, Value};
+use crate::input::{Field, Input, Table, Value};
 use crate::outlook;
+use crate::plain::{BLOCK, Lanes, Recipe, Sites};
 use crate::plan::{Row, UNKNOWN, plan};
+pub use crate::results::{Column, Kind, Out};
 
 /// A whole number that is not known, in a column of the input.
 pub const MISSING: i64 = i64::MIN;
 
-/// Rows that one thread plans at a time, and rows held before they are written out column by column.
+/// Rows that one thread plans at a time, and rows whose inputs are set together.
 const CHUNK: usize = 1 << 13;
-const BLOCK: usize = 32;
+const TOGETHER: usize = 32;
 
 /// The values of an input column.
 #[derive(Debug)]
@@ -71,87 +73,6 @@ pub enum Pairs<'a> {
     },
 }
 
-macro_rules! results {
-    ($($variant:ident $name:literal $kind:ident $type:ty, |$row:ident| $value:expr;)*) => {
-        /// A column of the result.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the columns are documented once, for users, in docs/fleet.md")]
-        pub enum Column {
-            $($variant,)*
-        }
-
-        impl Column {
-            /// Every column, in the order of the table.
-            pub const ALL: &'static [Column] = &[$(Column::$variant,)*];
-
-            /// Its name.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $(Column::$variant => $name,)* }
-            }
-
-            /// Its type.
-            #[must_use]
-            pub fn kind(self) -> Kind {
-                match self { $(Column::$variant => Kind::$kind,)* }
-            }
-
-            /// # Panics
-            /// Where the type of `out` is not the column's [`kind`](Column::kind).
-            fn write(self, rows: &[Row], out: &mut Out<'_>, at: usize) {
-                match (self, out) {
-                    $((Column::$variant, Out::$kind(out)) => {
-                        for (out, $row) in out[at..].iter_mut().zip(rows) {
-                            *out = $value;
-                        }
-                    })*
-                    (column, _) => unreachable!("{column:?} in a column of another type"),
-                }
-            }
-        }
-    };
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "bounded by the planner")]
-fn narrow(n: i64) -> i32 {
-    n as i32
-}
-
-results! {
-    Status "status" U8 u8, |r| r.reasons.status() as u8;
-    Reasons "reasons" U64 u64, |r| r.reasons.bits();
-    WorldSize "world_size" I64 i64, |r| r.world_size;
-    DataParallel "data_parallel" I64 i64, |r| r.data_parallel;
-    MicroBatch "micro_batch" I32 i32, |r| narrow(r.micro_batch);
-    Accumulation "accumulation" I32 i32, |r| narrow(r.accumulation);
-    EffectiveBatch "effective_batch" I64 i64, |r| r.effective_batch;
-    BatchChange "batch_change" F64 f64, |r| r.batch_change;
-    Lr "lr" F64 f64, |r| r.lr;
-    LrScale "lr_scale" F64 f64, |r| r.lr_scale;
-    Beta1 "beta1" F64 f64, |r| r.moments.beta1;
-    Beta2 "beta2" F64 f64, |r| r.moments.beta2;
-    Eps "eps" F64 f64, |r| r.moments.eps;
-    WeightDecay "weight_decay" F64 f64, |r| r.weight_decay;
-    Momentum "momentum" F64 f64, |r| r.momentum;
-    EmaDecay "ema_decay" F64 f64, |r| r.ema_decay;
-    WarmupSteps "warmup_steps" I64 i64, |r| r.warmup_steps;
-    StepsPerEpoch "steps_per_epoch" I64 i64, |r| r.steps_per_epoch;
-    TotalSteps "total_steps" I64 i64, |r| r.total_steps;
-    SamplesPerEpoch "samples_per_epoch" I64 i64, |r| r.samples_per_epoch;
-    PaddedSamples "padded_samples" I64 i64, |r| r.padded_samples;
-    DroppedSamples "dropped_samples" I64 i64, |r| r.dropped_samples;
-    StepSeconds "step_seconds" F64 f64, |r| r.outlook.step_seconds;
-    StepError "step_error" F64 f64, |r| r.outlook.step_error;
-    SamplesPerSecond "samples_per_second" F64 f64, |r| r.outlook.samples_per_second;
-    Efficiency "efficiency" F64 f64, |r| r.outlook.efficiency;
-    Hours "hours" F64 f64, |r| r.outlook.hours;
-    GpuHours "gpu_hours" F64 f64, |r| r.outlook.gpu_hours;
-    Cost "cost" F64 f64, |r| r.outlook.cost;
-    MemoryGib "memory_gib" F64 f64, |r| r.outlook.memory_gib;
-    NearestWorldSize "nearest_world_size" I64 i64, |r| r.nearest_world_size.nearest;
-    NearestBatch "nearest_batch" I64 i64, |r| r.nearest_batch.nearest;
-}
-
 /// What makes one row of a job better than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
@@ -180,49 +101,6 @@ impl By {
                 gain / outlook.step_seconds
             }
         }
-    }
-}
-
-/// The element type of a result column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named as the types they stand for")]
-pub enum Kind {
-    U8,
-    U64,
-    I32,
-    I64,
-    F64,
-}
-
-/// Memory for a result column.
-#[derive(Debug)]
-#[allow(missing_docs, reason = "named as the types they hold")]
-pub enum Out<'a> {
-    U8(&'a mut [u8]),
-    U64(&'a mut [u64]),
-    I32(&'a mut [i32]),
-    I64(&'a mut [i64]),
-    F64(&'a mut [f64]),
-}
-
-impl<'a> Out<'a> {
-    fn len(&self) -> usize {
-        match self {
-            Out::U8(s) => s.len(),
-            Out::U64(s) => s.len(),
-            Out::I32(s) => s.len(),
-            Out::I64(s) => s.len(),
-            Out::F64(s) => s.len(),
-        }
-    }
-
-    fn split_at(self, mid: usize) -> (Out<'a>, Out<'a>) {
-        macro_rules! halves {
-            ($($kind:ident)*) => {
-                match self { $(Out::$kind(s) => { let (a, b) = s.split_at_mut(mid); (Out::$kind(a), Out::$kind(b)) })* }
-            };
-        }
-        halves!(U8 U64 I32 I64 F64)
     }
 }
 
@@ -255,12 +133,12 @@ impl Fleet<'_> {
     /// Where a column of `out` has not [`rows`](Fleet::rows) elements of its type, or a pair names a row that is not there.
     pub fn plan(&self, out: Vec<(Column, Out<'_>)>) {
         assert!(out.iter().all(|(_, out)| out.len() == self.rows()), "a column of another length");
-        self.plan_range(0, self.rows(), out);
+        self.plan_range(self.sites().as_ref(), 0, self.rows(), out);
     }
 
-    fn plan_range(&self, start: usize, rows: usize, mut out: Vec<(Column, Out<'_>)>) {
+    fn plan_range(&self, sites: Option<&Sites>, start: usize, rows: usize, mut out: Vec<(Column, Out<'_>)>) {
         if rows <= CHUNK {
-            return self.plan_chunk(start, rows, &mut out);
+            return self.plan_chunk(sites, start, rows, &mut out);
         }
         let mid = (rows / 2).next_multiple_of(CHUNK);
         let (left, right) = out
@@ -270,22 +148,54 @@ impl Fleet<'_> {
                 ((column, left), (column, right))
             })
             .unzip();
-        rayon::join(|| self.plan_range(start, mid, left), || self.plan_range(start + mid, rows - mid, right));
+        rayon::join(
+            || self.plan_range(sites, start, mid, left),
+            || self.plan_range(sites, start + mid, rows - mid, right),
+        );
     }
 
-    fn plan_chunk(&self, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
-        let mut inputs = vec![self.shared.clone(); rows.min(BLOCK)];
-        let mut plans = vec![Row::unknown(); rows.min(BLOCK)];
-        for at in (0..rows).step_by(BLOCK) {
-            let count = BLOCK.min(rows - at);
-            self.fill(start + at, &mut inputs[..count]);
-            for (input, row) in inputs[..count].iter().zip(&mut plans) {
-                plan(input, row);
+    fn plan_chunk(&self, sites: Option<&Sites>, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
+        let mut desk = Desk::new(self, rows);
+        let mut plain = sites.map(|sites| Plain::new(self, sites, rows));
+        let mut at = 0;
+        while at < rows {
+            let count = self.block_from(start + at, rows - at);
+            let (mut jobs, mut clusters) = ([0; BLOCK], [0; BLOCK]);
+            for (i, (job, cluster)) in jobs.iter_mut().zip(&mut clusters).take(count).enumerate() {
+                (*job, *cluster) = self.pair(start + at + i);
             }
-            for (column, out) in &mut *out {
-                column.write(&plans[..count], out, at);
-            }
+            let (jobs, clusters) = (&jobs[..count], &clusters[..count]);
+            let left = match &mut plain {
+                Some(plain) => plain.plan(self, jobs, clusters, out, at),
+                None => (0..count).collect(),
+            };
+            desk.plan(self, jobs, clusters, &left, out, at);
+            at += count;
         }
+    }
+
+    /// Rows from `start` on that are planned together: of one job, where its rows are worth a block of their own.
+    fn block_from(&self, start: usize, rows: usize) -> usize {
+        let of_job = self.clusters.rows;
+        match self.pairs {
+            Pairs::Crossed if of_job >= BLOCK / 4 => rows.min(BLOCK).min(of_job - start % of_job),
+            _ => rows.min(BLOCK),
+        }
+    }
+
+    /// The clusters as plain plans take them; `None` where a setting differs between them.
+    fn sites(&self) -> Option<Sites> {
+        if self.clusters.columns.iter().any(|(field, _)| field.table() != Table::Cluster) {
+            return None;
+        }
+        let mut sites = Sites::with_capacity(self.clusters.rows);
+        let mut input = [self.shared.clone()];
+        for cluster in (0_u32..).take(self.clusters.rows) {
+            input[0].fault = self.shared.fault;
+            self.clusters.apply(&[cluster], &mut input);
+            sites.push(&input[0].cluster, input[0].fault.is_none());
+        }
+        Some(sites)
     }
 
     /// The best rows of every job, as pairs, job by job and best first; ties in the order of the rows. A job none of whose
@@ -315,16 +225,12 @@ impl Fleet<'_> {
 
     #[allow(clippy::cast_possible_truncation, reason = "tables of 2^32 rows are refused by the binding")]
     fn choose_of(&self, job: usize, clusters: &[u32], by: By, top: usize) -> Vec<u32> {
-        let mut inputs = vec![self.shared.clone(); clusters.len().min(BLOCK)];
+        let mut inputs = vec![self.shared.clone(); clusters.len().min(TOGETHER)];
         let mut row = Row::unknown();
         let mut found: Vec<(f64, u32)> = Vec::new();
-        for block in clusters.chunks(BLOCK) {
+        for block in clusters.chunks(TOGETHER) {
             let inputs = &mut inputs[..block.len()];
-            for input in &mut *inputs {
-                input.fault = self.shared.fault;
-            }
-            self.jobs.apply(&[job as u32; BLOCK][..block.len()], inputs);
-            self.clusters.apply(block, inputs);
+            self.fill(&[job as u32; TOGETHER][..block.len()], block, inputs);
             for (input, cluster) in inputs.iter().zip(block) {
                 plan(input, &mut row);
                 let worth = by.worth(input, &row);
@@ -342,17 +248,13 @@ impl Fleet<'_> {
         }
     }
 
-    /// Sets the inputs to those of the rows from `start`.
-    fn fill(&self, start: usize, inputs: &mut [Input]) {
-        let (mut jobs, mut clusters) = ([0; BLOCK], [0; BLOCK]);
-        for (i, (job, cluster)) in jobs.iter_mut().zip(&mut clusters).take(inputs.len()).enumerate() {
-            (*job, *cluster) = self.pair(start + i);
-        }
+    /// Sets the inputs to those of these rows.
+    fn fill(&self, jobs: &[u32], clusters: &[u32], inputs: &mut [Input]) {
         for input in &mut *inputs {
             input.fault = self.shared.fault;
         }
-        self.jobs.apply(&jobs, inputs);
-        self.clusters.apply(&clusters, inputs);
+        self.jobs.apply(jobs, inputs);
+        self.clusters.apply(clusters, inputs);
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "tables of 2^32 rows are refused by the binding")]
@@ -367,9 +269,114 @@ impl Fleet<'_> {
     #[must_use]
     pub fn input(&self, row: usize) -> Input {
         let mut input = [self.shared.clone()];
-        self.fill(row, &mut input);
+        let (job, cluster) = self.pair(row);
+        self.fill(&[job], &[cluster], &mut input);
         let [input] = input;
         input
+    }
+}
+
+/// Rows planned one by one.
+struct Desk {
+    inputs: Vec<Input>,
+    rows: Vec<Row>,
+}
+
+impl Desk {
+    fn new(fleet: &Fleet<'_>, rows: usize) -> Desk {
+        let together = rows.min(TOGETHER);
+        Desk { inputs: vec![fleet.shared.clone(); together], rows: vec![Row::unknown(); together] }
+    }
+
+    /// Plans those of a block's rows that are `left`.
+    fn plan(
+        &mut self,
+        fleet: &Fleet<'_>,
+        jobs: &[u32],
+        clusters: &[u32],
+        left: &[usize],
+        out: &mut [(Column, Out<'_>)],
+        at: usize,
+    ) {
+        for left in left.chunks(TOGETHER) {
+            let inputs = &mut self.inputs[..left.len()];
+            let of = |side: &[u32]| -> Vec<u32> { left.iter().map(|&i| side[i]).collect() };
+            fleet.fill(&of(jobs), &of(clusters), inputs);
+            for (input, row) in inputs.iter().zip(&mut self.rows) {
+                plan(input, row);
+            }
+            for (column, out) in &mut *out {
+                column.write(&self.rows, left.iter().map(|i| at + i), out);
+            }
+        }
+    }
+}
+
+/// Plain rows, planned together.
+struct Plain<'a> {
+    sites: &'a Sites,
+    inputs: Vec<Input>,
+    /// The job that the recipes are of, where it is one, so that its next rows need not ask again.
+    job: Option<u32>,
+    recipes: Vec<Option<Recipe>>,
+    lanes: Lanes,
+}
+
+impl<'a> Plain<'a> {
+    fn new(fleet: &Fleet<'_>, sites: &'a Sites, rows: usize) -> Plain<'a> {
+        let inputs = vec![fleet.shared.clone(); rows.min(TOGETHER)];
+        Plain { sites, inputs, job: None, recipes: Vec::with_capacity(BLOCK), lanes: Lanes::new() }
+    }
+
+    /// Plans the plain ones of a block's rows; gives those that are left.
+    fn plan(
+        &mut self,
+        fleet: &Fleet<'_>,
+        jobs: &[u32],
+        clusters: &[u32],
+        out: &mut [(Column, Out<'_>)],
+        at: usize,
+    ) -> Vec<usize> {
+        let rows = jobs.len();
+        self.lanes.set(self.sites, clusters);
+        let job = Some(jobs[0]).filter(|first| jobs.iter().all(|job| job == first));
+        if job.is_none() || job != self.job {
+            self.read(fleet, if job.is_some() { &jobs[..1] } else { jobs });
+            self.job = job;
+        }
+        let Some(any) = self.recipes.iter().flatten().next() else { return (0..rows).collect() };
+        if job.is_some() {
+            return self.lanes.plan(&[*any], rows, out, at);
+        }
+        let mut recipes = vec![*any; BLOCK];
+        for (i, recipe) in self.recipes.iter().enumerate() {
+            match recipe {
+                Some(recipe) => recipes[i] = *recipe,
+                None => self.lanes.leave(i),
+            }
+        }
+        let recipes: &[Recipe; BLOCK] = recipes.first_chunk().expect("one for each row of a block");
+        self.lanes.plan(recipes, rows, out, at)
+    }
+
+    /// Reads the jobs' recipes, each that follows itself once.
+    fn read(&mut self, fleet: &Fleet<'_>, jobs: &[u32]) {
+        self.recipes.clear();
+        for jobs in jobs.chunks(TOGETHER) {
+            let mut distinct = jobs.to_vec();
+            distinct.dedup();
+            let inputs = &mut self.inputs[..distinct.len()];
+            for input in &mut *inputs {
+                input.fault = fleet.shared.fault;
+            }
+            fleet.jobs.apply(&distinct, inputs);
+            for (job, input) in distinct.iter().zip(inputs) {
+                let recipe = Recipe::of(input);
+                let of_job =
+                    jobs.iter().skip(self.recipes.len() % TOGETHER).take_while(|other| *other == job);
+                self.recipes.extend(of_job.map(|_| recipe));
+            }
+        }
     }
 }
 

@@ -326,6 +326,14 @@ impl Job {
         }
     }
 
+    /// Whether there is weight decay of which nobody said how the optimizer multiplies it.
+    #[must_use]
+    pub fn decay_unknown(&self) -> bool {
+        let coupled =
+            matches!(self.optimizer, Optimizer::Sgd | Optimizer::Adam | Optimizer::RmsProp | Optimizer::Lars);
+        self.weight_decay > 0.0 && self.decay.is_none() && !coupled
+    }
+
     /// The replicas that the recipe was tuned on.
     #[must_use]
     pub fn tuned_replicas(&self) -> Option<u64> {

@@ -472,6 +472,10 @@ impl<'a> Clock<'a> {
         Clock { job, batch: layout.effective_batch, epoch, stages }
     }
 
+    fn tuned(job: &'a Job) -> Result<Clock<'a>, Reason> {
+        Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?))
+    }
+
     /// The steps of the whole run, where it has an end; Megatron floors it.
     fn run(&self) -> Result<Option<u64>, Reason> {
         let floor = self.job.convention == Convention::Megatron;
@@ -512,6 +516,12 @@ impl<'a> Clock<'a> {
     }
 }
 
+/// The steps of the warmup at the tuned batch; `None` for a share of a run without an end.
+pub(crate) fn tuned_warmup(job: &Job) -> Result<Option<u64>, Reason> {
+    let clock = Clock::tuned(job)?;
+    clock.warmup(clock.run()?)
+}
+
 /// Total, warmup and epoch in steps.
 fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
     let job = &input.job;
@@ -536,22 +546,20 @@ fn lengths(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<()
     }
     // Those that hold the loss, not the samples.
     let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
-    let tuned = || Ok(Clock::new(job, tuned_layout(job), stages(job, job.effective_batch)?));
     // A quotient that is whole must not become one more by its rounding.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| {
         steps.map(|steps| (steps as f64 / gain * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64)
     };
 
-    let total = if holds_loss { stretched(tuned()?.run()?) } else { clock.run()? };
+    let total = if holds_loss { stretched(Clock::tuned(job)?.run()?) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
     let warmup = if job.warmup.is_zero() {
         Some(0)
     } else if job.optimizer.layer_wise() || holds_loss {
-        let tuned = tuned()?;
-        let steps = tuned.warmup(tuned.run()?)?;
+        let steps = tuned_warmup(job)?;
         if job.optimizer.layer_wise() { steps } else { stretched(steps) }
     } else {
         clock.warmup(total)?
@@ -590,10 +598,7 @@ fn caution(input: &Input, row: &mut Row, layout: Layout) {
         let past_goyal = job.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
-        let declared = job.decay.is_some();
-        let coupled =
-            matches!(job.optimizer, Optimizer::Sgd | Optimizer::Adam | Optimizer::RmsProp | Optimizer::Lars);
-        when(job.weight_decay > 0.0 && !declared && !coupled, Reason::DecayUnknown);
+        when(job.decay_unknown(), Reason::DecayUnknown);
     }
     when(rule == Rule::Sde && moments.beta1 < 0.5, Reason::Beta1Low);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);

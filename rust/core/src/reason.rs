@@ -1,5 +1,7 @@
 //! Why a row is not simply `ok`: one bit each, with its text and source.
 
+use std::ops::{BitOr, Not};
+
 /// How much a [`Reason`] weighs on its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
@@ -157,6 +159,29 @@ reasons! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reasons(u64);
 
+impl Reason {
+    /// The set of this one.
+    pub(crate) const fn alone(self) -> Reasons {
+        Reasons(1 << self as u8)
+    }
+}
+
+impl BitOr for Reasons {
+    type Output = Reasons;
+
+    fn bitor(self, other: Reasons) -> Reasons {
+        Reasons(self.0 | other.0)
+    }
+}
+
+impl Not for Reasons {
+    type Output = Reasons;
+
+    fn not(self) -> Reasons {
+        Reasons(!self.0)
+    }
+}
+
 const INFEASIBLE: u64 = {
     let mut mask = 0;
     let mut i = 0;
@@ -178,6 +203,12 @@ impl Reasons {
     /// Adds one where the condition holds: no branch.
     pub fn insert_if(&mut self, condition: bool, reason: Reason) {
         self.0 |= u64::from(condition) << reason as u8;
+    }
+
+    /// Those that are in the other set too.
+    #[must_use]
+    pub(crate) fn of(self, other: Reasons) -> Reasons {
+        Reasons(self.0 & other.0)
     }
 
     /// Whether it is in the set.
