@@ -26,7 +26,7 @@ from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibr
 from peers import adaptdl_goodput
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
-TURNS = 2
+TURNS = {"paced": 2, "real": 8}  # of a sweep
 PLANS: dict[str, dict[str, Any]] = {
     "paced": {
         "width": 362,
@@ -73,7 +73,7 @@ def measure(kind: str, rate: str, sweeps: int) -> None:
                     f"{NETWORK}.1",
                     Path(folder) / "out.json",
                     alone=ranks == min(plan["ranks"]),
-                    turns=TURNS,
+                    turns=TURNS[kind],
                 )
                 add(stored["runs"], found)
         stored["measured"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")

@@ -21,8 +21,9 @@ from isobatch.profile import GIB, Constant, Profile, Reduced, check_buckets
 
 # A constant whose logarithm is not known to better than this (one standard deviation) is not identified.
 _VAGUE = 0.7
-# A constant that tells how things are, not how fast, is believed where the misfit falls below this share of what it was.
-_TELLING = {"compute_floor": 0.5, "lead": 0.8}
+# A constant that not every workload has is believed where with it the misfit is below this share of that without it: a
+# floor must explain much, a lead, which a forward pass always is, only must not explain worse.
+_BELIEVED = {"lead": 1.1, "compute_floor": 0.5}
 # Medians of the same configuration that differ by more than this factor contradict each other.
 _CONTRADICTION = 2.0
 # What measurements must share to say something of one another.
@@ -77,16 +78,22 @@ class _Report(msgspec.Struct):
 def load_measurements(path: str | os.PathLike[str]) -> Measurements:
     """Reads measurements from a validator's report or a file of their own.
 
-    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable.
+    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and field for
+    values that no measurement has.
     """
     try:
         text = Path(path).read_bytes()
         inside = "measurements" in msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         if inside:
-            return msgspec.json.decode(text, type=_Report).measurements
-        return msgspec.json.decode(text, type=Measurements)
+            found = msgspec.json.decode(text, type=_Report).measurements
+        else:
+            found = msgspec.json.decode(text, type=Measurements)
+        _check_values(found)
+    except InputError as error:
+        raise InputError(error.message, file=os.fspath(path), row=error.row, field=error.field) from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(str(error), file=os.fspath(path)) from error
+    return found
 
 
 def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile | None = None) -> Profile:
@@ -106,8 +113,11 @@ def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile
     >>> round(profile.compute_constant.value, 4), round(profile.compute_per_sample.value, 4), profile.unidentified
     (0.01, 0.001, ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
     """
-    records = _joined([measured] if isinstance(measured, Measurements) else measured)
-    _check(records)
+    several = [measured] if isinstance(measured, Measurements) else measured
+    for one in several:
+        _check_values(one)
+    records = _joined(several)
+    _check_together(records)
     profile = _Fit(records).profile()
     return profile if older is None else merge(profile, older)
 
@@ -179,7 +189,8 @@ def _joined(measured: Sequence[Measurements]) -> Measurements:
     )
 
 
-def _check(measured: Measurements) -> None:
+def _check_values(measured: Measurements) -> None:
+    """Each value by itself."""
     for field, records in (("steps", measured.steps), ("all_reduce", measured.all_reduce)):
         for row, record in enumerate(records, 1):
             for name, value in msgspec.structs.asdict(record).items():
@@ -193,6 +204,13 @@ def _check(measured: Measurements) -> None:
     if not measured.gradient_bytes > 0:
         raise InputError(f"is {measured.gradient_bytes}, must be above 0", field="gradient_bytes")
     check_buckets(measured.bucket_bytes, measured.gradient_bytes)
+    noise = measured.noise_scale
+    if noise is not None and not 0 < noise < np.inf:
+        raise InputError(f"is {noise}, must be a number of samples above 0", field="noise_scale")
+
+
+def _check_together(measured: Measurements) -> None:
+    """Whether there are enough, and they do not contradict one another."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
     for row, step in enumerate(measured.steps, 1):
         shape = step.gpus, step.gpus_per_node, step.model_parallel, step.micro_batch, step.accumulation
@@ -361,7 +379,8 @@ class _Fit:
             )
 
         best = None
-        for gamma in (1.2, 3.0):
+        # With a lead, little of it and much of γ explains nearly the same as the reverse: look from where a lead is.
+        for gamma in (9.0,) if "lead" in free else (1.2, 3.0):
             start = self._start(gamma)
             centre = np.log([start[name] for name in free])
             found = least_squares(
@@ -383,7 +402,7 @@ class _Fit:
         for name, needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
             if needed:
                 more = self._solve([*free, name])
-                if more.cost < _TELLING[name] * found.cost and found.cost > 1e-6:
+                if more.cost < _BELIEVED[name] * found.cost and found.cost > 1e-6:
                     free, found = [*free, name], more
         constants = self._constants(found.x, free)
         points = len(self.seconds) + len(self.reduce_seconds)

@@ -285,6 +285,16 @@ def step(**changes):
             "a table with one point",
         ),
         ({"gradient_bytes": 0.0}, "field 'gradient_bytes'"),
+        ({"noise_scale": 0.0}, "field 'noise_scale': is 0.0, must be a number of samples above 0"),
+        (
+            {
+                "all_reduce": tuple(
+                    AllReduceRecord(gpus=8, gpus_per_node=8, bytes=size, seconds=(-0.1,))
+                    for size in (1e6, 1e7)
+                )
+            },
+            "row 1, field 'all_reduce.seconds': is (-0.1,)",
+        ),
         ({"bucket_bytes": (1e6, 1e6)}, "field 'bucket_bytes': holds 2000000.0 bytes in 2"),
         (
             {
@@ -301,6 +311,20 @@ def test_bad_measurements_are_said(changes, said):
     with pytest.raises(ib.InputError) as error:
         calibrate(Measurements(**good | changes))
     assert said in str(error.value)
+
+
+def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
+    good = Measurements(gradient_bytes=1e8, steps=(step(), step(micro_batch=16, step_seconds=(0.2,))))
+    bad = msgspec.structs.replace(good, steps=(*good.steps, step(micro_batch=4, step_seconds=(0.1, -0.1))))
+    for name, data in (("good", good), ("bad", bad), ("other", msgspec.structs.replace(good, gpu="A100"))):
+        (tmp_path / f"{name}.json").write_bytes(
+            msgspec.json.encode({"measurements": msgspec.to_builtins(data)})
+        )
+    command = ["calibrate", "-o", str(tmp_path / "profile.json"), str(tmp_path / "good.json")]
+    assert main([*command, str(tmp_path / "bad.json")]) == 2
+    assert "bad.json, row 3, field 'steps.step_seconds': is (0.1, -0.1)" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "other.json")]) == 2
+    assert "field 'gpu': is None in one report and 'A100' in another" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, capsys):

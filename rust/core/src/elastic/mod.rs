@@ -206,7 +206,9 @@ impl Lists {
         let most = config.max_batch / primitive.first()?;
         // What all micro-batches share is in every batch: the search need not look for it.
         let shared = primitive.iter().copied().reduce(gcd)?;
-        primitive.iter_mut().for_each(|m| *m /= shared);
+        for m in primitive.iter_mut() {
+            *m /= shared;
+        }
         let (lo, hi) = match config.gpus {
             Counts::Range(lo, hi) => (lo.div_ceil(unit), (hi / unit).min(most)),
             Counts::List(gpus, given) => fill_weights(weights, gpus, given, unit, most),
@@ -378,6 +380,10 @@ mod tests {
     }
 
     /// Every way answers, whichever the size would choose; the table needs company.
+    #[allow(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the methods themselves are not general enough"
+    )]
     fn every_way(config: &Config) -> Vec<Answers> {
         let one = |solve: fn(&Problem, &mut Scratch) -> Best| {
             let mut found = Answers::default();
