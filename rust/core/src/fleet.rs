@@ -413,6 +413,7 @@ mod tests {
         let workload = outlook::Workload {
             gpu: None,
             profile,
+            table: crate::allreduce::Table::default(),
             estimated: false,
             memory_estimated: false,
             noise: vec![(0.0, 1000.0)],
