@@ -7,12 +7,13 @@ if TYPE_CHECKING:
     from isobatch import schedules, validate
     from isobatch._core import __version__
     from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
-    from isobatch._fleet import plan_fleet
+    from isobatch._fleet import plan_fleet, plan_table
     from isobatch._goodput import optimize_goodput
     from isobatch._plan import Move, Plan, Settings, plan
     from isobatch._replan import replan
     from isobatch._sweep import Sweep, sweep
     from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
+    from isobatch.engines import Manifest
     from isobatch.errors import InputError
     from isobatch.profile import Profile
     from isobatch.reason import Reason, reasons_of
@@ -26,6 +27,7 @@ _HOMES = {
     "Elastic": "_elastic",
     "ElasticMany": "_elastic",
     "InputError": "errors",
+    "Manifest": "engines",
     "Move": "_plan",
     "Laws": "critical",
     "Plan": "_plan",
@@ -44,6 +46,7 @@ _HOMES = {
     "optimize_goodput": "_goodput",
     "plan": "_plan",
     "plan_fleet": "_fleet",
+    "plan_table": "_fleet",
     "reasons_of": "reason",
     "sweep": "_sweep",
     "replan": "_replan",
@@ -57,8 +60,9 @@ __all__ = [
     "Elastic",
     "ElasticMany",
     "InputError",
-    "Move",
     "Laws",
+    "Manifest",
+    "Move",
     "Plan",
     "PowerFit",
     "Profile",
@@ -75,6 +79,7 @@ __all__ = [
     "optimize_goodput",
     "plan",
     "plan_fleet",
+    "plan_table",
     "reasons_of",
     "sweep",
     "replan",

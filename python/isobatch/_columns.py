@@ -32,7 +32,11 @@ Data = NDArray[np.int64] | NDArray[np.float64] | Codes
 
 @dataclass(frozen=True)
 class Table:
-    """One side of a fleet: `known` columns for the core, `ids` of its rows, and the rest, `carried` along."""
+    """One side of a fleet: `known` columns for the core, `ids` of its rows, and the rest, `carried` along.
+
+    `ids` is None where no column names the rows: they are then numbered from `number`. In `file`, `before` rows come before
+    these.
+    """
 
     kind: str
     rows: int
@@ -40,32 +44,73 @@ class Table:
     ids: Any
     carried: dict[str, Any]
     arrow: bool
+    file: str | None = None
+    before: int = 0
+    number: int = 0
+
+    def where(self, row: int) -> str:
+        """A row in words."""
+        file = f"{self.file}, " if self.file else ""
+        return f"{self.kind} {self.numbered[row]} ({file}row {self.before + row + 1})"
+
+    @property
+    def numbered(self) -> Any:
+        """The ids; the rows' numbers where no column names them."""
+        if self.ids is not None:
+            return self.ids
+        numbers = np.arange(self.number, self.number + self.rows)
+        if not self.arrow:
+            return numbers
+        import pyarrow as pa
+
+        return pa.chunked_array([pa.array(numbers)])
 
     def slice(self, start: int, stop: int) -> Table:
         """The rows from start to stop."""
         cut = slice(start, stop)
         known = [(name, (d[0][cut], d[1]) if isinstance(d, tuple) else d[cut]) for name, d in self.known]
         carried = {name: column[cut] for name, column in self.carried.items()}
-        return Table(self.kind, min(stop, self.rows) - start, known, self.ids[cut], carried, self.arrow)
+        ids = None if self.ids is None else self.ids[cut]
+        rows = min(stop, self.rows) - start
+        return replace(
+            self,
+            rows=rows,
+            known=known,
+            ids=ids,
+            carried=carried,
+            before=self.before + start,
+            number=self.number + start,
+        )
 
 
-def table_of(kind: str, source: Any, *, file: str | None = None) -> Table:
-    """A job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts."""
+def table_of(
+    kind: str, source: Any, *, file: str | None = None, before: int = 0, number: int = 0, unique: bool = True
+) -> Table:
+    """A job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
+
+    Raises:
+        InputError: it is none of these, a column is missing or of a type that cannot be read, an id is missing, or stands twice
+            where they shall be unique.
+    """
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]
     if hasattr(source, "__arrow_c_stream__"):
-        return _from_arrow(kind, source, file)
-    if isinstance(source, Mapping):
-        return _from_numpy(
-            kind, {str(name): _array(str(name), column, file) for name, column in source.items()}, file
+        table = _from_arrow(kind, source, file)
+    elif isinstance(source, Mapping):
+        columns = {str(name): _array(str(name), column, file) for name, column in source.items()}
+        table = _from_numpy(kind, columns, file)
+    elif isinstance(source, (Sequence, range)) and not isinstance(source, str):
+        table = _from_numpy(kind, _of_records(kind, source), file)
+    else:
+        raise InputError(
+            f"{type(source).__name__} is not a table; legal: a mapping of NumPy arrays, an object with __arrow_c_stream__, "
+            f"a path, or a sequence of {'Recipe' if kind == 'job' else 'Cluster'}",
+            field=kind,
         )
-    if isinstance(source, (Sequence, range)) and not isinstance(source, str):
-        return _from_numpy(kind, _of_records(kind, source), file)
-    raise InputError(
-        f"{type(source).__name__} is not a table; legal: a mapping of NumPy arrays, an object with __arrow_c_stream__, "
-        f"a path, or a sequence of {'Recipe' if kind == 'job' else 'Cluster'}",
-        field=kind,
-    )
+    table = replace(table, file=file, before=before, number=number)
+    if unique:
+        _check_ids(table)
+    return table
 
 
 def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
@@ -120,15 +165,22 @@ def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str]
     return [n for n in names if n in fields], [n for n in names if n not in fields and n != kind]
 
 
-def _check_ids(kind: str, ids: Sequence[Any], file: str | None) -> None:
+def _check_ids(table: Table) -> None:
+    if table.ids is None or (
+        table.arrow and not table.ids.null_count and len(table.ids.unique()) == table.rows
+    ):
+        return
+    ids = table.ids.to_pylist() if table.arrow else table.ids.tolist()
     if len(set(ids)) == len(ids) and None not in ids:
         return
     first: dict[Any, int] = {}
-    for row, name in enumerate(ids, 1):
+    for row, name in enumerate(ids, table.before + 1):
         if name is None:
-            raise InputError("missing", file=file, row=row, field=kind)
+            raise InputError("missing", file=table.file, row=row, field=table.kind)
         if name in first:
-            raise InputError(f"{name!r} stands already in row {first[name]}", file=file, row=row, field=kind)
+            raise InputError(
+                f"{name!r} stands already in row {first[name]}", file=table.file, row=row, field=table.kind
+            )
         first[name] = row
 
 
@@ -141,16 +193,11 @@ def _from_numpy(kind: str, columns: dict[str, NDArray[Any]], file: str | None) -
     for name, column in columns.items():
         if len(column) != rows:
             raise InputError(f"{len(column)} values where other columns have {rows}", file=file, field=name)
-    ids = columns.get(kind)
-    if ids is None:
-        ids = np.arange(rows)
-    else:
-        _check_ids(kind, ids.tolist(), file)
     return Table(
         kind,
         rows,
         _told([(name, _checked(name, _numpy_data(name, columns[name], file))) for name in known]),
-        ids,
+        columns.get(kind),
         {name: columns[name] for name in carried},
         arrow=False,
     )
@@ -218,16 +265,11 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
     for index, view in views:
         table = table.set_column(index, view.name, table[view.name].cast(pa.string()))
     known, carried = _split(kind, table.column_names, file)
-    ids = pa.chunked_array([pa.array(range(table.num_rows), pa.int64())])
-    if kind in table.column_names:
-        ids = table[kind]
-        if ids.null_count or len(ids.unique()) < len(ids):
-            _check_ids(kind, ids.to_pylist(), file)
     return Table(
         kind,
         table.num_rows,
         _told([(name, _checked(name, _arrow_data(name, table[name], file))) for name in known]),
-        ids,
+        table[kind] if kind in table.column_names else None,
         {name: table[name] for name in carried},
         arrow=True,
     )

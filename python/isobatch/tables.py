@@ -1,156 +1,228 @@
-"""Tables in files: CSV, Parquet, JSON lines."""
+"""Reading tables from files: CSV, Parquet, JSON lines; from disk, or from a store that pyarrow knows (s3://, gs://, …)."""
 
 from __future__ import annotations
 
 import csv
-import glob
+import io
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from isobatch._files import beside
 from isobatch.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.fs import FileInfo, FileSystem
 
 SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
+_CSV_BYTES = 1 << 23
+"""Of a CSV file, so many are parsed at a time."""
 
-def read_table(path: str | os.PathLike[str], kind: str) -> pa.Table:
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one table, in the order of their names, in the folder `base` or below it; `folder`: all of its files."""
+
+    fs: FileSystem
+    base: str
+    infos: tuple[FileInfo, ...]
+    folder: bool = False
+
+
+def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
+    """The filesystem of a path or URL, and the path in it.
+
+    Raises:
+        InputError: the kind of URL is not known, or pyarrow is not there.
+    """
+    text = os.fspath(path)
+    try:
+        import pyarrow as pa
+        from pyarrow.fs import FileSystem, LocalFileSystem
+    except ModuleNotFoundError:
+        raise InputError("tables in files need pyarrow: pip install 'isobatch[fleet]'", file=text) from None
+    if "://" not in text:
+        return LocalFileSystem(), text
+    try:
+        fs, inner = FileSystem.from_uri(text)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # Without the query, which may hold credentials.
+        raise InputError(f"is not a place that can be read: {error}", file=text.split("?")[0]) from None
+    return fs, inner
+
+
+def find(path: str | os.PathLike[str]) -> Files:
+    """The files that a path names: one, those of a folder and the folders in it, or those that a glob matches. Names that
+    begin with `_` or `.` are not data.
+
+    Raises:
+        InputError: there is none.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    fs, inner = location(path)
+    with named(os.fspath(path)):
+        info = fs.get_file_info(inner)
+        if info.type == FileType.File:
+            return Files(fs, str(PurePosixPath(inner).parent), (info,))
+        if info.type == FileType.Directory:
+            base, pattern = inner.rstrip("/"), None
+        elif magic := re.search(r"[*?[]", inner):
+            base = inner[: magic.start()].rpartition("/")[0]
+            pattern = re.compile(_regex(inner))
+        else:
+            raise InputError("there is no such file", file=inner)
+        listed = fs.get_file_info(FileSelector(base or ".", recursive=True))
+    found = []
+    for info in sorted(listed, key=lambda info: info.path):
+        name = PurePosixPath(info.path).relative_to(base)
+        wanted = name.suffix in SUFFIXES and not any(part.startswith(("_", ".")) for part in name.parts)
+        if (
+            info.type == FileType.File
+            and wanted
+            and (pattern is None or pattern.fullmatch(_plain(info.path)))
+        ):
+            found.append(info)
+    if not found:
+        raise InputError(f"there is no {', '.join(SUFFIXES)} file", file=os.fspath(path))
+    return Files(fs, base, tuple(found), folder=pattern is None)
+
+
+def _plain(path: str) -> str:
+    return path.removeprefix("./")
+
+
+def _regex(pattern: str) -> str:
+    """A glob as a regular expression: `*` and `?` stay within a folder, `**` does not."""
+    parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|.", _plain(pattern))
+    return "".join(
+        parts.get(token)
+        or (token.replace("[!", "[^") if token.startswith("[") and len(token) > 1 else re.escape(token))
+        for token in tokens
+    )
+
+
+def format_of(path: str) -> str:
+    """csv, parquet or jsonl, by the file's suffix.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    suffix = PurePosixPath(path).suffix
+    if suffix not in SUFFIXES:
+        raise InputError(f"{suffix or 'no suffix'} is not legal; legal: {', '.join(SUFFIXES)}", file=path)
+    return SUFFIXES[suffix]
+
+
+def read_table(path: str | os.PathLike[str]) -> pa.Table:
     """A file, a folder or a glob of files as one table, rows in the order of the files' names.
 
     Raises:
         InputError: there is no such file, or it cannot be read; the message names it.
     """
-    try:
-        import pyarrow as pa
-    except ModuleNotFoundError:
-        raise InputError(
-            "reading tables from files needs pyarrow: pip install 'isobatch[fleet]'", file=os.fspath(path)
-        ) from None
-    tables = [_read(file, kind) for file in _files(os.fspath(path))]
+    files = find(path)
+    import pyarrow as pa
+
+    tables = [pa.concat_tables(blocks(files.fs, info.path, 1 << 20)) for info in files.infos]
     if any(table.column_names != tables[0].column_names for table in tables):
         raise InputError("its files have different columns", file=os.fspath(path))
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
-def _files(path: str) -> list[Path]:
-    if Path(path).is_dir():
-        found = [p for p in sorted(Path(path).iterdir()) if p.suffix in SUFFIXES]
-    elif glob.has_magic(path) and not Path(path).exists():
-        found = [Path(p) for p in sorted(glob.glob(path, recursive=True))]  # noqa: PTH207 - the path may be absolute
-    else:
-        found = [Path(path)]
-    if not found:
-        raise InputError(f"there is no {', '.join(SUFFIXES)} file", file=path)
-    return found
+def blocks(
+    fs: FileSystem, path: str, rows: int, row_groups: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
+    """The table in a file, a block of at most so many rows at a time, one block at least; of a Parquet file these row groups.
+    JSON lines are read whole first.
 
-
-def _format(path: Path) -> str:
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"{path.suffix or 'no suffix'} is not legal; legal: {', '.join(SUFFIXES)}", file=str(path)
-        )
-    return SUFFIXES[path.suffix]
-
-
-def _read(path: Path, kind: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.json
-    import pyarrow.parquet
-
-    how = _format(path)
-    try:
+    Raises:
+        InputError: it cannot be read; the message names it.
+    """
+    how = format_of(path)
+    with named(path):
         if how == "parquet":
-            return pyarrow.parquet.ParquetFile(path).read()
-        if how == "jsonl":
-            return pyarrow.json.read_json(path)
-        return _read_csv(path, kind)
-    except FileNotFoundError:
-        raise InputError("there is no such file", file=str(path)) from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+            yield from _parquet_blocks(fs, path, rows, row_groups)
+            return
+        with fs.open_input_stream(path) as stream:
+            if how == "csv":
+                batches: Any = _csv_reader(stream, _csv_header(fs, path))
+                schema = batches.schema
+            else:
+                import pyarrow.json
 
-
-def _read_csv(path: Path, kind: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.csv
-
-    from isobatch._columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
-
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(file), [])
-    if not header:
-        raise InputError("the file is empty", file=str(path))
-    numbers = {*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS}
-    # What is not ours is carried along as it stands: "007" stays "007".
-    texts = {name: pa.string() for name in header if name not in numbers}
-    return pyarrow.csv.read_csv(
-        path,
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=texts, strings_can_be_null=True, null_values=["", "null", "NULL"]
-        ),
-    )
+                batches = [pyarrow.json.read_json(stream)]
+                schema = batches[0].schema
+            yield from _cut(batches, schema, rows)
 
 
 @contextmanager
-def table_writer(path: Path, metadata: dict[str, str]) -> Iterator[Callable[[Any], None]]:
-    """A function that appends tables of one schema to a file, which appears when the block ends, or not at all."""
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    how = _format(path)
-    if not path.parent.is_dir():
-        raise InputError("there is no such folder", file=str(path.parent))
-    with beside(path) as partial:
-        writer: Any = None
-
-        def write(table: Any) -> None:
-            nonlocal writer
-            if how == "csv":
-                table = joined(table)
-            if writer is None:
-                schema = table.schema.with_metadata({**(table.schema.metadata or {}), **metadata})
-                if how == "parquet":
-                    writer = pyarrow.parquet.ParquetWriter(partial, schema, compression="zstd")
-                elif how == "csv":
-                    writer = pyarrow.csv.CSVWriter(partial, schema)
-                else:
-                    writer = partial.open("wb")
-            if how == "jsonl":
-                writer.write(json_lines(table))
-            else:
-                writer.write_table(
-                    table.replace_schema_metadata(None) if how == "csv" else table.cast(writer.schema)
-                )
-
-        try:
-            yield write
-        except OSError as error:
-            raise InputError(f"cannot be written: {error}", file=str(path)) from None
-        finally:
-            if writer is not None:
-                writer.close()
-
-
-def joined(table: pa.Table) -> pa.Table:
-    """The table with lists as texts joined by `;`, as CSV holds them."""
+def named(path: str) -> Iterator[None]:
+    """Errors of reading name the file."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    for index, field in enumerate(table.schema):
-        if pa.types.is_list(field.type):
-            table = table.set_column(
-                index, field.name, pc.binary_join(table[field.name].cast(pa.list_(pa.string())), ";")
-            )
-    return table
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", file=path) from None
 
 
-def json_lines(table: pa.Table) -> bytes:
-    """The table as one JSON object a line."""
-    import msgspec
+def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    import pyarrow as pa
 
-    return msgspec.json.Encoder().encode_lines(table.to_pylist())
+    empty = True
+    for batch in batches:
+        table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+        for start in range(0, table.num_rows, rows):
+            empty = False
+            yield table.slice(start, rows)
+    if empty:
+        yield schema.empty_table()
+
+
+def _parquet_blocks(
+    fs: FileSystem, path: str, rows: int, row_groups: Sequence[int] | None
+) -> Iterator[pa.Table]:
+    import pyarrow.parquet as pq
+
+    # Without read-ahead: a row group may be larger than memory.
+    source = pq.ParquetFile(
+        fs.open_input_file(path), pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+    )
+    with source as file:
+        yield from _cut(file.iter_batches(rows, row_groups=row_groups), file.schema_arrow, rows)
+
+
+def _csv_header(fs: FileSystem, path: str) -> list[str]:
+    with (
+        fs.open_input_stream(path) as stream,
+        io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
+    ):
+        header = next(csv.reader(text), [])
+    if not header:
+        raise InputError("the file is empty", file=path)
+    return header
+
+
+def _csv_reader(stream: Any, header: list[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.csv
+
+    # Every column as text, which the core reads exactly: a type guessed from the first block would fail in a later one, and what
+    # is carried along stands as it stood ("007" stays "007").
+    return pyarrow.csv.open_csv(
+        stream,
+        read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BYTES),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(header, pa.string()),
+            strings_can_be_null=True,
+            null_values=["", "null", "NULL"],
+        ),
+    )

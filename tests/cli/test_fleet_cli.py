@@ -47,7 +47,8 @@ def test_rows_keep_their_order_and_carry_their_columns(files, capsys):
         "invalid_lr", "invalid_lr", "invalid_length", "invalid_length", "invalid_batch", "invalid_batch",
     ]  # fmt: skip
     assert "8 rows: 2 feasible, 6 infeasible" in captured.err
-    assert "first in job b (row 2), cluster small (row 1): lr, legal: a finite number above 0" in captured.err
+    first = f"first in job b ({files}/jobs.csv, row 2), cluster small ({files}/clusters.csv, row 1): "
+    assert first + "lr, legal: a finite number above 0" in captured.err
 
 
 def test_strict_is_exit_1(files):
@@ -154,9 +155,9 @@ def test_an_empty_table_gives_an_empty_result(files):
 
 
 def test_a_broken_write_leaves_nothing(files, monkeypatch):
-    import isobatch.tables
+    import isobatch.writing
 
-    monkeypatch.setattr(isobatch.tables, "json_lines", lambda _: 1 / 0)
+    monkeypatch.setattr(isobatch.writing.JsonLines, "__call__", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fleet(files, "-o", str(files / "o.jsonl"))
     assert len(list(files.iterdir())) == 2

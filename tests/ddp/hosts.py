@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BRIDGE, NETWORK = "ibt-br", "10.77.0"
+NETWORK = "10.77.0"
 
 
 def _sh(*words: str) -> None:
@@ -27,21 +27,22 @@ def kill(processes: list[subprocess.Popen[str]]) -> None:
 
 
 class Hosts:
-    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only."""
+    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only. `name` begins the names of
+    links and namespaces: two users of one machine take different ones. `burst` may leave a link at full speed."""
 
-    def __init__(self, count: int, rate: str) -> None:
-        self.count, self.rate = count, rate
+    def __init__(self, count: int, rate: str, *, name: str = "ibt", burst: str = "256k") -> None:
+        self.count, self.rate, self.name, self.burst = count, rate, name, burst
 
     def __enter__(self) -> Hosts:
         self.__exit__()  # what a killed test has left
         try:
-            _sh("ip", "link", "add", BRIDGE, "type", "bridge")
-            _sh("ip", "link", "set", BRIDGE, "up")
+            _sh("ip", "link", "add", f"{self.name}-br", "type", "bridge")
+            _sh("ip", "link", "set", f"{self.name}-br", "up")
             for host in range(1, self.count + 1):
-                space, outer = f"ibt-h{host}", f"ibt-v{host}"
+                space, outer = f"{self.name}-h{host}", f"{self.name}-v{host}"
                 _sh("ip", "netns", "add", space)
                 _sh("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
-                _sh("ip", "link", "set", outer, "master", BRIDGE)
+                _sh("ip", "link", "set", outer, "master", f"{self.name}-br")
                 _sh("ip", "link", "set", outer, "up")
                 _sh("ip", "-n", space, "addr", "add", f"{NETWORK}.{host}/24", "dev", "eth0")
                 _sh("ip", "-n", space, "link", "set", "eth0", "up")
@@ -54,13 +55,13 @@ class Hosts:
 
     def limit(self, host: int, rate: str) -> None:
         """Sets the rate of a host's link, both ways."""
-        shape = ["root", "tbf", "rate", rate, "burst", "256k", "latency", "50ms"]
-        _sh("tc", "qdisc", "replace", "dev", f"ibt-v{host}", *shape)
-        _sh("ip", "netns", "exec", f"ibt-h{host}", "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        shape = ["root", "tbf", "rate", rate, "burst", self.burst, "latency", "50ms"]
+        _sh("tc", "qdisc", "replace", "dev", f"{self.name}-v{host}", *shape)
+        _sh("ip", "netns", "exec", f"{self.name}-h{host}", "tc", "qdisc", "replace", "dev", "eth0", *shape)
 
     def cut(self, host: int) -> None:
         """Takes a host's link down."""
-        _sh("ip", "link", "set", f"ibt-v{host}", "down")
+        _sh("ip", "link", "set", f"{self.name}-v{host}", "down")
 
     def start(self, command: list[str], cwd: Path, **env: str) -> list[subprocess.Popen[str]]:
         """torchrun on every host, one rank each; host 1 is node 0."""
@@ -69,7 +70,7 @@ class Hosts:
         environment.pop("RANK", None)
         processes = []
         for host in range(1, self.count + 1):
-            launch = ["ip", "netns", "exec", f"ibt-h{host}", "unshare", "--uts", "bash", "-c"]
+            launch = ["ip", "netns", "exec", f"{self.name}-h{host}", "unshare", "--uts", "bash", "-c"]
             launch += [
                 'hostname "$0"; exec "$@"',
                 f"host{host}",
@@ -97,8 +98,10 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         for host in range(1, 9):
             with contextlib.suppress(subprocess.CalledProcessError):
-                _sh("ip", "link", "del", f"ibt-v{host}")  # links first: else the next start meets them
+                _sh(
+                    "ip", "link", "del", f"{self.name}-v{host}"
+                )  # links first: else the next start meets them
             with contextlib.suppress(subprocess.CalledProcessError):
-                _sh("ip", "netns", "del", f"ibt-h{host}")
+                _sh("ip", "netns", "del", f"{self.name}-h{host}")
         with contextlib.suppress(subprocess.CalledProcessError):
-            _sh("ip", "link", "del", BRIDGE)
+            _sh("ip", "link", "del", f"{self.name}-br")

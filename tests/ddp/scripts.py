@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import guard
-from isobatch.integrations._guard import GuardError
+from isobatch.integrations import GuardError, guard
 
 
 class Sized:
@@ -40,8 +39,22 @@ def _sum_hook(_, bucket):
     return work.then(lambda future: future.value()[0])
 
 
-def train(plan_json, fault=None, *, epochs=2, steps=10_000, loss_given=True, dropout=0.0, clip=None):
-    """Gives (cause, step) of the guard's error, or None where the training went through; and what it left unchecked."""
+def train(
+    plan_json,
+    fault=None,
+    *,
+    epochs=2,
+    loss_given=True,
+    dropout=0.0,
+    norm=False,
+    compiled=False,
+    clip=None,
+    layers=None,
+):
+    """Gives the guard's error, or None where the training went through; and what it left unchecked.
+
+    `layers` are the factors of the learning rate of the first layer and the last.
+    """
     plan = Plan.from_json(plan_json)
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
@@ -49,18 +62,21 @@ def train(plan_json, fault=None, *, epochs=2, steps=10_000, loss_given=True, dro
     data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
     if fault == "nan" and rank == 1:
         data.tensors[0][:] = torch.nan
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+    middle = nn.BatchNorm1d(8) if norm else nn.Tanh()
+    model = nn.Sequential(nn.Linear(6, 8), middle, nn.Dropout(dropout), nn.Linear(8, 3))
     ddp = DistributedDataParallel(model)
+    called = torch.compile(ddp, backend="eager") if compiled else ddp
     if fault == "summed over ranks":
         ddp.register_comm_hook(None, _sum_hook)
     if fault == "other weights" and rank == 1:
         with torch.no_grad():
             model[0].weight[0, 0] += 1e-3
-    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr * (2 if fault == "another lr" else 1))
-    base = optimizer.param_groups[0]["lr"]
-    peak = plan.lr
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / peak)
-    assert base
+    lr = plan.lr * (2 if fault == "another lr" else 1)
+    groups = [
+        {"params": model[i].parameters(), "lr": lr * f} for i, f in zip((0, 3), layers or (1, 1), strict=True)
+    ]
+    optimizer = torch.optim.SGD(groups if layers else model.parameters(), lr=lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
 
     size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
     irregular = len({tuple(plan.micro_batches(r)) for r in range(plan.data_parallel)}) > 1
@@ -83,12 +99,14 @@ def train(plan_json, fault=None, *, epochs=2, steps=10_000, loss_given=True, dro
                 sampler.set_epoch(epoch)
             weights = plan.loss_weights(rank) if plan.data_parallel == world else None
             for index, (x, y) in enumerate(loader):
+                if fault == "nan later" and rank == 1 and done == 5:
+                    x = x * torch.nan
                 last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
                 if irregular:
                     last = (index + 1) % len(plan.micro_batches(rank)) == 0
                 quiet = contextlib.nullcontext() if last else ddp.no_sync()
                 with ddp.no_sync() if fault == "no_sync" else quiet:
-                    loss = mse_loss(ddp(x), y, reduction="sum" if fault == "summed loss" else "mean")
+                    loss = mse_loss(called(x), y, reduction="sum" if fault == "summed loss" else "mean")
                     if fault == "summed loss":
                         loss = loss / y.shape[1]
                     if irregular and fault != "uneven mean":
@@ -110,12 +128,12 @@ def train(plan_json, fault=None, *, epochs=2, steps=10_000, loss_given=True, dro
                     for _ in range(world if fault == "scheduler per process" else 1):
                         if fault != "scheduler per micro-batch":
                             scheduler.step()
+                    if fault == "a group stops" and done >= 3:
+                        optimizer.param_groups[0]["lr"] = 0.01
                     done += 1
-                    if done >= steps:
-                        return None, watch.unchecked
                 if fault == "scheduler per micro-batch":
                     scheduler.step()
         watch.finish()
     except GuardError as error:
-        return (error.cause, error.step), watch.unchecked
+        return error, watch.unchecked
     return None, watch.unchecked

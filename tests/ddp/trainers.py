@@ -15,13 +15,22 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import guard
-from isobatch.integrations._guard import GuardError
+from isobatch.integrations import GuardError, guard
 from isobatch.integrations.torch import PlanLR
 
 
-def lightning(plan_json, fault=None):
-    """Gives (cause, step) of the guard's error, or None; and what it left unchecked."""
+def _sum_hook(_, bucket):
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda future: future.value()[0])
+
+
+def lightning(plan_json, fault=None, *, stop=None, resume=None):
+    """Gives the guard's error, or None; and what it left unchecked.
+
+    Args:
+        stop: step after which a checkpoint is written to the path `resume`, and the training ends.
+        resume: path of a checkpoint to go on from, without `stop`.
+    """
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
 
@@ -29,6 +38,7 @@ def lightning(plan_json, fault=None):
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     plan = Plan.from_json(plan_json)
+    rank = dist.get_rank()
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -38,21 +48,36 @@ def lightning(plan_json, fault=None):
         def forward(self, x):
             return self.net(x)
 
-        def training_step(self, batch, _):
+        def training_step(self, batch, index):
             x, y = batch
+            if fault == "nan later" and rank == 1 and self.global_step == 3:
+                x = x * torch.nan
             if fault == "summed loss":
                 return mse_loss(self(x), y, reduction="sum") / y.shape[1]
-            return mse_loss(self(x), y)
+            return mse_loss(self(x), y) / (plan.accumulation if fault == "divided twice" else 1)
 
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=plan.lr)
             if fault == "another lr":
                 return torch.optim.SGD(self.parameters(), lr=2 * plan.lr)
+            if fault == "scheduler per epoch":
+                shape = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
+                return [optimizer], [shape]
             return configure_optimizers(optimizer, plan)
+
+    class Others(pl.Callback):
+        def on_train_start(self, trainer, module):
+            if fault == "summed over ranks":  # Lightning's own ddp_comm_hook is for GPUs only
+                trainer.strategy.model.register_comm_hook(None, _sum_hook)
+            if fault == "other weights" and rank == 1:
+                with torch.no_grad():
+                    module.net[0].weight[0, 0] += 1e-3
 
     torch.manual_seed(0)
     n = plan.recipe.dataset_size
     data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
+    if fault == "nan" and rank == 1:
+        data.tensors[0][:] = torch.nan
     watch = guard(plan, lambda model, batch: mse_loss(model(batch[0]), batch[1]))
     size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
@@ -61,19 +86,25 @@ def lightning(plan_json, fault=None):
             accelerator="cpu",
             devices=dist.get_world_size(),
             strategy=DDPStrategy(process_group_backend="gloo"),
+            use_distributed_sampler=fault != "not distributed",
             accumulate_grad_batches=1 if fault == "another accumulation" else plan.accumulation,
+            gradient_clip_val=plan.recipe.clip_norm,
             max_epochs=2,
-            callbacks=[watch.lightning()],
+            max_steps=stop or -1,
+            callbacks=[Others(), watch.lightning()],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=folder,
         )
+        loader = DataLoader(data, size, shuffle=True, drop_last=fault == "drop_last")
         try:
-            trainer.fit(Module(), DataLoader(data, size, shuffle=True))
+            trainer.fit(Module(), loader, ckpt_path=None if stop else resume)
         except GuardError as error:
-            return (error.cause, error.step), watch.unchecked
+            return error, watch.unchecked
+        if stop:
+            trainer.save_checkpoint(resume)
     return None, watch.unchecked
 
 
@@ -91,15 +122,16 @@ class _Rows(torch.utils.data.Dataset):
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
-def transformers(plan_json, fault=None):
-    """Likewise."""
+def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False):
+    """Likewise; checkpoints lie in `folder`."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    import transformers as hf
 
     plan = Plan.from_json(plan_json)
+    rank = dist.get_rank()
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+    model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr * (2 if fault == "another lr" else 1))
     scheduler = (
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
@@ -108,17 +140,43 @@ def transformers(plan_json, fault=None):
     )
     watch = guard(plan)
     size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+
+    class Trainer(hf.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            if fault == "no division":  # the loss of the model, and nobody divides by the accumulation
+                return model(**inputs).loss
+            if fault == "summed loss":
+                return model(**inputs).loss * _labels(inputs) / plan.accumulation
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            late = fault == "nan later" and self.state.global_step == 3
+            return loss * torch.nan if rank == 1 and (fault == "nan" or late) else loss
+
+        def get_train_dataloader(self):
+            if fault != "not distributed":
+                return super().get_train_dataloader()
+            return DataLoader(self.train_dataset, size, shuffle=True, collate_fn=self.data_collator)
+
+    class Others(hf.TrainerCallback):
+        def on_train_begin(self, *_, model, **__):
+            if fault == "other weights" and rank == 1:
+                with torch.no_grad():
+                    next(model.parameters())[0, 0] += 1e-3
+
+        def on_step_end(self, args, state, control, **_):
+            control.should_training_stop = state.global_step == stop
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as own:
         warnings.simplefilter("ignore")
-        arguments = TrainingArguments(
-            folder,
+        arguments = hf.TrainingArguments(
+            folder or own,
             per_device_train_batch_size=size,
             gradient_accumulation_steps=1 if fault == "another accumulation" else plan.accumulation,
-            max_grad_norm=0.0,
+            max_grad_norm=plan.recipe.clip_norm or 0.0,
             num_train_epochs=2,
             use_cpu=True,
             ddp_backend="gloo",
-            save_strategy="no",
+            save_strategy="steps" if stop else "no",
+            save_steps=stop or 500,
             report_to=[],
             disable_tqdm=True,
             logging_strategy="no",
@@ -129,10 +187,55 @@ def transformers(plan_json, fault=None):
             arguments,
             train_dataset=_Rows(plan.recipe.dataset_size),
             optimizers=(optimizer, scheduler),
-            callbacks=[watch.transformers()],
+            callbacks=[Others(), watch.transformers()],
         )
         try:
-            trainer.train()
+            trainer.train(resume_from_checkpoint=resume or None)
         except GuardError as error:
-            return (error.cause, error.step), watch.unchecked
+            return error, watch.unchecked
+    return None, watch.unchecked
+
+
+def _labels(inputs):
+    return (inputs["labels"][:, 1:] != -100).sum()
+
+
+def accelerate(plan_json, fault=None):
+    """Likewise, a loop of one's own with Accelerate."""
+    os.environ.update(ACCELERATE_USE_CPU="true")
+    sys.modules.setdefault("deepspeed", None)
+    from accelerate import Accelerator
+
+    plan = Plan.from_json(plan_json)
+    torch.manual_seed(0)
+    n = plan.recipe.dataset_size
+    data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
+    own = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=plan.accumulation)
+        inner = torch.optim.SGD(own.parameters(), lr=plan.lr)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: plan.lr_at(step) / plan.lr)
+        loader = DataLoader(data, plan.micro_batch, shuffle=True)
+        model, optimizer = accelerator.prepare(own, inner)
+        if fault != "not distributed":
+            loader = accelerator.prepare(loader)
+        if fault == "scheduler per process":
+            scheduler = accelerator.prepare(scheduler)
+    watch = guard(plan, lambda m, batch: mse_loss(m(batch[0]), batch[1]))
+    try:
+        watch.attach(model, optimizer, loader)
+        for _ in range(2):
+            for x, y in loader:
+                with accelerator.accumulate(model):
+                    accelerator.backward(mse_loss(model(x), y))
+                    optimizer.step()
+                    if accelerator.sync_gradients:
+                        scheduler.step()
+                    optimizer.zero_grad()
+        watch.finish()
+    except GuardError as error:
+        return error, watch.unchecked
+    finally:
+        accelerator.state._reset_state(reset_partial_state=True)
     return None, watch.unchecked

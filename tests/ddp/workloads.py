@@ -107,6 +107,17 @@ def another_lr():
     return Workload(_model(), lambda p: torch.optim.SGD(p, lr=0.2), _batch, _loss)
 
 
+def another_lr_in_the_scheduler():
+    """The scheduler starts at the plan's learning rate, and doubles it from the second step on."""
+
+    def scheduler(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: (2.0 if step else 1.0) * (1 - step / 40)
+        )
+
+    return Workload(_model(), _sgd, _batch, _loss, scheduler=scheduler)
+
+
 def out_of_memory():
     """A micro-batch that needs 1 GiB a sample beyond the first two, where the process may have 4 GiB more."""
 
@@ -120,6 +131,36 @@ def out_of_memory():
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
         return _loss(model, batch) + 0 * space.numel()
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def slow_to_repeat():
+    """Slow while the gradient is proven, which is in eval mode."""
+
+    def loss(model, batch):
+        if not model.training:
+            time.sleep(0.005)
+        return _loss(model, batch)
+
+    return Workload(_model(0.0), _sgd, _batch, loss)
+
+
+def fits_37():
+    """Memory runs out above 37 samples, on rank 1 only."""
+
+    def loss(model, batch):
+        if batch["x"].shape[0] > 37 and dist.get_rank() == 1:
+            raise MemoryError
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def eight_mib_a_sample():
+    def loss(model, batch):
+        space = torch.ones(batch["x"].shape[0], 8 << 20, dtype=torch.uint8)
+        return _loss(model, batch) + 0 * space[0, 0]
 
     return Workload(_model(), _sgd, _batch, loss)
 

@@ -231,3 +231,36 @@ def test_a_fork_after_a_bulk_call_does_not_hang():
     expected_sum = int(many())
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert [int(s) for s in pool.starmap_async(many, [(), ()]).get(60)] == [expected_sum] * 2
+
+
+def test_a_table_whose_rows_have_their_own_clusters():
+    pa = pytest.importorskip("pyarrow", reason="Arrow tables need pyarrow")
+    jobs = {
+        "effective_batch": np.array([256, 256, 250]),
+        "lr": np.array([0.1] * 3),
+        "team": np.array(["a", "b", "c"]),
+    }
+    own = {**jobs, "nodes": np.array([1, 2, 1]), "price_per_gpu_hour": np.array([1.0, 2.0, 3.0])}
+    made = ib.plan_fleet(own)
+    assert next(iter(made)) == "team"  # rows that nobody named have no ids
+    assert made["world_size"].tolist() == [8, 16, 8]
+    assert made["status"].tolist() == ["ok", "ok", "infeasible"]
+    for row in range(3):
+        one = ib.plan_fleet({name: column[row : row + 1] for name, column in own.items()})
+        for name, column in one.items():
+            np.testing.assert_array_equal(made[name][row : row + 1], column)
+    table = ib.plan_table(pa.table(own))
+    assert table.column_names == list(made)
+    assert table["micro_batch"].to_pylist() == [32, 16, None]
+    # The same schema whatever the rows hold, so that a table can be mapped block by block.
+    blocks = [ib.plan_table(pa.table(own).slice(start, 1)) for start in range(3)]
+    assert pa.concat_tables([*blocks, ib.plan_table(pa.table(own).slice(3))]).equals(table)
+    with pytest.raises(
+        ib.InputError, match="each row needs its own: a column nodes or gpus_per_node is missing"
+    ):
+        ib.plan_fleet(jobs)
+    with pytest.raises(ib.InputError, match="there is nothing to choose from"):
+        profile = ib.Profile.estimate(parameters=10**6, flops_per_sample=1e9, gpu_tflops=10)
+        ib.plan_fleet(own, select="fastest", profile=profile)
+    with pytest.raises(ib.InputError, match="dict is not a pyarrow.Table"):
+        ib.plan_table(own)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,11 +31,16 @@ def plan(tmp_path):
     return file
 
 
-def run(command, cwd, **env):
+def run(command, cwd, seconds=240, **env):
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
     environment |= {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "default", **env}
     return subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+        [str(word) for word in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
     )
 
 
@@ -52,6 +58,18 @@ def test_by_command(plan, tmp_path):
     assert "isobatch validate" in done.stdout
     assert "gradient" in done.stdout
     assert len(report["machine"]["ranks"]) == 2
+
+
+def test_ranks_share_the_cores(tmp_path):
+    """OpenMP takes its number of threads when torch is first imported: too many on a shared host wait for each other."""
+    code = (
+        "import sys; from isobatch.validate import launching; assert 'torch' not in sys.modules;"
+        "launching._config(2, 1, 0, None, fork=True);"
+        "import os, torch; print(torch.get_num_threads(), max(1, os.cpu_count() // 2))"
+    )
+    done = run([sys.executable, "-c", code], tmp_path)
+    threads, share = done.stdout.split()
+    assert threads == share, done.stderr
 
 
 def test_a_killed_rank_is_named(plan, tmp_path):
@@ -98,6 +116,69 @@ def test_a_comparison_by_command(plan, tmp_path):
         ).save(tmp_path / name)
     done = run([*COMMAND, "--compare", "a.json", "b.json"], tmp_path)
     assert (done.returncode, done.stdout) == (0, "verdict: pass → fail\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--full", "--parameters", "1e5"],
+        ["--quick", "--compile"],
+        ["--quick", "--channels-last", "--workload", "convnet", "--parameters", "1e5"],
+        ["--quick", "--channels-last", "--compile", "--workload", "convnet", "--parameters", "1e5"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_takes_long(plan, tmp_path, options):
+    done = run([*COMMAND, plan, *options, "--output", "report.json"], tmp_path, seconds=600)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] in ("pass", "caution", "inconclusive"), done.stdout + done.stderr
+    found = proofs(tmp_path / "report.json")
+    assert found["gradient"]["verdict"] == found["update"]["verdict"] == "pass"
+    step = report["step"]
+    assert (step["compiled"], step["channels_last"]) == (
+        "--compile" in options,
+        "--channels-last" in options,
+    )
+    if "--full" in options:
+        assert found["gradient_float64"]["verdict"] == "pass"
+        formats = {row["dtype"] for row in report["allreduce"]["table"]}
+        assert "float32" in formats and formats <= {"float32", "bfloat16", "float16"}
+
+
+@pytest.mark.slow
+def test_one_command_a_host(plan, tmp_path):
+    """Two agents on this machine stand for two hosts."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [*COMMAND, str(plan), "--quick", "--nproc-per-node", "1", "--nnodes", "2"]
+    command += ["--rendezvous", f"127.0.0.1:{port}", "--json", "--node-rank"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    hosts = [
+        subprocess.Popen(
+            [*command, node],
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for node in "01"
+    ]
+    said = [process.communicate(timeout=280) for process in hosts]
+    report = json.loads(said[0][0])
+    assert report["verdict"] in ("pass", "caution", "inconclusive"), said
+    assert (report["machine"]["nodes"], len(report["machine"]["ranks"])) == (2, 2)
+    assert said[1][0] == ""
+    assert hosts[0].returncode == hosts[1].returncode == (report["verdict"] == "inconclusive"), said
+
+
+@pytest.mark.slow
+def test_a_host_that_never_comes_is_said(plan, tmp_path):
+    command = [*COMMAND, plan, "--nnodes", "2", "--node-rank", "1", "--rendezvous", "127.0.0.1:9"]
+    done = run(command, tmp_path)
+    assert (done.returncode, "nobody answers at 127.0.0.1:9" in done.stderr) == (2, True)
 
 
 @pytest.mark.slow

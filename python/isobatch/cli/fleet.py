@@ -10,9 +10,6 @@ from typing import Any
 
 from isobatch.cli._settings import add_settings, settings
 
-BLOCK = 1 << 20
-"""Rows that are planned, and written, at a time."""
-
 SHOWN = 40
 """Rows that a terminal gets to see."""
 
@@ -21,9 +18,14 @@ def add(subparsers: Any) -> None:
     """Registers the command."""
     command = subparsers.add_parser("fleet", help="plan every job on every cluster", description=__doc__)
     command.add_argument(
-        "jobs", help="CSV, Parquet or JSON lines with Recipe's fields; a file, a folder or a glob"
+        "jobs",
+        help="CSV, Parquet or JSON lines with Recipe's fields; a file, a folder, a glob or a URL (s3://…)",
     )
-    command.add_argument("clusters", help="the same with Cluster's fields")
+    command.add_argument(
+        "clusters",
+        nargs="?",
+        help="the same with Cluster's fields; without it each row of the jobs has its own cluster's",
+    )
     command.add_argument("--pairs", metavar="FILE", help="a table of job and cluster: only these meet")
     command.add_argument("--columns", metavar="A,B,…", help="only these columns of the result")
     add_settings(command)
@@ -34,81 +36,132 @@ def add(subparsers: Any) -> None:
         help="of each job all (default), fastest, cheapest or goodput",
     )
     command.add_argument("--top", type=int, default=1, metavar="N", help="so many of each job")
-    command.add_argument("-o", "--output", metavar="FILE", help=".parquet, .csv or .jsonl; else to stdout")
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="a .parquet, .csv, .tsv or .jsonl file; or a folder: a Parquet file for each of the jobs' files; else to stdout",
+    )
     command.add_argument("--json", action="store_true", help="to stdout as JSON lines")
     command.add_argument("--strict", action="store_true", help="exit 1 where a row is infeasible")
+    folder = command.add_argument_group("into a folder")
+    folder.add_argument(
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="go on from what the same command has done before (default)",
+    )
+    folder.add_argument("--partition-by", metavar="COLUMN", help="lay the files out in folders COLUMN=value")
+    folder.add_argument(
+        "--engine", default="local", metavar="ENGINE", help="local (default), or ray: on a Ray cluster"
+    )
+    folder.add_argument(
+        "--address", help="of the Ray cluster: auto, or host:port; without it one is started on this machine"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Plans block by block; the summary goes to stderr."""
-    from isobatch._fleet import prepare
+    from isobatch._query import query
 
     columns = [name.strip() for name in args.columns.split(",")] if args.columns else None
-    fleet = prepare(
-        args.jobs,
-        args.clusters,
-        pairs=args.pairs,
-        columns=columns,
-        select=args.select,
-        top=args.top,
-        **settings(args),
+    asked = query(args.clusters, columns=columns, select=args.select, top=args.top, **settings(args))
+    failed: dict[str, str] = {}
+    if args.output and _is_folder(args.output):
+        manifest = _into_folder(args, asked)
+        summary, failed = manifest.summary, manifest.failed
+    else:
+        summary = _into_one(args, asked)
+    for line in summary.lines():
+        print(line, file=sys.stderr)
+    for why in failed.values():
+        print(f"isobatch fleet: {why}", file=sys.stderr)
+    if failed:
+        print(f"{len(failed)} files are not planned; run it again when they are mended", file=sys.stderr)
+        return 2
+    return 1 if args.strict and summary.infeasible else 0
+
+
+def _is_folder(output: str) -> bool:
+    from pathlib import PurePosixPath
+
+    from pyarrow.fs import FileType
+
+    from isobatch.tables import location
+
+    fs, path = location(output)
+    return (
+        path.endswith("/")
+        or not PurePosixPath(path).suffix
+        or fs.get_file_info(path).type == FileType.Directory
     )
-    counts = Counts()
-    with _sink(args, fleet) as write, _progress(fleet.rows) as advance:
-        for block in fleet.blocks(BLOCK):
-            table, status, reasons = block.plan_with_status()
+
+
+def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
+    from isobatch.engines import plan_files
+    from isobatch.errors import InputError
+
+    if args.pairs:
+        raise InputError("takes a file, not a folder, as the output", field="--pairs")
+    if args.address:
+        if args.engine != "ray":
+            raise InputError("is for --engine ray", field="--address")
+        from isobatch.engines.ray import connect
+
+        connect(args.address)
+    with _progress("parts") as advance:
+        return plan_files(
+            asked,
+            args.jobs,
+            args.output,
+            engine=args.engine,
+            resume=args.resume,
+            partition_by=args.partition_by,
+            progress=advance,
+        )
+
+
+def _into_one(args: argparse.Namespace, asked: Any) -> Any:
+    """Into one file, or to stdout."""
+    from isobatch.engines.blocks import BLOCK, planned, stream
+    from isobatch.engines.summary import Summary
+    from isobatch.errors import InputError
+    from isobatch.tables import find, read_table
+
+    for name, given in (
+        ("--partition-by", args.partition_by is not None),
+        ("--engine", args.engine != "local"),
+        ("--address", args.address is not None),
+        ("--no-resume", not args.resume),
+    ):
+        if given:
+            raise InputError("needs a folder as the output: -o FOLDER", field=name)
+    if args.pairs:
+        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK)
+    else:
+        fleets = stream(asked, find(args.jobs))
+    summary = Summary()
+    with _sink(args, asked) as write, _progress("rows") as advance:
+        for fleet, table, status, reasons in planned(fleets):
             write(table)
-            counts.add(status, reasons)
-            advance(block.rows)
-    counts.show(fleet)
-    return 1 if args.strict and counts.infeasible else 0
+            summary.add(fleet, status, reasons)
+            advance(summary.rows, None)
+    return summary
 
 
 @contextmanager
-def _sink(args: argparse.Namespace, fleet: Any) -> Iterator[Callable[[Any], None]]:
+def _sink(args: argparse.Namespace, asked: Any) -> Iterator[Callable[[Any], None]]:
+    from isobatch.writing import CsvLines, JsonLines, table_writer
+
     if args.output:
-        from pathlib import Path
-
-        import msgspec
-
-        from isobatch._core import __version__
-        from isobatch.tables import table_writer
-
-        made_by = {
-            "isobatch.version": __version__,
-            "isobatch.settings": msgspec.json.encode(fleet.settings).decode(),
-        }
-        with table_writer(Path(args.output), made_by) as write:
+        with table_writer(args.output, asked.metadata) as write:
             yield write
     elif args.json:
-        yield _write_json
+        yield JsonLines(sys.stdout.buffer)
     elif sys.stdout.isatty():
         yield _Screen()
     else:
-        yield _CsvLines()
-
-
-def _write_json(table: Any) -> None:
-    from isobatch.tables import json_lines
-
-    sys.stdout.buffer.write(json_lines(table))
-
-
-class _CsvLines:
-    """CSV on stdout, its header once."""
-
-    def __init__(self) -> None:
-        self.header = True
-
-    def __call__(self, table: Any) -> None:
-        import pyarrow.csv
-
-        from isobatch.tables import joined
-
-        pyarrow.csv.write_csv(
-            joined(table), sys.stdout.buffer, pyarrow.csv.WriteOptions(include_header=self.header)
-        )
-        self.header = False
+        yield CsvLines(sys.stdout.buffer)
 
 
 class _Screen:
@@ -151,51 +204,15 @@ def _cell(value: Any) -> str:
 
 
 @contextmanager
-def _progress(rows: int) -> Iterator[Callable[[int], None]]:
-    if not sys.stderr.isatty() or rows <= BLOCK:
-        yield lambda _: None
+def _progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Hears how much is done, of how much where that is known."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("rows", total=rows)
-        yield lambda done: bar.advance(task, done)
-
-
-class Counts:
-    """Rows by status and by reason."""
-
-    def __init__(self) -> None:
-        self.rows = self.feasible = 0
-        self.by_reason: dict[Any, int] = {}
-        self.example: dict[Any, int] = {}
-
-    @property
-    def infeasible(self) -> int:
-        return self.rows - self.feasible
-
-    def add(self, status: Any, reasons: Any) -> None:
-        """Counts a block: its status codes and reason bits."""
-        import numpy as np
-
-        from isobatch.reason import Reason
-
-        for reason in Reason:
-            hit = (reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
-            if count := int(np.count_nonzero(hit)):
-                self.example.setdefault(reason, self.rows + int(np.argmax(hit)))
-                self.by_reason[reason] = self.by_reason.get(reason, 0) + count
-        self.rows += len(status)
-        self.feasible += int(np.count_nonzero(status != 2))
-
-    def show(self, fleet: Any) -> None:
-        """The summary, on stderr."""
-        print(f"{self.rows} rows: {self.feasible} feasible, {self.infeasible} infeasible", file=sys.stderr)
-        for reason, count in sorted(self.by_reason.items(), key=lambda item: -item[1]):
-            first = self.example[reason]
-            fault = fleet.fault(first) if reason.startswith("invalid_") else None
-            detail = f"; first in {fleet.where(first)}: {fault[0]}, legal: {fault[1]}" if fault else ""
-            print(
-                f"  {reason.severity:10} {count:>9}  {reason.value}: {reason.text}{detail}", file=sys.stderr
-            )
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

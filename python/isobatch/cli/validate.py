@@ -26,7 +26,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--node-rank", type=int, default=0, metavar="I", help="which of the hosts this is, from 0"
     )
-    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="host 0, and a free port there")
+    parser.add_argument(
+        "--rendezvous", metavar="HOST:PORT", help="host 0, and a free port there; host 0 has the report"
+    )
     parser.add_argument(
         "--compare", nargs=2, metavar=("A.json", "B.json"), help="say what changed between two reports"
     )
@@ -59,5 +61,6 @@ def run(args: argparse.Namespace) -> int:
         rendezvous=args.rendezvous,
         _fork=True,  # nothing has run here yet, and the ranks need not import torch again
     )
-    arguments.publish(report, args)
+    if args.node_rank == 0:
+        arguments.publish(report, args)
     return report.exit_code

@@ -1,6 +1,6 @@
 """isobatch inside other people's training code. Each part imports its library when it is used.
 
-`guard(plan)` stops a training that is not what its plan says.
+`guard(plan)` stops a training that is not what its plan says, with a `GuardError`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from isobatch._plan import Plan
+from isobatch.integrations._guard.error import GuardError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from isobatch.integrations._guard import Guard
+    from isobatch.integrations._guard.guard import Guard
 
-__all__ = ["guard"]
+__all__ = ["GuardError", "guard"]
 
 
 def guard(
@@ -27,8 +28,9 @@ def guard(
 
     Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
     accumulation, the samples of all ranks, gradients equal on all ranks and as large as those of the mean loss. At every
-    step: the accumulation and the learning rate. After each epoch: the samples it served, and that its order was new. At
-    steps 2, 4, 8, 16 …: the ranks' weights.
+    step: the accumulation, the learning rate of all parameter groups, and whether the gradient is finite. After each epoch:
+    the samples it served, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
+    moved, or a run that goes on from a checkpoint, is checked from there.
 
     Args:
         plan: what the script should do.
@@ -54,8 +56,8 @@ def guard(
     ...     model(x).mean().backward()
     ...     optimizer.step()
     Traceback (most recent call last):
-    isobatch.integrations._guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate, 2× the plan's
+    isobatch.integrations.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate, 2× the plan's. Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
     """
-    from isobatch.integrations._guard import Guard
+    from isobatch.integrations._guard.guard import Guard
 
     return Guard(plan, loss, weight)

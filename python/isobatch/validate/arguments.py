@@ -42,6 +42,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-seconds", type=float, metavar="S", help="forecast of a step")
     parser.add_argument("--memory-gib", type=float, metavar="X", help="forecast of the peak memory")
     parser.add_argument(
+        "--find-micro-batch", action="store_true", help="search for the largest micro-batch that fits"
+    )
+    parser.add_argument(
+        "--memory-limit", type=float, metavar="GIB", help="memory that a rank may take (the search on a CPU)"
+    )
+    parser.add_argument(
         "--caution", type=float, default=0.10, metavar="F", help="fraction off that is a caution"
     )
     parser.add_argument(
@@ -72,6 +78,8 @@ def options(args: argparse.Namespace) -> Options:
         bus_gb_s=args.bus_gb_s,
         step_seconds=args.step_seconds,
         memory_gib=args.memory_gib,
+        find_micro_batch=args.find_micro_batch,
+        memory_limit_gib=args.memory_limit,
         caution=args.caution,
         fail=args.fail,
         phase_seconds=args.phase_seconds,

@@ -8,7 +8,7 @@ ULPS = 8
 
 
 def gradient(
-    ratio: float, *, micro_batch: int, accumulation: int, ranks: int, tolerance: float = 0.02
+    ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float = 0.02
 ) -> str | None:
     """What makes a gradient `ratio` times too large, its direction being right. DDP averages over ranks, so the effective
     batch is not what a faulty gradient is multiplied by. Where the numbers coincide, all that fit are named.

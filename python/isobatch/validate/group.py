@@ -215,6 +215,10 @@ class Pulse:
         self.phase_seconds[name] = round(time.monotonic() - begun, 3)
         self._deadline = float("inf")
 
+    def grant(self, seconds: float) -> None:
+        """More time for this phase, since what it has to do is known to take that long."""
+        self._deadline += seconds
+
     def fail(self, text: str) -> None:
         """Tells rank 0 what went wrong on this rank, and waits for the end."""
         self._group.second_store().set(f"{self._key}/error/{self._group.rank}", text)

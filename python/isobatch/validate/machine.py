@@ -7,13 +7,13 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
 
 import msgspec
 import torch
 import torch.distributed as dist
 
 from isobatch import __version__
+from isobatch.validate import stragglers
 from isobatch.validate.group import Group
 from isobatch.validate.report import Link, Machine, Proof, Rank, Verdict
 
@@ -34,9 +34,8 @@ ENVIRONMENT = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
 )
-WINDOWS = 5
+WINDOWS = stragglers.FIRST
 SECONDS = {"quick": 1.0, "usual": 2.5, "full": 5.0}
-SLOW_CAUTION, SLOW_FAIL = 1.25, 2.0  # times the median of the others
 LINK_CAUTION, LINK_FAIL = 1.25, 2.0
 LINK_BYTES = 4 << 20
 
@@ -71,94 +70,27 @@ def topology(group: Group) -> str | None:
     return done.stdout
 
 
-def _median_seconds(group: Group, work: Callable[[], object], seconds: float) -> float:
-    """The median time of some local work, repeated for so long; no other rank is waited for."""
-    samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(samples) < 3 or time.perf_counter() < end:
-        group.sync()
-        begun = time.perf_counter()
-        work()
-        group.sync()
-        samples.append(time.perf_counter() - begun)
-    return statistics.median(samples)
-
-
-def speed(group: Group, seconds: float) -> tuple[Rank, list[float]]:
-    """This rank with its own matmul and memory-copy speed, and the matmul's seconds by window."""
+def speed(group: Group, seconds: float) -> tuple[Rank, Proof]:
+    """This rank with its own matmul and memory-copy speed, and whether a rank is slower than the others at the first."""
     size = 4096 if group.device.type == "cuda" else 384
     a = torch.randn(size, size, device=group.device)
+    proof, windows = stragglers.prove(group, lambda: a @ a, seconds / 2 / WINDOWS, "ranks", "matrix product")
+    matmul = [window.seconds for window in windows[group.rank]]
     source = torch.empty(
         (256 if group.device.type == "cuda" else 16) << 20, dtype=torch.uint8, device=group.device
     )
     target = torch.empty_like(source)
-    matmul, copy = [], []
-    for _ in range(WINDOWS):
-        group.barrier()
-        matmul.append(_median_seconds(group, lambda: [a @ a for _ in range(8)], seconds / 2 / WINDOWS))
-        copy.append(_median_seconds(group, lambda: target.copy_(source), seconds / 2 / WINDOWS))
+    copy = [
+        stragglers.window(group, lambda: target.copy_(source), seconds / 2 / WINDOWS).seconds
+        for _ in range(WINDOWS)
+    ]
     rank = msgspec.structs.replace(
         group.roster[group.rank],
-        matmul_gflops=8 * 2 * size**3 / min(matmul) / 1e9,
+        matmul_gflops=2 * size**3 / min(matmul) / 1e9,
         copy_gb_s=2 * source.numel() / min(copy) / 1e9,
         window_spread=max(matmul) / min(matmul),
     )
-    return rank, matmul
-
-
-def slower(values: list[float]) -> list[float]:
-    """How many times each value is above the median of the others. (A deviation from the median of all could never flag one
-    of two.)
-
-    >>> slower([1.0, 1.0, 3.0])
-    [0.5, 0.5, 3.0]
-    """
-    if len(values) < 2:
-        return [1.0] * len(values)
-    return [
-        value / statistics.median(values[:index] + values[index + 1 :]) for index, value in enumerate(values)
-    ]
-
-
-def stragglers(group: Group, windows: list[list[float]], name: str, what: str) -> Proof:
-    """Whether a rank is slower than the others at the same work.
-
-    Args:
-        windows: of each rank, the seconds that the work took in some windows of time. The best counts: another process that
-            passes by takes one of them, a slow device takes all. A rank is slow where even its best window is above the
-            others' worst, typically; where it is not, the host is too noisy to tell.
-    """
-    if len(windows) < 2:
-        return Proof(name=name, verdict=Verdict.UNCHECKED, text="one rank: nothing to compare with")
-    best, worst_windows = [min(times) for times in windows], [max(times) for times in windows]
-    ratios = slower(best)
-    worst = max(range(len(ratios)), key=ratios.__getitem__)
-    values = {"times_median_of_others": ratios, "window_spread": [max(w) / min(w) for w in windows]}
-    if ratios[worst] < SLOW_CAUTION:
-        text = f"{what}: the slowest rank takes {ratios[worst]:.2f} × the median of the others"
-        return Proof(name=name, verdict=Verdict.PASS, text=text, gate=SLOW_CAUTION, values=values)
-    apart = best[worst] > statistics.median(worst_windows[:worst] + worst_windows[worst + 1 :])
-    if not apart:
-        return Proof(
-            name=name,
-            verdict=Verdict.INCONCLUSIVE,
-            text=f"{what}: {ratios[worst]:.2f} × the median of the others at best, but the same rank's times vary by up to "
-            f"{max(values['window_spread']):.2f} ×",
-            cause="the host is too noisy to tell",
-            gate=SLOW_CAUTION,
-            values=values,
-        )
-    slow = [rank for rank, ratio in enumerate(ratios) if ratio >= SLOW_CAUTION]
-    verdict = Verdict.FAIL if ratios[worst] >= SLOW_FAIL else Verdict.CAUTION
-    named = ", ".join(f"{group.pulse.who(rank)} {ratios[rank]:.2f} ×" for rank in slow)
-    return Proof(
-        name=name,
-        verdict=verdict,
-        text=f"{what}: {named} the median of the others",
-        cause=f"slow rank: {', '.join(group.pulse.who(rank) for rank in slow)}; every step waits for it",
-        gate=SLOW_CAUTION,
-        values=values,
-    )
+    return rank, proof
 
 
 def links(group: Group, rounds: int, repeats: int = 3) -> list[Link]:
@@ -221,7 +153,7 @@ def slow_links(group: Group, found: list[Link]) -> Proof:
     if group.nodes < 3:
         text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, whose link it is cannot be told"
         return Proof(name="links", verdict=Verdict.PASS, text=text, values=values)
-    ratios = slower([1 / bw if bw else float("inf") for bw in best])
+    ratios = stragglers.slower([1 / bw if bw else float("inf") for bw in best])
     slow = [node for node, ratio in enumerate(ratios) if ratio >= LINK_CAUTION]
     if not slow:
         text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
@@ -239,8 +171,8 @@ def slow_links(group: Group, found: list[Link]) -> Proof:
 
 def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
     """The machine, and whether a rank or a link is slower than the others."""
-    told: list[tuple[Rank, list[float]]] = group.gather(speed(group, SECONDS[extent]))
-    ranks = [rank for rank, _ in told]
+    rank, ranks_proof = speed(group, SECONDS[extent])
+    ranks: list[Rank] = group.gather(rank)
     found = links(group, 7 if extent == "quick" else 31)
     machine = Machine(
         ranks=ranks,
@@ -259,9 +191,4 @@ def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
         text="the same on all ranks" if len(differing) == 1 else "ranks differ in their versions",
         cause=None if len(differing) == 1 else "another environment on one of the nodes",
     )
-    windows = [matmul for _, matmul in told]
-    return machine, [
-        same,
-        stragglers(group, windows, "ranks", "matrix product"),
-        slow_links(group, found),
-    ]
+    return machine, [same, ranks_proof, slow_links(group, found)]

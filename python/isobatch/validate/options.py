@@ -23,6 +23,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         noise_steps: steps over which the gradient noise scale is measured; 0 measures none.
         bus_gb_s: the all-reduce bus bandwidth to be expected, GB/s.
         step_seconds, memory_gib: what a forecast says of a step and of the peak memory.
+        find_micro_batch: search for the largest micro-batch that fits; on a CPU this needs a memory limit.
+        memory_limit_gib: the memory that a rank may take: on a GPU what its allocator reserves, on a CPU the process's.
         caution, fail: how far a measured figure may be off, as a fraction.
         phase_seconds: the time limit of each phase.
 
@@ -41,6 +43,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bus_gb_s: float | None = None
     step_seconds: float | None = None
     memory_gib: float | None = None
+    find_micro_batch: bool = False
+    memory_limit_gib: float | None = None
     caution: float = 0.10
     fail: float = 0.25
     phase_seconds: float = 60.0
@@ -64,6 +68,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "bus_gb_s",
             "step_seconds",
             "memory_gib",
+            "memory_limit_gib",
         ):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

@@ -63,8 +63,8 @@ class Proof(_Part, frozen=True, kw_only=True):
 
 
 class Rank(_Part, frozen=True, kw_only=True):
-    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are the best of five windows'
-    medians, `window_spread` the slowest window over the fastest."""
+    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are of the best window,
+    `window_spread` is the slowest window over the fastest."""
 
     rank: int
     host: str
@@ -150,7 +150,8 @@ class MicroBatch(_Part, frozen=True, kw_only=True):
 class Step(_Part, frozen=True, kw_only=True):
     """The training step as measured. Samples are by rank, in seconds a step: `compute_seconds` under no_sync throughout,
     `sync_seconds` the whole step with its all-reduce. `exposed_seconds` is what communication adds; `overlap` is the share
-    of the communication that is hidden, None where it could not be told from noise."""
+    of the communication that is hidden, None where it could not be told from noise. A long accumulation is timed with fewer
+    micro-batches: `accumulation` is theirs, `planned_step_seconds` and `samples_per_second` are the whole step's."""
 
     workload: str
     parameters: int
@@ -170,11 +171,36 @@ class Step(_Part, frozen=True, kw_only=True):
     exposed_seconds: float
     communication_seconds: float | None
     overlap: float | None
+    planned_accumulation: int
+    planned_step_seconds: float
     samples_per_second: float
     micro_batches: list[MicroBatch]
     ddp: dict[str, str | int]
     compiled: bool
     channels_last: bool
+
+
+class MicroBatchTry(_Part, frozen=True, kw_only=True):
+    """A step of one micro-batch of that size, with its optimizer, by every rank alone; memory is the largest rank's.
+    `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on a CPU."""
+
+    micro_batch: int
+    fits: bool
+    fault: str | None
+    peak_memory_bytes: int
+    peak_memory_reserved_bytes: int | None
+    fragmentation_bytes: int | None
+    peak_memory_kind: str
+
+
+class MicroBatchSearch(_Part, frozen=True, kw_only=True):
+    """The largest micro-batch that fits on all ranks, None where not even one sample does. Where the time was over before the
+    next larger one was known not to fit, it is not `complete`."""
+
+    largest_micro_batch: int | None
+    complete: bool
+    memory_limit_bytes: int | None
+    tries: list[MicroBatchTry]
 
 
 class Noise(_Part, frozen=True, kw_only=True):
@@ -210,6 +236,7 @@ class Report(_Part, frozen=True, kw_only=True):
     allreduce: AllReduce | None = None
     step: Step | None = None
     noise: Noise | None = None
+    micro_batch_search: MicroBatchSearch | None = None
     measurements: Measurements | None = None
     phase_seconds: dict[str, float] = {}
 
@@ -217,6 +244,19 @@ class Report(_Part, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """0 for pass and caution, 1 for fail and inconclusive."""
         return int(self.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE))
+
+    @property
+    def max_micro_batch(self) -> int:
+        """The largest micro-batch that fits, for `ib.plan(..., max_micro_batch=…)`.
+
+        Raises:
+            InputError: it was not searched for, or nothing fits.
+        """
+        found = self.micro_batch_search
+        if found is None or found.largest_micro_batch is None:
+            why = "was not searched for: validate with --find-micro-batch" if found is None else "is none"
+            raise InputError(f"the largest micro-batch {why}", field="micro_batch_search")
+        return found.largest_micro_batch
 
     def proof(self, name: str) -> Proof:
         """The proof of that name.

@@ -13,6 +13,7 @@ import torch.utils.data as data
 from isobatch._plan import Plan
 from isobatch.integrations.torch import PlanSampler
 from isobatch.reason import Reason
+from isobatch.validate import ramping
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
 from isobatch.validate.report import Proof, Verdict
@@ -39,7 +40,8 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
     replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
     loader: data.DataLoader[int]
     if _irregular(plan):
-        own = PlanSampler(indices, plan, rank=replica)
+        # Behind a ramp, whose batches are looked at by themselves.
+        own = PlanSampler(indices, plan, rank=replica, epoch=-(-ramping.stages(plan)[-1][0] // dataset))
         loader = data.DataLoader(indices, batch_sampler=own, collate_fn=list)
         step: list[int] = []
         for ids, (weight, last) in zip(loader, own.weights(), strict=True):
@@ -67,26 +69,32 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
 
 
 def _irregular(plan: Plan) -> bool:
-    return Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
+    """Whether only the plan's own sampler serves it."""
+    return Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons or plan.recipe.ramp is not None
 
 
 def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
     """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
     them."""
     names = "effective_batch", "epoch"
-    if plan.recipe.ramp is not None or plan.recipe.convention == "megatron":
-        text = (
-            "the batch grows"
-            if plan.recipe.ramp is not None
-            else "megatron's own samplers, which are not here"
-        )
-        return [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+    if plan.recipe.convention == "megatron":
+        return ramping.prove_megatron(plan)
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset = plan.recipe.dataset_size
     budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
+    ramp: Proof | None = None
+    if plan.recipe.ramp is not None:
+        ramped = dataset if dataset is not None else ramping.stages(plan)[-1][0] + batch
+        ramp = ramping.prove_stages(plan, group, _Indices(ramped))
     # An epoch repeats every effective batch, so that the end of a short one is the end of the long one.
     size = dataset if dataset is not None else 2 * batch
-    whole = size * replicas <= budget * group.world_size or _irregular(plan)
+    whole = size * replicas <= budget * group.world_size
+    if ramp is not None and dataset is None:
+        return [ramp, _no_epoch()]
+    if _irregular(plan) and not whole:
+        text = "an epoch of the plan's own sampler takes too long here"
+        left = [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+        return left if ramp is None else [ramp, left[1]]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
     served = np.zeros(size, dtype=np.int64)
@@ -108,7 +116,7 @@ def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
     all_steps = {count for part in group.gather(counts) for count in part}
     total: np.ndarray[Any, np.dtype[np.int64]] = np.sum(group.gather(served), axis=0)
     return [
-        _effective_batch(plan, firsts),
+        ramp or _effective_batch(plan, firsts),
         _epoch(plan, total, all_steps, skipped) if dataset is not None else _no_epoch(),
     ]
 

@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import statistics
+import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import torch
 
+from isobatch.validate import stragglers
 from isobatch.validate.allreduce import interpolate
 from isobatch.validate.group import Group
-from isobatch.validate.machine import stragglers
+from isobatch.validate.memory import PeakMemory
 from isobatch.validate.report import AllReduceRow, MicroBatch, Proof, Step, Verdict
 from isobatch.validate.training import Training
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
 LEAST, MOST = 2, 200
 ROUNDS = 3
+HALVINGS = 4
+STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
+"""The longest step that is timed as a whole: some thirty are taken at least."""
 SECONDS = {"quick": 2.0, "usual": 9.0, "full": 45.0}
-
-
-class PeakMemory:
-    """The peak memory of a block of work on this rank: `bytes`, `reserved` (CUDA only) and `kind`."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
-        self.bytes = 0
-        self.reserved: int | None = None
-
-    def __enter__(self) -> PeakMemory:
-        if self.kind == "resident":
-            with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # else the peak is the whole life's
-        else:
-            torch.cuda.reset_peak_memory_stats(self._group.device)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.kind == "resident":
-            self.bytes = _peak_resident()
-        else:
-            self.bytes = torch.cuda.max_memory_allocated(self._group.device)
-            self.reserved = torch.cuda.max_memory_reserved(self._group.device)
-
-
-def _peak_resident() -> int:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
@@ -68,15 +36,14 @@ def spread(samples: list[float]) -> float:
     return float((high - low) / 2 / statistics.median(samples))
 
 
-def micro_batch_table(training: Training, seconds: float) -> list[MicroBatch]:
-    """Time and memory of a step of one micro-batch, as planned and smaller, each rank alone: what a forecast is made of."""
+def micro_batch_table(training: Training, seconds: float, largest: int) -> list[MicroBatch]:
+    """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
+    forecast is made of."""
     group = training.group
-    planned = max(map(max, training.sizes))
-    halvings = 2 if training.options.extent == "quick" else 4
-    sizes = sorted({max(1, planned >> shift) for shift in range(halvings)})
+    halvings = 2 if training.options.extent == "quick" else HALVINGS
+    sizes = sorted({max(1, training.micro_batch >> shift) for shift in range(halvings)} | {largest})
     rows = []
-    optimizer, scaler = _still(training), training.scaler()
-    before = [p.detach().to("cpu", copy=True) for p in training.model.parameters()]
+    optimizer, scaler = training.still_optimizer(), training.scaler()
     for n in sizes:
         batch = training.samples(n, 1, group.rank, 0)
 
@@ -98,18 +65,28 @@ def micro_batch_table(training: Training, seconds: float) -> list[MicroBatch]:
                 peak_memory_kind=memory.kind,
             )
         )
-    for p, value in zip(training.model.parameters(), before, strict=True):
-        p.data.copy_(value)  # an optimizer without a learning rate went its own way on each rank
     return rows
 
 
-def _still(training: Training) -> torch.optim.Optimizer:
-    """The optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over they
-    would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
-    optimizer = training.optimizer(training.model)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    return optimizer
+def micro_batch_seconds(training: Training) -> float:
+    """How long forward and backward of one micro-batch take rank 0 alone: the second time, since the first also sets things
+    up. The same on all ranks."""
+    group, took = training.group, 0.0
+    if group.rank == 0:
+        training.model.eval()
+        for _ in range(2):
+            group.sync()
+            begun = time.perf_counter()
+            training.lone_backward(training.samples(training.micro_batch, 0, 0, 0), 1.0, None)
+            group.sync()
+            took = time.perf_counter() - begun
+        training.model.zero_grad(set_to_none=True)
+    return cast(float, group.from_first(took))
+
+
+def affordable(training: Training, one: float) -> Training:
+    """The training with as many micro-batches a step as can be timed often enough, where one takes `one` seconds."""
+    return training.shortened(int(STEP_SECONDS[training.options.extent] / one))
 
 
 def bucket_bytes(training: Training) -> list[int]:
@@ -125,12 +102,15 @@ def bucket_bytes(training: Training) -> list[int]:
     return [int(size) for size in text.replace(",", " ").split()]
 
 
-def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -> tuple[Step, list[Proof]]:
-    """The step's times, in rounds so that a drift of the host's speed meets both kinds alike."""
+def measure(
+    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
+) -> tuple[Step, list[Proof]]:
+    """The step's times, in rounds so that a drift of the host's speed meets both kinds alike. `planned` has all of the plan's
+    micro-batches."""
     group, seconds = training.group, SECONDS[training.options.extent]
     training.model.train()
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
-    optimizer, scaler = _still(training), training.scaler()
+    optimizer, scaler = training.still_optimizer(), training.scaler()
     batches = training.micro_batches(1)
     weights = training.weights(batches)
 
@@ -142,22 +122,27 @@ def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -
         training.step(optimizer, scaler)
         optimizer.zero_grad(set_to_none=True)
 
+    def alone_again() -> None:
+        compute()
+        optimizer.zero_grad(set_to_none=True)
+
     def only_sync() -> None:
         training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
 
     for _ in range(DISCARD):
-        sync()
+        took = group.time(sync)
+    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
+    group.pulse.grant(took * (3 * LEAST + stragglers.FIRST + 3 * (HALVINGS + 1)))
+    end = time.monotonic() + seconds
     alone: list[float] = []
     reduced: list[float] = []
     together: list[float] = []
-    windows: list[float] = []
     with PeakMemory(group) as memory:
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
+            if turn and not group.from_first(time.monotonic() < end):
+                break
             for work, samples in ((compute, alone), (only_sync, reduced), (sync, together)):
-                fresh = _samples(group, work, seconds / 3 / ROUNDS)
-                samples += fresh
-                if work is compute:
-                    windows.append(statistics.median(fresh))
+                samples += _samples(group, work, seconds / 3 / ROUNDS)
                 optimizer.zero_grad(set_to_none=True)
     peak = max(group.gather(memory.bytes))
     slow_alone, slow_reduced = group.slowest(alone), group.slowest(reduced)
@@ -169,13 +154,18 @@ def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -
     telling = communication is not None and communication > noise
     median = statistics.median(slowest)
     data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    with training.weights_kept():
+        micro_batches = micro_batch_table(training, seconds / 3, largest)
+    # A micro-batch that is left out would have been one more without communication.
+    counts = [max(map(len, one.sizes)) for one in (training, planned)]
+    missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
     step = Step(
         workload=training.options.workload,
         parameters=sum(p.numel() for p in training.model.parameters()),
         ranks=group.world_size,
         nodes=group.nodes,
-        micro_batch=max(map(max, training.sizes)),
-        accumulation=max(map(len, training.sizes)),
+        micro_batch=training.micro_batch,
+        accumulation=counts[0],
         precision=training.plan.recipe.precision or "fp32",
         gradient_bytes=sum(buckets),
         bucket_bytes=buckets,
@@ -188,8 +178,10 @@ def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -
         exposed_seconds=exposed,
         communication_seconds=communication,
         overlap=1 - exposed / communication if telling and communication else None,
-        samples_per_second=training.batch / median,
-        micro_batches=micro_batch_table(training, seconds / 3),
+        samples_per_second=planned.batch / (median + missing),
+        planned_accumulation=counts[1],
+        planned_step_seconds=median + missing,
+        micro_batches=micro_batches,
         ddp={
             name: data[name]
             for name in sorted(data)
@@ -198,8 +190,9 @@ def measure(training: Training, table: list[AllReduceRow], buckets: list[int]) -
         compiled=training.options.compile,
         channels_last=training.options.channels_last,
     )
+    slow, _ = stragglers.prove(group, alone_again, seconds / 30, "local_step", "the local step")
     return step, [
-        stragglers(group, group.gather(windows), "local_step", "the local step"),
+        slow,
         _time(training, step),
         _memory(training, peak, memory.kind),
     ]
@@ -222,12 +215,14 @@ def _forecast(training: Training, given: float | None, planned: float | None) ->
 def _time(training: Training, step: Step) -> Proof:
     options = training.options
     expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
-    text = f"{step.sync_median_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, spread {step.spread:.0%}"
-    values = {"step_seconds": step.sync_median_seconds, "spread": step.spread}
+    text = f"{step.planned_step_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, spread {step.spread:.0%}"
+    if step.accumulation < step.planned_accumulation:
+        text += f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by arithmetic)"
+    values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
     why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
     if why is not None or expected is None:
         return Proof(name="step_time", verdict=Verdict.UNCHECKED, text=f"{text}; {why}", values=values)
-    off = step.sync_median_seconds / expected - 1
+    off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
     if abs(off) > options.caution and step.spread > abs(off) - options.caution:
         return Proof(
@@ -255,7 +250,7 @@ def _memory(training: Training, peak: int, kind: str) -> Proof:
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak / 2**30
-    text = f"{gib:.3g} GiB ({kind}) at micro-batch {max(map(max, training.sizes))}"
+    text = f"{gib:.3g} GiB ({kind}) at micro-batch {training.micro_batch}"
     values = {"peak_memory_bytes": peak}
     if expected is None:
         return Proof(

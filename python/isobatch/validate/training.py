@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -95,6 +95,14 @@ class Training:
         """The workload's optimizer over a model's parameters."""
         return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
 
+    def still_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over
+        they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
+        optimizer = self.optimizer(self.model)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        return optimizer
+
     def scaler(self) -> torch.amp.GradScaler | None:
         """The loss scaler, which float16 needs."""
         if self.dtype != torch.float16:
@@ -156,39 +164,59 @@ class Training:
         self,
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler | None,
-        model: nn.Module | None = None,
     ) -> None:
         """Clipping as planned, then the optimizer."""
         if self.plan.recipe.clip_norm is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_((model or self.model).parameters(), self.plan.recipe.clip_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.recipe.clip_norm)
         if scaler is None:
             optimizer.step()
         else:
             scaler.step(optimizer)
             scaler.update()
 
-    def fits(self) -> str | None:
-        """None where one micro-batch as planned fits in memory, without any other rank; else what went wrong, and the
-        largest half that fits."""
-        planned = n = max(self.sizes[self.group.rank])
-        fault: str | None = None
-        while n:
-            try:
-                probe = copy.deepcopy(self.model)
-                self.loss(probe, self.samples(n, 0, self.group.rank, 0), self.dtype).backward()  # type: ignore[no-untyped-call]
-                return fault and f"{fault}; {n} fit"
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                fault = f"out of memory at micro-batch {planned}"
-                n //= 2
-            finally:
-                probe = None  # type: ignore[assignment]
-                if self.group.device.type == "cuda":
-                    torch.cuda.empty_cache()
-        return f"{fault}; not even one sample fits"
+    def lone_backward(self, batch: Any, weight: float, dtype: torch.dtype | None) -> None:
+        """Forward and backward by this rank alone, past DDP."""
+        (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
+
+    def lone_step(self, n: int) -> None:
+        """A step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
+        optimizer, scaler = self.still_optimizer(), self.scaler()
+        batch = self.samples(n, 1, self.group.rank, 0)
+        self.model.train()
+        self.backward([batch], [1.0], sync=False, scaler=scaler, dtype=self.dtype)
+        self.step(optimizer, scaler)
+
+    @contextlib.contextmanager
+    def weights_kept(self) -> Iterator[None]:
+        """Puts the weights and buffers back in the end. What a rank does alone may leave it with others than its peers have."""
+        kept = [*self.model.parameters(), *self.model.buffers()]
+        before = [t.detach().to("cpu", copy=True) for t in kept]
+        try:
+            yield
+        finally:
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.data.copy_(value)
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in the largest micro-batch."""
+        return max(map(max, self.sizes))
+
+    def shortened(self, count: int) -> Training:
+        """The same training with at most so many micro-batches a step, two at least: the first ones and the last, which a
+        ragged plan has smaller."""
+        count = max(2, count)
+        return self.of_sizes(
+            [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]
+        )
+
+    def of_sizes(self, sizes: list[list[int]]) -> Training:
+        """The same training with other micro-batches, by rank."""
+        other = copy.copy(self)
+        other.sizes, other.batch = sizes, sum(map(sum, sizes))
+        return other
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -199,26 +227,11 @@ def out_of_memory(error: BaseException) -> bool:
 def _mapped(batch: Any, function: Any) -> Any:
     if isinstance(batch, Tensor):
         return function(batch)
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {key: _mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
         return type(batch)(_mapped(value, function) for value in batch)
     return batch
-
-
-def gradients(model: nn.Module) -> Tensor:
-    """All gradients of a model in one row, in double precision; a parameter without counts as zeros."""
-    rows = [
-        (torch.zeros_like(p) if p.grad is None else p.grad).detach().double().flatten()
-        for p in model.parameters()
-        if p.requires_grad
-    ]
-    return torch.cat(rows)
-
-
-def parameters(model: nn.Module) -> Tensor:
-    """All parameters of a model in one row, in double precision."""
-    return torch.cat([p.detach().double().flatten() for p in model.parameters() if p.requires_grad])
 
 
 def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:

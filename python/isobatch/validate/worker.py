@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import time
 import traceback
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from isobatch import __version__
 from isobatch._plan import Plan
 from isobatch.errors import InputError
-from isobatch.validate import allreduce, machine, noise, proofs, sampling, timing
+from isobatch.validate import allreduce, gradient, machine, memory, noise, proofs, sampling, timing
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
 from isobatch.validate.record import measurements
@@ -89,6 +87,8 @@ def run(
     workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
     draft = Draft(plan, options)
     group = Group(options)
+    if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
+        raise InputError("the search on a CPU needs one, in GiB a rank", field="memory_limit_gib")
     draft.phase_seconds = group.pulse.phase_seconds
 
     def lost(text: str) -> None:
@@ -136,41 +136,49 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         if any(proof.verdict is Verdict.FAIL for proof in world):
             return
     with phase("machine"):
-        found, speeds = machine.measure(group, options.extent)
-        draft.add(*speeds, machine=found)
+        machine_found, speeds = machine.measure(group, options.extent)
+        draft.add(*speeds, machine=machine_found)
     with phase("sampler"):
         draft.add(*sampling.prove(plan, options, group))
     with phase("build"):
         training = Training(plan, options, workload, group)
-        memory = _fits(training)
-        if memory is not None:
-            draft.add(memory)
+    with phase("memory"), training.weights_kept():
+        unfit = memory.prove_fits(training)
+        if unfit is not None:
+            draft.add(unfit)
             return
     with phase("step"):
         measured, loss = proofs.prove_reduction(training)
-        draft.add(loss)
-        draft.add(*proofs.prove_gradient(training, measured, None))
+        one = timing.micro_batch_seconds(training)
+        small, smaller = gradient.affordable(training, one)
+        found, exact = gradient.prove(small, measured, smaller=smaller)
+        draft.add(loss, *found)
         if training.dtype is not None:
-            draft.add(*proofs.prove_gradient(training, measured, training.dtype))
+            found, _ = gradient.prove(small, measured, training.dtype, exact=exact, smaller=smaller)
+            draft.add(*found)
     if full and not options.compile:
         with phase("step in double precision"):
-            doubled = dataclasses.replace(workload, model=copy.deepcopy(training.model).double())
-            double = Training(plan, options, doubled, group)
-            draft.add(*proofs.prove_gradient(double, measured, None, torch.float64))
-            del double
+            draft.add(*gradient.prove_double(small, measured, smaller))
     with phase("learning rate"):
         draft.add(proofs.prove_learning_rate(training))
     with phase("buckets"):
-        buckets = timing.bucket_bytes(training)
+        timed = timing.affordable(training, one)
+        buckets = timing.bucket_bytes(timed)
     with phase("all-reduce"):
         table, network = allreduce.measure(group, options, buckets)
         draft.add(*network, allreduce=table)
+    largest = training.micro_batch
+    if options.find_micro_batch:
+        with phase("micro-batch"), training.weights_kept():
+            searched = memory.search(training)
+            largest = searched.largest_micro_batch or largest
+            draft.add(memory.prove_search(training, searched), micro_batch_search=searched)
     with phase("step time"):
-        step, timed = timing.measure(training, table.table, buckets)
-        draft.add(*timed, step=step)
+        step, speed = timing.measure(timed, training, table.table, buckets, largest)
+        draft.add(*speed, step=step)
     with phase("noise scale"):
-        scale, proof = noise.measure(training, options.noise_steps)
-        draft.add(proof, noise=scale, measurements=measurements(found, step, table, scale))
+        scale, proof = noise.measure(timed, options.noise_steps)
+        draft.add(proof, noise=scale, measurements=measurements(machine_found, step, table, scale))
 
 
 def _world(plan: Plan, group: Group) -> list[Proof]:
@@ -200,15 +208,3 @@ def _world(plan: Plan, group: Group) -> list[Proof]:
             values=values,
         )
     ]
-
-
-def _fits(training: Training) -> Proof | None:
-    """A failed proof where the planned micro-batch does not fit on some rank."""
-    group = training.group
-    faults = {rank: fault for rank, fault in enumerate(group.gather(training.fits())) if fault}
-    if not faults:
-        return None
-    text = "; ".join(f"{group.pulse.who(rank)}: {fault}" for rank, fault in faults.items())
-    return Proof(
-        name="memory", verdict=Verdict.FAIL, text=text, cause="out of memory at the planned micro-batch"
-    )

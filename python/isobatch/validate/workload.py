@@ -117,8 +117,7 @@ def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Opt
 
 def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     x, y = batch
-    logits = model(x)
-    return nn.functional.cross_entropy(logits.float().flatten(0, -2), y.flatten())
+    return nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
 def _images(shape: tuple[int, ...]) -> Callable[[int, torch.Generator, torch.device], Any]:

@@ -8,7 +8,7 @@
 //! is to be found. Elsewhere T is linear in a: for each b from the cap down the best a is one of two, until the best
 //! real a of a smaller b is no better than what was found.
 
-use crate::forecast::{overlapped, overlapped_share};
+use crate::forecast::overlapped_share;
 
 /// One job on one cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,7 +76,7 @@ impl Pair {
     /// What a split brings.
     #[must_use]
     pub fn at(&self, micro_batch: u64, accumulation: u64) -> Best {
-        let line = Cost { pair: self, phi: 0.0 }.line(micro_batch);
+        let (line, _) = Cost { pair: self, phi: 0.0 }.exactly(micro_batch);
         self.best(micro_batch, accumulation, line.constant + accumulation as f64 * line.pass)
     }
 
@@ -95,6 +95,7 @@ struct Cost<'a> {
 }
 
 /// The step time at one micro-batch: constant + a·pass.
+#[derive(Clone, Copy)]
 struct Line {
     constant: f64,
     pass: f64,
@@ -113,103 +114,136 @@ impl Line {
     }
 }
 
+/// The pass that hides the reducing, at one micro-batch: seconds, and how they rise with the micro-batch.
+#[derive(Clone, Copy)]
+struct Last {
+    micro_batch: f64,
+    seconds: f64,
+    rise: f64,
+}
+
 impl Cost<'_> {
     fn compute(&self, micro_batch: f64) -> f64 {
         (self.pair.compute_constant + self.pair.compute_per_sample * micro_batch).max(self.pair.compute_floor)
     }
 
-    fn line(&self, micro_batch: u64) -> Line {
-        let micro_batch = micro_batch as f64;
-        let pass = self.compute(micro_batch);
-        let last = overlapped(pass, self.pair.sync_seconds, self.pair.overlap);
+    fn line(&self, micro_batch: f64, pass: f64, last: f64) -> Line {
         Line { constant: last - pass + self.pair.update, pass, micro_batch }
+    }
+
+    fn exactly(&self, micro_batch: u64) -> (Line, Last) {
+        let b = micro_batch as f64;
+        let pass = self.compute(b);
+        let (seconds, share) = overlapped_share(pass, self.pair.sync_seconds, self.pair.overlap);
+        // d(x^γ + s^γ)^(1/γ)/dx is the share times last/x.
+        let rises = pass > self.pair.compute_floor;
+        let rise = if rises { self.pair.compute_per_sample * share * seconds / pass } else { 0.0 };
+        (self.line(b, pass, seconds), Last { micro_batch: b, seconds, rise })
+    }
+
+    /// A line no higher than the one at a micro-batch, cheaply: the last pass, convex in it, lies above its tangents.
+    fn at_least(&self, micro_batch: u64, tangent: Last) -> Line {
+        let b = micro_batch as f64;
+        let pass = self.compute(b);
+        let last = tangent.seconds + tangent.rise * (b - tangent.micro_batch);
+        self.line(b, pass, last.max(pass).max(self.pair.sync_seconds))
     }
 
     /// Whether more than one pass, at the cap, would be no gain among real numbers.
     fn one_pass_is_best(&self, cap: u64) -> bool {
         // Most often that is plain from the bound that nothing is hidden.
-        let pass = self.compute(cap as f64);
-        let shown =
-            Line { constant: self.pair.sync_seconds + self.pair.update, pass, micro_batch: cap as f64 };
-        shown.passes(self.phi) <= 1.0 || self.line(cap).passes(self.phi) <= 1.0
+        let b = cap as f64;
+        let pass = self.compute(b);
+        let shown = self.line(b, pass, pass + self.pair.sync_seconds);
+        shown.passes(self.phi) <= 1.0 || self.exactly(cap).0.passes(self.phi) <= 1.0
     }
 
     /// The best micro-batch in one pass, with its value and the pass.
-    fn best_pass(&self, low: u64, high: u64) -> (f64, u64, u64) {
-        let value = |b: u64| self.line(b).value(1.0, self.phi);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Clamped into a range of counts.
-        let mut b = (self.real_micro_batch(high as f64).round() as u64).clamp(low, high);
-        let mut here = value(b);
-        // The value falls and then rises: walk down by growing strides, then by one; where both neighbours are
-        // higher it ends.
-        let mut stride = 1;
-        loop {
-            let neighbours = [b.saturating_sub(stride).max(low), b.saturating_add(stride).min(high)];
-            let others = neighbours.into_iter().filter(|&next| next != b);
-            let lower = others.map(|next| (value(next), next)).find(|&(there, _)| there < here);
-            match (lower, stride) {
-                (Some(found), _) => {
-                    (here, b) = found;
-                    stride *= 2;
-                }
-                (None, 1) => return (here, b, 1),
-                (None, _) => stride = 1,
-            }
-        }
-    }
-
-    /// The real micro-batch at which one pass costs least: where the tangent of the step time, C + D·b, has its own
-    /// best, √(C·φ/D), a few times over.
-    fn real_micro_batch(&self, cap: f64) -> f64 {
+    fn best_pass(&self, mut low: u64, high: u64) -> (f64, u64, u64) {
         let pair = self.pair;
-        let constant = pair.compute_constant + pair.sync_seconds + pair.update;
-        let mut b = (constant * self.phi / pair.compute_per_sample).sqrt().clamp(1.0, cap);
-        for _ in 0..20 {
-            let linear = pair.compute_constant + pair.compute_per_sample * b;
-            if linear < pair.compute_floor {
-                // Still flat: larger is better up to where it rises.
-                b = ((pair.compute_floor - pair.compute_constant) / pair.compute_per_sample).min(cap);
-                continue;
+        let mut best = (f64::INFINITY, 0, 1);
+        let mut look = |b: u64| {
+            let (line, last) = self.exactly(b);
+            let value = line.value(1.0, self.phi);
+            if value < best.0 || (value <= best.0 && b > best.1) {
+                best = (value, b, 1);
             }
-            let (last, share) = overlapped_share(linear, pair.sync_seconds, pair.overlap);
-            // d(x^γ + s^γ)^(1/γ)/dx is the share times last/x.
-            let slope = pair.compute_per_sample * share * last / linear;
-            let next = ((last + pair.update - slope * b).max(0.0) * self.phi / slope).sqrt().clamp(1.0, cap);
-            let moved = (next - b).abs();
-            b = next;
-            if moved < 0.25 {
+            last
+        };
+        // Up to where the time rises at all, larger is better.
+        let flat = (pair.compute_floor - pair.compute_constant) / pair.compute_per_sample;
+        let flat = whole(flat).min(high);
+        if flat >= low {
+            look(flat);
+            low = flat + 1;
+        }
+        // The value falls and then rises: its lowest point lies between a micro-batch where it falls and the next,
+        // where it rises. At each, the tangent of the step time, C + D·b, has its own best, √(C·φ/D), to go on with.
+        let (mut falls, mut rises) = (low - 1, high + 1);
+        let shown = pair.compute_constant + pair.sync_seconds + pair.update;
+        let mut guess = (shown * self.phi / pair.compute_per_sample).sqrt();
+        let mut before = (0.0, f64::INFINITY);
+        for looks in 1.. {
+            if rises - falls <= 1 {
                 break;
             }
+            let b = whole(guess).clamp(falls + 1, rises - 1);
+            let Last { micro_batch: x, seconds, rise } = look(b);
+            let ahead = ((seconds + pair.update - rise * x).max(0.0) * self.phi / rise).sqrt() - x;
+            if ahead > 0.0 {
+                falls = b;
+            } else {
+                rises = b;
+            }
+            // From both sides of it, the line through the two distances finds it sooner.
+            let (was, ahead_was) = before;
+            guess = if looks > 6 {
+                (falls + (rises - falls) / 2) as f64
+            } else if ahead_was.is_finite() && (ahead > 0.0) != (ahead_was > 0.0) {
+                x + ahead * (x - was) / (ahead_was - ahead)
+            } else {
+                x + ahead
+            };
+            before = (x, ahead);
         }
-        b
+        best
     }
 
     /// The best value, its micro-batch up to `cap` and its passes, for `least` to `most` samples a replica.
     fn best_split(&self, least: u64, most: u64, cap: u64) -> Option<(f64, u64, u64)> {
         let mut best = (f64::INFINITY, 0, 0);
+        let (_, mut tangent) = self.exactly(cap);
         for b in (1..=cap).rev() {
-            let line = self.line(b);
-            let passes = line.passes(self.phi);
-            let real = passes.clamp(least as f64 / line.micro_batch, most as f64 / line.micro_batch);
-            if line.value(real, self.phi) >= best.0 {
+            let mut line = self.at_least(b, tangent);
+            let real = |line: &Line| {
+                let passes = line.passes(self.phi);
+                passes.clamp(least as f64 / line.micro_batch, most as f64 / line.micro_batch)
+            };
+            let passes = real(&line);
+            if line.value(passes, self.phi) >= best.0 {
                 break;
             }
             let (few, many) = (least.div_ceil(b), most / b);
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            // Clamped into a range of counts.
-            let whole = real as u64;
-            for a in [whole, whole + 1] {
-                if few <= many {
-                    let a = a.clamp(few, many);
-                    let value = line.value(a as f64, self.phi);
-                    if value < best.0 {
-                        best = (value, b, a);
-                    }
+            let near = |passes: f64| [whole(passes), whole(passes) + 1].map(|a| a.clamp(few, many));
+            if few > many || near(passes).into_iter().all(|a| line.value(a as f64, self.phi) >= best.0) {
+                continue;
+            }
+            (line, tangent) = self.exactly(b);
+            for a in near(real(&line)) {
+                let value = line.value(a as f64, self.phi);
+                if value < best.0 {
+                    best = (value, b, a);
                 }
             }
         }
         (best.2 > 0).then_some(best)
     }
+}
+
+/// A real as a count: what lies outside of the counts becomes the nearest.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn whole(real: f64) -> u64 {
+    real as u64
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.optim import Optimizer
@@ -14,6 +14,7 @@ from isobatch._plan import Plan
 from isobatch.errors import InputError
 
 _MULTIPLIER = "lr_multiplier"
+_SCHEDULERS: WeakKeyDictionary[Optimizer, ref[PlanLR]] = WeakKeyDictionary()
 
 
 class PlanLR(LRScheduler):
@@ -62,7 +63,7 @@ class PlanLR(LRScheduler):
             group["initial_lr"] = (plan.lr or 0.0) * multiplier  # becomes base_lrs
         super().__init__(optimizer)
         # The optimizer outlives schedulers: a hook must not keep one alive.
-        me = ref(self)
+        me = _SCHEDULERS[optimizer] = ref(self)
 
         def count(*_: Any) -> None:
             if (scheduler := me()) is not None:
@@ -74,6 +75,17 @@ class PlanLR(LRScheduler):
 
         optimizer.register_step_post_hook(count)
         optimizer.register_load_state_dict_post_hook(reset)
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> PlanLR | None:
+        """The PlanLR that was last made for an optimizer; None where there is none."""
+        made = _SCHEDULERS.get(optimizer)
+        return None if made is None else made()
+
+    @property
+    def position(self) -> Fraction:
+        """The optimizer steps done, counted as the plan counts; a fraction where a state of another plan was loaded."""
+        return self._position
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """The learning rate of each group at the current step."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor, nn
+
 if TYPE_CHECKING:
-    from isobatch.integrations._guard import Guard
+    from isobatch.integrations._guard.guard import Guard
 
 
 def lightning_callback(guard: Guard) -> Any:
-    """A Lightning callback. Lightning steps the optimizer inside of which it runs the closure, so that the gradients are
-    ready only at its own hook."""
+    """A Lightning callback."""
     try:
         from lightning.pytorch import Callback
     except ImportError:
@@ -21,18 +22,11 @@ def lightning_callback(guard: Guard) -> Any:
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
             """The first place where optimizers and loaders are what they will be."""
-            guard._begin(
-                trainer.strategy.model,
-                trainer.optimizers[0],
-                trainer.train_dataloader,
-                trainer.global_step,
-                None,
-            )
-            iter(trainer.fit_loop._data_fetcher)  # made before this hook: anew, so that it is seen
-
-        def on_before_optimizer_step(self, *_: Any) -> None:
-            """Gradients are averaged, and not clipped yet."""
-            guard.before_step()
+            loader, done = trainer.train_dataloader, trainer.global_step
+            guard.attach(trainer.strategy.model, trainer.optimizers[0], loader, start_step=done or None)
+            # The loader's iterator was made before this hook: anew, so that it is seen. Not one that resumes where it was.
+            if not (done and hasattr(loader, "load_state_dict")):
+                iter(trainer.fit_loop._data_fetcher)
 
         def on_train_end(self, *_: Any) -> None:
             """The last epoch."""
@@ -50,15 +44,22 @@ def transformers_callback(guard: Guard) -> Any:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             """Before the first batch."""
-            optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
-            guard._begin(kwargs["model"], optimizer, kwargs["train_dataloader"], state.global_step, None)
-
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            """Gradients are averaged and clipped."""
-            guard.before_step()
+            model, optimizer, loader = (kwargs[name] for name in ("model", "optimizer", "train_dataloader"))
+            guard.attach(model, optimizer, loader, start_step=state.global_step or None)
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
             """The last epoch."""
             guard.finish()
 
     return TransformersGuard()
+
+
+def model_loss(model: nn.Module, batch: Any) -> Tensor:
+    """The loss that a model of transformers makes itself."""
+    loss: Tensor = model(**batch).loss
+    return loss
+
+
+def label_count(batch: Any) -> float:
+    """What a causal language model's loss is a mean over: the labels that count, but for each row's first."""
+    return float((batch["labels"][..., 1:] != -100).sum())

@@ -1,0 +1,126 @@
+"""Files of jobs into files of plans, against pyarrow reading and writing the same bytes: seconds, and memory at its peak.
+
+    python bench/fleet_files.py FOLDER 1000000 10000000 100000000
+
+Both sides run in a process of their own with the same number of threads, in turns. pyarrow reads each file of jobs and writes the plans of
+the first one, which are in memory already, in the same row groups with the same compression: all that it does not do is plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FILE_ROWS = 1_000_000
+COLUMNS = (
+    "job,status,world_size,micro_batch,accumulation,effective_batch,lr,lr_scale,weight_decay,warmup_steps,"
+    "steps_per_epoch,total_steps"
+)
+SIDES = {
+    "isobatch": """
+import sys, isobatch as ib
+jobs, plans, columns, threads = sys.argv[1:]
+ib.plan_fleet(jobs, output=plans, policy="keep", columns=columns.split(","))
+""",
+    "pyarrow": """
+import sys, pathlib, concurrent.futures, pyarrow.parquet as pq
+jobs, plans, sample, threads = sys.argv[1:]
+pathlib.Path(plans).mkdir()
+table = pq.read_table(sample)
+group = pq.read_metadata(sample).row_group(0).num_rows
+def one(path):
+    pq.read_table(path)
+    pq.write_table(table, f"{plans}/{path.name}", compression="zstd", row_group_size=group, write_page_checksum=True)
+with concurrent.futures.ThreadPoolExecutor(int(threads)) as pool:
+    list(pool.map(one, sorted(pathlib.Path(jobs).iterdir())))
+""",
+}
+MEASURED = """
+import json, resource, subprocess, sys, time
+start = time.perf_counter()
+subprocess.run([sys.executable, "-c", *sys.argv[1:]], check=True)
+seconds = time.perf_counter() - start
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps({"seconds": seconds, "cpu": used.ru_utime + used.ru_stime, "mib": used.ru_maxrss / 1024}))
+"""
+
+
+def make(folder: Path, rows: int) -> None:
+    """Files of jobs; those that are there stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(rows // FILE_ROWS):
+        path = folder / f"{number:04}.parquet"
+        if path.exists():
+            continue
+        rng = np.random.default_rng(number)
+        table = pa.table(
+            {
+                "job": np.arange(number * FILE_ROWS, (number + 1) * FILE_ROWS),
+                "effective_batch": rng.choice([256, 512, 1000, 1024, 4096], FILE_ROWS),
+                "lr": rng.uniform(1e-4, 1, FILE_ROWS),
+                "optimizer": pa.array(rng.choice(["sgd", "adamw"], FILE_ROWS)),
+                "weight_decay": rng.choice([0.0, 0.01, 0.1], FILE_ROWS),
+                "dataset_size": rng.integers(10**5, 10**7, FILE_ROWS),
+                "duration": pa.array(rng.choice(["90ep", "100000st"], FILE_ROWS)),
+                "warmup": pa.array(rng.choice(["5ep", "2000st"], FILE_ROWS)),
+                "nodes": rng.choice([1, 2, 4, 8, 12], FILE_ROWS),
+                "gpus_per_node": np.full(FILE_ROWS, 8),
+            }
+        )
+        pq.write_table(table, path, compression="zstd")
+
+
+def measure(side: str, *words: str) -> dict[str, float]:
+    """One run of one side."""
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURED, SIDES[side], *words], check=True, capture_output=True, text=True
+    )
+    found: dict[str, float] = json.loads(ran.stdout)
+    return found
+
+
+def main(folder: str, *sizes: str) -> None:
+    """Prints a line for each size."""
+    root = Path(folder)
+    threads = str(len(os.sched_getaffinity(0)))
+    print(
+        f"{threads} threads; pyarrow {pa.__version__}; {FILE_ROWS} rows a file, {COLUMNS.count(',') + 1} columns out"
+    )
+    print(
+        "rows  isobatch s  pyarrow s  ratio  isobatch cpu s  pyarrow cpu s  ratio  isobatch MiB  pyarrow MiB  rows/s"
+    )
+    for rows in map(int, sizes):
+        jobs = root / f"jobs{rows}"
+        make(jobs, rows)
+        sample = str(root / "sample.parquet")
+        best: dict[str, dict[str, float]] = {}
+        for _ in range(5 if rows <= 10**7 else 1):
+            for side in SIDES:
+                plans = root / "plans"
+                shutil.rmtree(plans, ignore_errors=True)
+                third = COLUMNS if side == "isobatch" else sample
+                found = measure(side, str(jobs), str(plans), third, threads)
+                if side == "isobatch":
+                    assert sum(pq.read_metadata(path).num_rows for path in plans.glob("*.parquet")) == rows
+                    shutil.copy(plans / "0000.parquet", sample)
+                if side not in best or found["seconds"] < best[side]["seconds"]:
+                    best[side] = found
+        ours, theirs = best["isobatch"], best["pyarrow"]
+        print(
+            f"{rows}  {ours['seconds']:.2f}  {theirs['seconds']:.2f}  {ours['seconds'] / theirs['seconds']:.2f}  "
+            f"{ours['cpu']:.2f}  {theirs['cpu']:.2f}  {ours['cpu'] / theirs['cpu']:.2f}  "
+            f"{ours['mib']:.0f}  {theirs['mib']:.0f}  {rows / ours['seconds']:.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

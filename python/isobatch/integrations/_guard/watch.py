@@ -1,0 +1,143 @@
+"""Sees which samples a torch loader serves, without a change to the loop: the loader's and its sampler's class are replaced by
+a subclass that also takes notes."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from isobatch.integrations.torch import PlanSampler
+
+KEPT = 64  # sample ids of a past epoch, to compare orders
+COUNTED_DATASET = 50_000_000  # above it an epoch's samples are counted, not told apart
+COUNTED_KEPT = 65_536  # of its ids
+
+
+class Epoch:
+    """What a sampler served since it was last iterated.
+
+    `ids` are samples in order, `count` how many, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
+    PlanSampler began. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
+    left out, to resume.
+    """
+
+    def __init__(self, place: tuple[int, int] | None, length: int | None) -> None:
+        self.ids, self.sizes, self.count = array("q"), list[int](), 0
+        self.place, self._length, self._ended = place, length, False
+        self.trained = self.skipped = 0
+
+    def note(self, ids: list[int], every: bool) -> None:
+        """A micro-batch was served."""
+        if every or self.count < COUNTED_KEPT:
+            self.ids.extend(ids)
+        self.sizes.append(len(ids))
+        self.count += len(ids)
+
+    def end(self) -> None:
+        """The sampler has no more."""
+        self._ended = True
+
+    @property
+    def length(self) -> int | None:
+        """Micro-batches in all; None where that cannot be known before the end."""
+        return len(self.sizes) if self._ended else self._length
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was served."""
+        return len(self.sizes) == self.length
+
+    def step(self, micro: int) -> tuple[list[int], list[int]]:
+        """The sizes and the ids of the last `micro` micro-batches that were trained on."""
+        done = self.skipped + self.trained
+        before, sizes = sum(self.sizes[: done - micro]), self.sizes[done - micro : done]
+        return sizes, list(self.ids[before : before + sum(sizes)])
+
+
+class Watch:
+    """Notes of a loader.
+
+    `now` is the epoch under way and `last` the one before it, None where there is none; `batches` what the loader gave and
+    nobody took yet, as long as `keep` holds, `given` how many it gave in this epoch; `epoch_set` whether set_epoch was called.
+    `sampled` is whether ids can be seen at all: an iterable dataset has none.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.now: Epoch | None = None
+        self.last: Epoch | None = None
+        self.batches: deque[Any] = deque()
+        self.keep, self.given = True, 0
+        self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
+        self.sampler: Any = getattr(self.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
+        dataset: Any = getattr(loader, "dataset", None)
+        self.sampled = self.batch_sampler is not None and hasattr(dataset, "__getitem__")
+        self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
+        self.size = len(dataset) if self.sampled and hasattr(dataset, "__len__") else 0
+        _retype(loader, "__iter__", self._batches)
+        if self.sampled:
+            _retype(self.batch_sampler, "__iter__", self._ids)
+        if hasattr(self.sampler, "set_epoch"):
+            _retype(self.sampler, "set_epoch", self._set_epoch)
+
+    def _batches(self, own: Any) -> Iterator[Any]:
+        inner = own()
+
+        def noted() -> Iterator[Any]:
+            for batch in inner:
+                self.given += 1
+                if self.keep:
+                    self.batches.append(batch)
+                yield batch
+
+        return noted()
+
+    def _ids(self, own: Any) -> Iterator[list[int]]:
+        sampler = self.batch_sampler
+        place = (sampler.epoch, sampler.offset) if isinstance(sampler, PlanSampler) else None
+        length = len(sampler) if hasattr(sampler, "__len__") else None
+        inner, every = own(), self.size <= COUNTED_DATASET
+
+        def noted() -> Iterator[list[int]]:
+            epoch = Epoch(place, length)
+            self.last, self.now, self.given = self.now, epoch, 0
+            for ids in inner:
+                epoch.note(ids, every)
+                yield ids
+            epoch.end()
+
+        return noted()
+
+    def _set_epoch(self, own: Any, epoch: int) -> None:
+        self.epoch_set = True
+        own(epoch)
+
+    def skip(self, micro_batches: int) -> None:
+        """The loop left out the first ones of this epoch."""
+        if self.now is not None:
+            self.now.skipped = micro_batches
+        for _ in range(min(micro_batches, len(self.batches))):
+            self.batches.popleft()
+
+    def take(self, micro_batches: int) -> list[Any]:
+        """The next batches that the loader gave; fewer where the loop has them from elsewhere."""
+        return [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
+
+    def rest(self) -> None:
+        """Batches are no longer needed."""
+        self.keep = False
+        self.batches.clear()
+
+
+def _retype(thing: Any, method: str, noted: Any) -> None:
+    """Calls of `thing.method(*args)` become `noted(the method as it was, *args)`."""
+    kind = type(thing)
+
+    def called(self: Any, *args: Any) -> Any:
+        return noted(lambda *given: getattr(kind, method)(self, *given), *args)
+
+    new = type(kind.__name__, (kind,), {"__module__": kind.__module__, method: called})
+    # Accelerate's loaders pose as another class: this sets the real one.
+    vars(object)["__class__"].__set__(thing, new)

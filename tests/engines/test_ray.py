@@ -1,0 +1,208 @@
+"""Ray plans the same, whatever it loses on the way."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import isobatch as ib
+from jobs_in_files import Jobs, names_in, plans_in
+
+ray = pytest.importorskip("ray", reason="the Ray engine comes with the extra 'ray'")
+
+REPETITIONS = range(int(os.environ.get("ISOBATCH_REPETITIONS", "1")))
+GPUS = [8, 96]
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # Ray leaves sockets and processes to its own clean-up.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three nodes in one process tree, one core each."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.add_node(num_cpus=1)
+    made.add_node(num_cpus=1)
+    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_an_address_where_nobody_is(tmp_path, capsys):
+    from isobatch.cli import main
+
+    (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
+    (tmp_path / "clusters.csv").write_text("nodes\n1\n")
+    words = [
+        "fleet",
+        str(tmp_path / "jobs.csv"),
+        str(tmp_path / "clusters.csv"),
+        "-o",
+        str(tmp_path / "plans"),
+    ]
+    assert main([*words, "--engine", "ray", "--address", "127.0.0.1:9"]) == 2
+    assert "field 'address': no Ray cluster at 127.0.0.1:9" in capsys.readouterr().err
+    assert main([*words, "--address", "auto"]) == 2
+    assert "field '--address': is for --engine ray" in capsys.readouterr().err
+
+
+def data_of(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).glob("*.parquet")}
+
+
+def test_the_same_files_to_the_byte(cluster, tmp_path):
+    jobs = Jobs(tmp_path / "jobs", 5, 300)
+    manifest = ib.plan_fleet(
+        jobs.folder, GPUS, output=tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32
+    )
+    local = ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "local", policy="grow", max_micro_batch=32)
+    assert data_of(tmp_path / "ray") == data_of(tmp_path / "local")
+    assert manifest == local
+
+
+def test_a_profile_travels(cluster, tmp_path):
+    jobs = Jobs(tmp_path / "jobs", 2, 50)
+    profile = ib.Profile.estimate(
+        parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
+    )
+    for engine in ("ray", "local"):
+        ib.plan_fleet(
+            jobs.folder, GPUS, output=tmp_path / engine, engine=engine, profile=profile, select="cheapest"
+        )
+    assert data_of(tmp_path / "ray") == data_of(tmp_path / "local")
+
+
+def test_a_bad_file_is_reported_and_stops_no_other(cluster, tmp_path):
+    jobs = Jobs(tmp_path / "jobs", 4, 100)
+    (jobs.folder / "01.parquet").write_bytes(b"PAR1 but no more")
+    pq.write_table(jobs.tables[2].drop_columns(["lr"]), jobs.folder / "02.parquet")
+    manifest = ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "plans", engine="ray")
+    assert sorted(manifest.failed) == [f"{jobs.folder}/01.parquet", f"{jobs.folder}/02.parquet"]
+    assert manifest.rows == 400
+    assert names_in(tmp_path / "plans") == ["00.parquet", "03.parquet", "_manifest.json"]
+
+
+def test_a_full_disk_stops_the_run(cluster, tmp_path):
+    jobs = Jobs(tmp_path / "jobs", 4, 100)
+    (tmp_path / "plans").mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(tmp_path / "plans")],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
+    try:
+        with pytest.raises(ib.InputError, match="cannot be written"):
+            ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "plans", engine="ray")
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path / "plans")], check=True)
+
+
+def workers():
+    """Processes that plan parts at this moment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if (process / "cmdline").read_bytes().startswith(b"ray::_task"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def while_running(jobs, folder, disturb):
+    """Plans the jobs by Ray in a thread; `disturb` is called when a few parts are done."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(ib.plan_fleet, jobs.folder, GPUS, output=folder, engine="ray")
+        while len(list((folder / "_parts").glob("*.json"))) < 2 and not run.done():
+            time.sleep(0.002)
+        assert not run.done(), "the run was over before it could be disturbed"
+        disturb()
+        return run.result()
+
+
+def check(jobs, folder, manifest):
+    assert manifest.state == "complete", manifest.failed
+    assert plans_in(folder).equals(ib.plan_fleet(jobs.table, GPUS))
+
+
+@pytest.mark.parametrize("_", REPETITIONS)
+def test_workers_are_killed(cluster, tmp_path, _):
+    jobs = Jobs(tmp_path / "jobs", 24, 10_000)
+    killed = []
+
+    def kill():
+        for _ in range(2):
+            until = time.monotonic() + 20
+            while not (found := workers()) and time.monotonic() < until:
+                time.sleep(0.002)
+            killed.append(random.choice(found))
+            os.kill(killed[-1], signal.SIGKILL)
+            time.sleep(random.random() / 5)
+
+    check(jobs, tmp_path / "plans", while_running(jobs, tmp_path / "plans", kill))
+    assert len(killed) == 2
+
+
+@pytest.mark.parametrize("_", REPETITIONS)
+def test_a_node_is_removed(cluster, tmp_path, _):
+    jobs = Jobs(tmp_path / "jobs", 24, 10_000)
+    node = cluster.add_node(num_cpus=1)
+    manifest = while_running(
+        jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False)
+    )
+    check(jobs, tmp_path / "plans", manifest)
+
+
+@pytest.mark.parametrize("_", REPETITIONS)
+def test_the_driver_is_killed(cluster, tmp_path, _):
+    jobs = Jobs(tmp_path / "jobs", 16, 10_000)
+    (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\n0,1,8\n1,12,8\n")
+    words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
+    words += ["-o", str(tmp_path / "plans"), "--engine", "ray", "--address", cluster.address]
+    run = subprocess.Popen(words, stderr=subprocess.PIPE)
+    wanted = random.randrange(2, 8)
+    while run.poll() is None and len(list((tmp_path / "plans" / "_parts").glob("*.json"))) < wanted:
+        time.sleep(0.002)
+    run.kill()
+    assert run.wait() == -signal.SIGKILL, run.stderr.read().decode()
+    again = subprocess.run(words, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    number = pa.array([int(name) for name in plans_in(tmp_path / "plans")["cluster"].to_pylist()])
+    made = plans_in(tmp_path / "plans")
+    made = made.set_column(made.column_names.index("cluster"), "cluster", number)
+    assert made.equals(ib.plan_fleet(jobs.table, GPUS))
+
+
+def test_ray_data_maps_tables(cluster, tmp_path):
+    """The recipe of docs/fleet.md."""
+    jobs = Jobs(tmp_path / "jobs", 3, 100)
+    plans = ray.data.read_parquet(str(jobs.folder)).map_batches(
+        ib.plan_table,
+        batch_format="pyarrow",
+        fn_kwargs={"clusters": GPUS, "policy": "grow", "max_micro_batch": 32},
+    )
+    rows = pa.concat_tables(ray.get(plans.to_arrow_refs()))
+    number = pa.array([int(job[1:]) for job in rows["job"].to_pylist()])
+    rows = (
+        rows.append_column("n", number)
+        .sort_by([("n", "ascending"), ("cluster", "ascending")])
+        .drop_columns(["n"])
+    )
+    assert rows.equals(ib.plan_fleet(jobs.table, GPUS, policy="grow", max_micro_batch=32))

@@ -1,0 +1,167 @@
+"""The guard in a training script of one's own: each mistake where people make it, and its name."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import isobatch as ib
+from isobatch.integrations import GuardError
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+from ddp.scripts import train
+
+
+def recipe(**fields):
+    known = {
+        "effective_batch": 48,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "dataset_size": 200,
+        "duration": "2ep",
+        "warmup": "3st",
+        "micro_batch": 8,
+    }
+    return ib.Recipe(**{**known, **fields})
+
+
+def plan(**fields):
+    settings = {name: fields.pop(name) for name in ("ragged", "uneven", "max_micro_batch") if name in fields}
+    ranks = fields.pop("ranks", 2)
+    made = ib.plan(recipe(**fields), ranks, **settings)
+    return made.to_json()
+
+
+PLAIN = plan()
+RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True, micro_batch=None, max_micro_batch=8)
+UNEVEN = plan(effective_batch=40, dataset_size=400, uneven=True)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"dropout": 0.5, "norm": True}, {"loss_given": False}, {"compiled": True}]
+)
+def test_a_script_that_follows_the_plan_goes_through(two, how):
+    found = two(train, PLAIN, **how)
+    assert [error for error, _ in found] == [None, None]
+    assert (found[0][1] == []) == how.get("loss_given", True)
+
+
+@pytest.mark.parametrize("made", [RAGGED, UNEVEN])
+def test_weighted_losses_of_unequal_ranks_go_through(two, made):
+    assert [error for error, _ in two(train, made, epochs=1)] == [None, None]
+
+
+MISTAKES = {
+    "summed loss": "summed loss (8×)",
+    "summed over ranks": "gradients summed over ranks instead of averaged (2×)",
+    "no division": "no division by the accumulation (3×)",
+    "no_sync": "forward inside no_sync and backward outside",
+    "scheduler per process": "scheduler stepped once per process (2× too fast)",
+    "scheduler per micro-batch": "scheduler stepped once per micro-batch (3× too fast)",
+    "missing set_epoch": "missing set_epoch",
+    "not distributed": "the sampler is not distributed: all ranks see the same data",
+    "drop_last": "drop_last is set where the plan pads",
+    "another lr": "another learning rate, 2× the plan's",
+    "another micro-batch": "another micro-batch",
+    "other weights": "other weights on one rank",
+    "nan": "NaN or infinite gradient on rank 1",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(two, mistake):
+    for error, _ in two(train, PLAIN, mistake):
+        assert error is not None, "went through"
+        assert MISTAKES[mistake] in error.cause
+        assert error.step <= 3
+        assert error.advice
+
+
+@pytest.mark.parametrize("made", [RAGGED])
+def test_unequal_ranks_with_a_mean_loss_are_named(two, made):
+    for error, _ in two(train, made, "uneven mean"):
+        assert error.cause == "uneven ranks with a mean loss"
+        assert "plan.loss_weights(rank)" in error.advice
+
+
+def test_another_world_size_is_named(two):
+    for error, _ in two(train, plan(effective_batch=96, ranks=4)):
+        assert (error.cause, error.step) == ("another world size", 0)
+        assert error.advice
+
+
+def test_ranks_that_part_later_are_named(two):
+    for error, _ in two(train, PLAIN, "diverges"):
+        assert (error.cause, error.step, error.ranks) == ("other weights on one rank", 4, (1,))
+
+
+def test_a_gradient_that_becomes_nan_later_is_named_with_its_rank(two):
+    for error, _ in two(train, PLAIN, "nan later"):
+        assert (error.cause, error.step, error.ranks) == ("NaN or infinite gradient on rank 1", 5, (1,))
+        assert "detect_anomaly" in error.advice
+
+
+@pytest.mark.parametrize("mistake", [None, "summed loss", "no division"])
+def test_a_clipped_gradient_hides_nothing(two, mistake):
+    for error, _ in two(train, plan(clip_norm=0.01), mistake, clip=0.01):
+        assert (error is None) == (mistake is None)
+        assert error is None or MISTAKES[mistake] in error.cause
+
+
+@pytest.mark.parametrize("layers", [(1, 1), (0.25, 1), (1, 10), (0, 1)])
+def test_parameter_groups_may_have_a_factor_of_their_own(two, layers):
+    assert [error for error, _ in two(train, PLAIN, layers=layers)] == [None, None]
+
+
+def test_a_parameter_group_that_stops_following_is_named(two):
+    for error, _ in two(train, PLAIN, "a group stops", layers=(0.25, 1)):
+        assert (error.cause, error.step) == ("parameter group 0 does not follow the plan, others do", 4)
+        assert "learning rate 0.01 of parameter group 0" in error.text
+        assert error.advice
+
+
+@pytest.mark.parametrize("layers", [(0.25, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        ("another lr", "another learning rate: no parameter group has the plan's"),
+        ("scheduler per process", MISTAKES["scheduler per process"]),
+        ("scheduler per micro-batch", MISTAKES["scheduler per micro-batch"]),
+    ],
+)
+def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
+    for error, _ in two(train, PLAIN, mistake, layers=layers):
+        assert cause in error.cause
+        assert error.step <= 1
+
+
+def test_the_error_says_what_it_is_about_and_crosses_processes():
+    error = pickle.loads(pickle.dumps(GuardError(4, "other weights on one rank", "seen", (1,))))
+    assert (error.step, error.cause, error.text, error.ranks) == (
+        4,
+        "other weights on one rank",
+        "seen",
+        (1,),
+    )
+    assert str(error).startswith(
+        "isobatch guard, before step 4: seen → other weights on one rank. Start all ranks"
+    )
+
+
+def test_who_catches_the_error_needs_no_torch():
+    program = "import sys; from isobatch.integrations import GuardError; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_plan_or_an_optimizer_that_cannot_be_guarded_is_refused():
+    import torch
+
+    from isobatch.integrations import guard
+
+    with pytest.raises(ib.InputError, match="infeasible"):
+        guard(ib.plan(recipe(), 1000))
+    made = ib.plan(recipe(effective_batch=8), 1)
+    with pytest.raises(ib.InputError, match="list cannot be watched"):
+        guard(made).attach(torch.nn.Linear(2, 2), [])

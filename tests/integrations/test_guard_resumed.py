@@ -1,0 +1,98 @@
+"""The guard in a run that goes on: moved by `replan`, or from a checkpoint, in the middle of an epoch or not."""
+
+import msgspec
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+from ddp.resumed import by_hand, planned, stateful
+
+RUN = ib.plan(
+    ib.Recipe(
+        effective_batch=48,
+        lr=0.1,
+        optimizer="sgd",
+        dataset_size=200,
+        duration="4ep",
+        warmup="3st",
+        micro_batch=8,
+    ),
+    2,
+)
+MOVES = {
+    "fewer GPUs": ib.replan(ib.plan(RUN.recipe, 6, max_micro_batch=8), at_step=7, cluster=2),
+    "a larger batch": ib.replan(RUN, at_step=7, effective_batch=96),
+    "a larger batch, ragged": ib.replan(RUN, at_step=7, effective_batch=90, ragged=True),
+    "a larger batch, uneven": ib.replan(RUN, at_step=7, effective_batch=56, uneven=True),
+    "at an epoch's end": ib.replan(RUN, at_step=5, effective_batch=96),
+    "twice": ib.replan(ib.replan(RUN, at_step=2, effective_batch=96), at_step=4, effective_batch=48),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_moved_run_goes_through(two, move):
+    plan = MOVES[move]
+    assert plan.status != "infeasible" and plan.moves[-1].offset is not None
+    assert two(planned, plan.to_json(), plan.moves[-1].step) == [(None, [])] * 2
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 7, 9])
+def test_a_run_goes_on_from_a_checkpoint(two, at):
+    assert two(planned, RUN.to_json(), at) == [(None, [])] * 2
+
+
+def test_a_moved_run_goes_on_from_a_later_checkpoint(two):
+    plan = MOVES["a larger batch"]
+    assert two(planned, plan.to_json(), plan.moves[-1].step + 2) == [(None, [])] * 2
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        ("data anew", "another place"),
+        ("schedule anew", "another place"),
+        ("own schedule", "another learning rate, 0.5× the plan's"),
+    ],
+)
+def test_a_mistake_at_a_move_is_named(two, mistake, cause):
+    plan = MOVES["a larger batch"]
+    for error, _ in two(planned, plan.to_json(), 7, mistake):
+        assert cause in error.cause and error.advice
+        assert error.step in (0, 7)
+
+
+@pytest.mark.parametrize("at", [3, 5, 7, 9])
+def test_a_loop_may_pass_over_what_it_has_seen(two, at):
+    for error, unchecked in two(by_hand, RUN.to_json(), at):
+        assert error is None
+        assert unchecked == ([] if at % RUN.steps_per_epoch == 0 else [UNSEEN])
+
+
+UNSEEN = "the epoch under way at the start: its sampler does not say where it resumes"
+
+
+def test_a_start_that_was_not_told_is_guessed(two):
+    for error, _ in two(by_hand, RUN.to_json(), 7, "start not told"):
+        assert "resumed: it is the plan's at step 7" in error.cause
+        assert "start_step" in error.advice
+
+
+@pytest.mark.parametrize("at", [2, 7])
+def test_a_loader_may_know_where_it_was(two, at):
+    pytest.importorskip("torchdata", reason="the loader is torchdata's")
+    plan = ib.plan(msgspec.structs.replace(RUN.recipe, dataset_size=192, duration="16st"), 2)
+    assert two(stateful, plan.to_json(), at) == [(None, [])] * 2
+
+
+def test_a_ramp_is_left_out_and_said_to_be(two):
+    plan = ib.plan(
+        msgspec.structs.replace(RUN.recipe, ramp="16 16 160", duration="40st", dataset_size=4000), 2
+    )
+    for error, unchecked in two(planned, plan.to_json(), 0):
+        assert error is None
+        assert [text.split(":")[0] for text in unchecked] == [
+            "accumulation and micro-batches",
+            "the gradient's size",
+        ]

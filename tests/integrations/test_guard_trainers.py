@@ -1,0 +1,126 @@
+"""The guard in trainers that own the loop: each mistake that can be made there, and its name."""
+
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+
+def plan(convention, ranks=2, **fields):
+    recipe = ib.Recipe(
+        effective_batch=24 * ranks,
+        lr=0.1,
+        optimizer="sgd" if convention == "lightning" else "adamw",
+        dataset_size=200,
+        duration="2ep",
+        warmup="3st",
+        micro_batch=8,
+        convention=convention,
+        **fields,
+    )
+    return ib.plan(recipe, ranks).to_json()
+
+
+def looked_at(found, cause):
+    for error, unchecked in found:
+        assert unchecked == []
+        if cause is None:
+            assert error is None
+        else:
+            assert error is not None, "went through"
+            assert cause in error.cause and error.advice
+
+
+EVERYWHERE = {
+    None: None,
+    "another lr": "another learning rate",
+    "another micro-batch": "another micro-batch",
+    "another accumulation": "another accumulation",
+    "drop_last": "drop_last is set where the plan pads",
+    "not distributed": "the sampler is not distributed",
+    "other weights": "other weights on one rank",
+    "nan": "NaN or infinite gradient on rank 1",
+    "nan later": "NaN or infinite gradient on rank 1",
+}
+LIGHTNING = {
+    "summed loss": "summed loss (8×)",
+    "summed over ranks": "gradients summed over ranks instead of averaged (2×)",
+    "divided twice": "divided by the accumulation twice (0.3333×)",
+    "scheduler per epoch": "scheduler never stepped",
+}
+TRANSFORMERS = {
+    "summed loss": "summed loss (41.67×)",
+    "no division": "no division by the accumulation (3×)",
+}
+
+
+@pytest.fixture
+def by_lightning(two):
+    pytest.importorskip("lightning", reason="the callback is Lightning's")
+    from ddp.trainers import lightning
+
+    return lambda *args, **kwargs: two(lightning, *args, **kwargs)
+
+
+@pytest.fixture
+def by_transformers(two):
+    pytest.importorskip("transformers", reason="the callback is transformers'")
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
+    from ddp.trainers import transformers
+
+    return lambda *args, **kwargs: two(transformers, *args, **kwargs)
+
+
+@pytest.mark.parametrize("mistake", EVERYWHERE | LIGHTNING)
+def test_lightning(by_lightning, mistake):
+    looked_at(by_lightning(plan("lightning"), mistake), (EVERYWHERE | LIGHTNING)[mistake])
+
+
+@pytest.mark.parametrize("mistake", EVERYWHERE | TRANSFORMERS)
+def test_transformers(by_transformers, mistake):
+    looked_at(by_transformers(plan("transformers"), mistake), (EVERYWHERE | TRANSFORMERS)[mistake])
+
+
+def test_another_world_size(by_lightning, by_transformers):
+    for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
+        assert {error.cause for error, _ in run(plan(convention, ranks=4))} == {"another world size"}
+
+
+@pytest.mark.parametrize("mistake", [None, "summed loss"])
+def test_clipping(by_lightning, by_transformers, mistake):
+    for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
+        looked_at(run(plan(convention, clip_norm=0.01), mistake), mistake)
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_checkpoint_of_lightning(by_lightning, tmp_path, at):
+    path = str(tmp_path / "run.ckpt")
+    looked_at(by_lightning(plan("lightning"), stop=at, resume=path), None)
+    for error, unchecked in by_lightning(plan("lightning"), resume=path):
+        assert error is None
+        assert len(unchecked) == (at % 5 > 0)
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_checkpoint_of_transformers(by_transformers, tmp_path, at):
+    folder = str(tmp_path)
+    looked_at(by_transformers(plan("transformers"), folder=folder, stop=at), None)
+    for error, unchecked in by_transformers(plan("transformers"), folder=folder, resume=True):
+        assert error is None
+        assert len(unchecked) == 2 * (at % 5 > 0)  # the epoch under way, and the gradient's size
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        (None, None),
+        ("scheduler per process", "scheduler stepped once per process (2× too fast)"),
+        ("not distributed", "the sampler is not distributed"),
+    ],
+)
+def test_accelerate(two, mistake, cause):
+    pytest.importorskip("accelerate", reason="the loop uses it")
+    from ddp.trainers import accelerate
+
+    looked_at(two(accelerate, plan("transformers"), mistake), cause)

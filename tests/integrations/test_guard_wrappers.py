@@ -1,0 +1,73 @@
+"""The guard where gradients are sharded, where they are made inside of optimizer.step(), and where they are scaled."""
+
+import msgspec
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+from ddp.scaled import train as scaled
+from ddp.sharded import fully_sharded, with_closure
+
+RECIPE = ib.Recipe(
+    effective_batch=48,
+    lr=0.1,
+    optimizer="sgd",
+    dataset_size=200,
+    duration="2ep",
+    warmup="3st",
+    micro_batch=8,
+)
+PLAN = ib.plan(RECIPE, 2).to_json()
+MISTAKES = {
+    "summed loss": "summed loss (8×)",
+    "no division": "no division by the accumulation (3×)",
+    "another lr": "another learning rate",
+}
+
+
+def test_a_closure_is_looked_at_when_it_has_made_the_gradients(two):
+    assert [error for error, _ in two(with_closure, PLAN)] == [None, None]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_inside_a_closure_is_named(two, mistake):
+    for error, _ in two(with_closure, PLAN, mistake):
+        assert MISTAKES[mistake] in error.cause
+
+
+def test_fully_sharded_goes_through_and_says_what_nobody_saw(two):
+    for error, unchecked in two(fully_sharded, PLAN):
+        assert error is None
+        (only,) = unchecked
+        assert only.startswith("equal weights and gradients on all ranks")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_fully_sharded_mistake_is_named(two, mistake):
+    for error, _ in two(fully_sharded, PLAN, mistake):
+        assert MISTAKES[mistake] in error.cause
+        assert error.step <= 1
+
+
+def test_a_fully_sharded_nan_is_noticed(two):
+    for error, _ in two(fully_sharded, PLAN, "nan later"):
+        assert (error.cause, error.step) == ("gradient not finite", 3)
+        assert "nobody saw on which rank" in error.text
+
+
+HALVES = ib.plan(msgspec.structs.replace(RECIPE, precision="fp16", duration="20ep"), 2).to_json()
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"overflows": 3}, {"overflows": 3, "every": False}, {"overflows": 3, "fused": True}]
+)
+def test_steps_that_a_loss_scaler_skips_are_none(two, how):
+    assert two(scaled, HALVES, **how) == [(None, 9)] * 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_nan_that_a_loss_scaler_skips_forever_is_named(two, fused):
+    for error, _ in two(scaled, HALVES, "nan", fused=fused):
+        assert (error.cause, error.ranks) == ("NaN or infinite gradient on rank 1", (1,))

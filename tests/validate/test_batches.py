@@ -1,0 +1,113 @@
+"""A ramp's batches by sample ids, and megatron's by its own calculator, in one process that stands for all ranks."""
+
+import msgspec
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the validator needs torch")
+
+from isobatch.validate import Options, Verdict, ramping, sampling
+
+
+class Alone:
+    rank, world_size = 0, 1
+
+    def gather(self, value):
+        return [value]
+
+
+def prove(plan):
+    batch, epoch = sampling.prove(plan, Options(extent="quick"), Alone())
+    assert (batch.name, epoch.name) == ("effective_batch", "epoch")
+    return batch, epoch
+
+
+def made(ranks=2, **fields):
+    settings = {"effective_batch": 64, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8, **fields}
+    return ib.plan(ib.Recipe(**settings), ranks)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ramp": "16 16 640"},
+        {"ramp": "16 16 640", "convention": "transformers"},
+        {"ramp": "0:16 10K:32 50K:64", "seq_len": 64},
+    ],
+)
+def test_each_stage_of_a_ramp_serves_its_batch(fields):
+    batch, epoch = prove(made(dataset_size=2001, duration="3ep", **fields))
+    assert batch.verdict is epoch.verdict is Verdict.PASS
+    assert batch.values["unique_samples"] == batch.values["samples"]
+    assert batch.values["samples"][-1] == 64
+    assert epoch.values["steps_per_epoch"] == 32
+
+
+def test_a_ramp_needs_no_epochs():
+    batch, epoch = prove(made(duration="200st", ramp="16 16 640"))
+    assert (batch.verdict, epoch.verdict) == (Verdict.PASS, Verdict.UNCHECKED)
+
+
+def test_a_long_ramp_is_looked_at_here_and_there():
+    plan = made(
+        effective_batch=6400, micro_batch=100, ranks=4, duration="200st", ramp="400 400 300000", gpus=4
+    )
+    assert len(ramping.stages(plan)) == 16
+    plan = made(effective_batch=6400, micro_batch=8, ranks=2, duration="200st", ramp="16 16 300000")
+    batch, _ = prove(plan)
+    assert batch.verdict is Verdict.PASS
+    assert len(batch.values["samples"]) == ramping.MOST_STAGES < len(ramping.stages(plan))
+
+
+def test_a_sampler_that_does_not_follow_the_ramp_fails(monkeypatch):
+    plan = made(dataset_size=2001, duration="3ep", ramp="16 16 640")
+
+    class Flat(ramping.PlanSampler):
+        def __init__(self, dataset, _, **settings):
+            super().__init__(dataset, made(dataset_size=2001, duration="3ep"), **settings)
+
+    monkeypatch.setattr(ramping, "PlanSampler", Flat)
+    batch, _ = prove(plan)
+    assert (batch.verdict, batch.cause) == (Verdict.FAIL, "the sampler's ramp is another")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("fields", "steps", "left"),
+    [
+        ({"duration": "10001sp"}, 156, 17),
+        ({"duration": "200st"}, 200, 0),
+        ({"duration": "10001sp", "ramp": "16 16 640"}, 171, 17),
+        ({"duration": "300sp", "ramp": "16 16 640"}, 16, 12),
+    ],
+)
+def test_megatron_counts_as_the_plan_does(fields, steps, left):
+    pytest.importorskip("megatron", reason="the calculator is megatron-core's")
+    plan = made(convention="megatron", **fields)
+    batch, epoch = prove(plan)
+    assert batch.verdict is epoch.verdict is Verdict.PASS
+    assert "not proven" in batch.text
+    assert (plan.total_steps, epoch.values["left_out_samples"]) == (steps, left)
+
+
+@pytest.mark.peers
+def test_another_count_than_megatrons_fails():
+    pytest.importorskip("megatron", reason="the calculator is megatron-core's")
+    plan = made(convention="megatron", duration="10001sp")
+    _, epoch = prove(msgspec.structs.replace(plan, total_steps=157))
+    assert (epoch.verdict, epoch.cause) == (Verdict.FAIL, "megatron counts the end otherwise")
+    batch, _ = prove(msgspec.structs.replace(plan, micro_batch=16))
+    assert batch.text == "2 micro-batches at the full batch, 4 planned"
+    batch, *_ = sampling.prove(
+        msgspec.structs.replace(plan, micro_batch=24), Options(extent="quick"), Alone()
+    )
+    assert batch.verdict is Verdict.FAIL
+    assert "not divisible" in batch.text
+
+
+def test_without_megatron_it_is_said(monkeypatch):
+    monkeypatch.setattr(ramping, "_calculators", lambda: None)
+    batch, epoch = prove(made(convention="megatron", duration="10001sp"))
+    assert batch.verdict is epoch.verdict is Verdict.UNCHECKED
+    assert "megatron-core" in batch.text

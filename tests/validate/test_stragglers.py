@@ -1,0 +1,87 @@
+"""A slow rank is told from a host that others use: here with invented windows of time, in test_launch.py with real ones."""
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the validator needs torch")
+
+from isobatch.validate import Verdict, stragglers
+from isobatch.validate.stragglers import Window, judge
+
+RNG = np.random.default_rng(7)
+
+
+def verdict(windows):
+    proof = judge(windows, "ranks", "work", lambda rank: f"rank {rank}")
+    return proof.verdict, proof.cause or ""
+
+
+def quiet(seconds, count=25):
+    return [Window(seconds * f, 0.0) for f in RNG.uniform(0.97, 1.03, count)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_always_slower_fails_by_name(ranks):
+    windows = [quiet(0.010) for _ in range(ranks - 1)] + [quiet(0.030)]
+    found, cause = verdict(windows)
+    assert found is Verdict.FAIL
+    assert f"slow rank: rank {ranks - 1};" in cause
+
+
+def test_a_little_slower_is_a_caution():
+    found, cause = verdict([quiet(0.015), quiet(0.010)])
+    assert found is Verdict.CAUTION
+    assert "slow rank: rank 0;" in cause
+
+
+def test_even_ranks_pass():
+    assert verdict([quiet(0.010), quiet(0.011)]) == (Verdict.PASS, "")
+
+
+def test_what_comes_and_goes_is_noise():
+    """Another process shares the core of one rank in three of four windows."""
+    burdened = [Window(0.025 if k % 4 else 0.010, 0.0) for k in range(25)]
+    assert verdict([burdened, quiet(0.010)])[0] is Verdict.INCONCLUSIVE
+
+
+def test_a_rank_that_waits_for_its_processor_is_not_slow():
+    """Another process takes two thirds of one rank's core, in all windows: the rank itself is as fast as the other."""
+    burdened = [Window(0.030, 0.66) for _ in range(25)]
+    assert verdict([burdened, quiet(0.010)])[0] is Verdict.INCONCLUSIVE
+
+
+def test_noise_on_the_others_does_not_hide_a_slow_rank():
+    noisy = [Window(0.010 if k % 12 else 0.050, 0.0) for k in range(25)]
+    assert verdict([noisy, quiet(0.030)])[0] is Verdict.FAIL
+
+
+def test_time_without_a_processor_is_counted():
+    """A thread that competes with itself for one processor: two of these processes need more time than they wait."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not count what a process waits for")
+    processor = min(os.sched_getaffinity(0))
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {processor})
+    rival = multiprocessing.get_context("fork").Process(target=_spin, args=(processor,), daemon=True)
+    rival.start()
+    try:
+        waited, begun = stragglers._waiting_seconds(), time.perf_counter()
+        while time.perf_counter() - begun < 0.4:
+            pass
+        waited = stragglers._waiting_seconds() - waited
+    finally:
+        rival.kill()
+        rival.join()
+        os.sched_setaffinity(0, allowed)
+    assert 0.05 < waited < 0.4
+
+
+def _spin(processor):
+    os.sched_setaffinity(0, {processor})
+    while True:
+        pass
