@@ -27,7 +27,7 @@ from isobatch.integrations import guard
 from isobatch.integrations._guard import watch as noting
 from isobatch.integrations.torch import PlanLR
 
-BLOCK, PAIRS, OWN_STEPS = 10, 40, 250
+BLOCK, PAIRS, OWN_STEPS = 10, 25, 250
 MICRO, SAMPLES = 64, 2_000_000
 
 

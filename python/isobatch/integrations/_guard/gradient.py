@@ -61,7 +61,7 @@ class Gradient:
         self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._handles = [
-            p.register_post_accumulate_grad_hook(self._accumulated)
+            p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             for p in ([] if flat(model) or self._scaled else self._params)
         ]
         why = None
