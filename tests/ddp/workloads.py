@@ -208,3 +208,15 @@ def known_noise():
         return (1 + 3 * torch.randn(n, 256, generator=generator)).to(device)
 
     return Workload(Dot(), _sgd, batch, lambda model, x: model(x).mean())
+
+
+def quarter_of_the_gpu_a_sample():
+    """Each sample takes a quarter of the device's memory for a while, so that three fit."""
+
+    def loss(model, batch):
+        device = batch["x"].device
+        quarter = torch.cuda.get_device_properties(device).total_memory // 4
+        space = torch.empty(batch["x"].shape[0], quarter, dtype=torch.uint8, device=device)
+        return _loss(model, batch) + 0 * space[0, 0].float()
+
+    return Workload(_model(), _sgd, _batch, loss)
