@@ -4,7 +4,7 @@
     python bench/calibration.py                           fits and predicts from all stored times, and prints the table
 
 Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether they lie inside
-the fitted ranges. Hosts are network namespaces, one rank each, whose links are limited to a rate.
+the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose steps are predicted. Hosts are network namespaces, one rank each, whose links are limited to a rate.
 """
 
 from __future__ import annotations
@@ -93,10 +93,8 @@ def add(runs: list[dict[str, Any]], found: dict[str, Any]) -> None:
 
 
 def quiet(samples: list[tuple[float, float]]) -> list[float]:
-    """The times of the quarter of the samples during which others left the machine most alone: chosen by what others did,
-    not by the times."""
-    ordered = sorted(samples, key=lambda sample: sample[1])
-    return [seconds for seconds, _ in ordered[: max(3, len(samples) // 4)]]
+    """The fastest quarter of the times, three at least: other work on the machine only ever slows a step down."""
+    return sorted(seconds for seconds, _ in samples)[: max(3, len(samples) // 4)]
 
 
 def points(stored: dict[str, Any]) -> dict[tuple[int, int, int], list[float]]:
@@ -109,8 +107,8 @@ def points(stored: dict[str, Any]) -> dict[tuple[int, int, int], list[float]]:
     return found
 
 
-def fitted(stored: dict[str, Any]) -> tuple[Measurements, set[tuple[int, int, int]]]:
-    """What the fit may see, and which points those are."""
+def fitted(stored: dict[str, Any], *, wires: bool) -> tuple[Measurements, set[tuple[int, int, int]]]:
+    """What the fit may see, and which points those are. `wires`: also the bare all-reduces of the other ranks."""
     fit = PLANS[stored["kind"]]["fit"]
     seen = {
         point: samples
@@ -124,7 +122,7 @@ def fitted(stored: dict[str, Any]) -> tuple[Measurements, set[tuple[int, int, in
     reduces = tuple(
         AllReduceRecord(gpus=run["ranks"], gpus_per_node=1, bytes=float(size), seconds=tuple(quiet(samples)))
         for run in stored["runs"]
-        if run["ranks"] in fit["gpus"]
+        if wires or run["ranks"] in fit["gpus"]
         for size, samples in run["all_reduce"].items()
     )
     first = stored["runs"][0]
@@ -155,37 +153,40 @@ def adaptdl_fit(measured: Measurements) -> Any:
 
 def errors(stored: dict[str, Any], verbose: bool) -> dict[tuple[str, str], Any]:
     """Relative errors by (whose, where): fitted, inside or outside."""
-    measured, seen = fitted(stored)
-    profile, theirs = calibrate(measured), adaptdl_fit(measured)
+    measured, seen = fitted(stored, wires=False)
+    theirs = adaptdl_fit(measured)
+    profiles = {"isobatch": calibrate(measured), "with wires": calibrate(fitted(stored, wires=True)[0])}
     fit = PLANS[stored["kind"]]["fit"]
     truth = {point: float(np.median(samples)) for point, samples in points(stored).items()}
     gpus, micro, accumulation = np.array(list(truth)).T
-    ours = profile.forecast(gpus=gpus, gpus_per_node=1, micro_batch=micro, accumulation=accumulation)
-    peer = gpus * micro * accumulation / theirs.throughput(gpus, gpus, micro, accumulation - 1)
+    rows = {
+        who: profile.forecast(gpus=gpus, gpus_per_node=1, micro_batch=micro, accumulation=accumulation)
+        for who, profile in profiles.items()
+    }
+    found_by = {who: row["step_seconds"] for who, row in rows.items()}
+    found_by["AdaptDL"] = gpus * micro * accumulation / theirs.throughput(gpus, gpus, micro, accumulation - 1)
+    held = np.abs(found_by["isobatch"] - np.array(list(truth.values()))) <= rows["isobatch"]["step_error"]
     inside = (gpus <= max(fit["gpus"])) & (micro <= max(fit["micro_batch"]))
     found: dict[tuple[str, str], list[float]] = {}
     for i, (point, true) in enumerate(truth.items()):
         where = "fitted" if point in seen else "inside" if inside[i] else "outside"
-        for who, value in (("isobatch", ours["step_seconds"][i]), ("AdaptDL", peer[i])):
-            found.setdefault((who, where), []).append(value / true - 1)
+        off = {who: seconds[i] / true - 1 for who, seconds in found_by.items()}
+        for who, error in off.items():
+            found.setdefault((who, where), []).append(error)
         if verbose:
-            within = abs(ours["step_seconds"][i] - true) <= ours["step_error"][i]
-            print(
-                f"{where:8} {point!s:16} {true * 1e3:8.1f} ms  isobatch {ours['step_seconds'][i] / true - 1:+6.1%}"
-                f"{' ' if within else '!'} AdaptDL {peer[i] / true - 1:+7.1%}"
-            )
+            each = "  ".join(f"{who} {error:+6.1%}" for who, error in off.items())
+            print(f"{where:8} {point!s:14} {true * 1e3:7.1f} ms {' ' if held[i] else '!'} {each}")
     if verbose:
-        for name, constant in profile.constants().items():
+        print(f"within the interval: {held.mean():.0%}")
+        for name, constant in profiles["isobatch"].constants().items():
             print(f"  {name} = {constant.value:.4g} ± {constant.error or float('nan'):.2g}")
     return {key: np.abs(value) for key, value in found.items()}
 
 
 def others(stored: dict[str, Any]) -> float:
-    """Cores that others kept busy during the samples that count, in the median."""
-    samples = [
-        sorted(other for _, other in found) for run in stored["runs"] for found in run["steps"].values()
-    ]
-    return float(np.median([other for found in samples for other in found[: max(3, len(found) // 4)]]))
+    """Cores that others kept busy while it was measured, in the median."""
+    samples = (found for run in stored["runs"] for found in run["steps"].values())
+    return float(np.median([busy for found in samples for _, busy in found]))
 
 
 def report(files: list[Path], verbose: bool) -> None:
