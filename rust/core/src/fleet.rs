@@ -1,11 +1,13 @@
 //! Many rows: columns in, columns out, in parallel.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::input::{Field, Input, Table, Value};
 use crate::outlook;
-use crate::plain::{BLOCK, Lanes, Recipe, Sites};
-use crate::plan::{Row, UNKNOWN, plan};
+use crate::plain::{BLOCK, Lanes, Recipe, Site};
+use crate::plan::{Row, UNKNOWN, plan, plan_or_not};
 pub use crate::results::{Column, Kind, Out};
 
 /// A whole number that is not known, in a column of the input.
@@ -133,10 +135,10 @@ impl Fleet<'_> {
     /// Where a column of `out` has not [`rows`](Fleet::rows) elements of its type, or a pair names a row that is not there.
     pub fn plan(&self, out: Vec<(Column, Out<'_>)>) {
         assert!(out.iter().all(|(_, out)| out.len() == self.rows()), "a column of another length");
-        self.plan_range(self.sites().as_ref(), 0, self.rows(), out);
+        self.plan_range(self.sites().as_deref(), 0, self.rows(), out);
     }
 
-    fn plan_range(&self, sites: Option<&Sites>, start: usize, rows: usize, mut out: Vec<(Column, Out<'_>)>) {
+    fn plan_range(&self, sites: Option<&[Site]>, start: usize, rows: usize, mut out: Vec<(Column, Out<'_>)>) {
         if rows <= CHUNK {
             return self.plan_chunk(sites, start, rows, &mut out);
         }
@@ -154,23 +156,18 @@ impl Fleet<'_> {
         );
     }
 
-    fn plan_chunk(&self, sites: Option<&Sites>, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
+    fn plan_chunk(&self, sites: Option<&[Site]>, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
         let mut desk = Desk::new(self, rows);
         let mut plain = sites.map(|sites| Plain::new(self, sites, rows));
         let mut at = 0;
         while at < rows {
-            let count = self.block_from(start + at, rows - at);
-            let (mut jobs, mut clusters) = ([0; BLOCK], [0; BLOCK]);
-            for (i, (job, cluster)) in jobs.iter_mut().zip(&mut clusters).take(count).enumerate() {
-                (*job, *cluster) = self.pair(start + at + i);
-            }
-            let (jobs, clusters) = (&jobs[..count], &clusters[..count]);
+            let block = start + at..start + at + self.block_from(start + at, rows - at);
             let left = match &mut plain {
-                Some(plain) => plain.plan(self, jobs, clusters, out, at),
-                None => (0..count).collect(),
+                Some(plain) => plain.plan(self, block.clone(), out, at),
+                None => block.clone().collect(),
             };
-            desk.plan(self, jobs, clusters, &left, out, at);
-            at += count;
+            desk.plan(self, &left, out, start);
+            at += block.len();
         }
     }
 
@@ -184,18 +181,17 @@ impl Fleet<'_> {
     }
 
     /// The clusters as plain plans take them; `None` where a setting differs between them.
-    fn sites(&self) -> Option<Sites> {
+    fn sites(&self) -> Option<Vec<Site>> {
         if self.clusters.columns.iter().any(|(field, _)| field.table() != Table::Cluster) {
             return None;
         }
-        let mut sites = Sites::with_capacity(self.clusters.rows);
         let mut input = [self.shared.clone()];
-        for cluster in (0_u32..).take(self.clusters.rows) {
+        let sites = (0_u32..).take(self.clusters.rows).map(|cluster| {
             input[0].fault = self.shared.fault;
             self.clusters.apply(&[cluster], &mut input);
-            sites.push(&input[0].cluster, input[0].fault.is_none());
-        }
-        Some(sites)
+            Site::of(&input[0].cluster, input[0].fault.is_none())
+        });
+        Some(sites.collect())
     }
 
     /// The best rows of every job, as pairs, job by job and best first; ties in the order of the rows. A job none of whose
@@ -232,7 +228,7 @@ impl Fleet<'_> {
             let inputs = &mut inputs[..block.len()];
             self.fill(&[job as u32; TOGETHER][..block.len()], block, inputs);
             for (input, cluster) in inputs.iter().zip(block) {
-                plan(input, &mut row);
+                plan_or_not(input, &mut row);
                 let worth = by.worth(input, &row);
                 let at = found.partition_point(|(other, _)| *other >= worth);
                 if !worth.is_nan() && at < top {
@@ -288,25 +284,17 @@ impl Desk {
         Desk { inputs: vec![fleet.shared.clone(); together], rows: vec![Row::unknown(); together] }
     }
 
-    /// Plans those of a block's rows that are `left`.
-    fn plan(
-        &mut self,
-        fleet: &Fleet<'_>,
-        jobs: &[u32],
-        clusters: &[u32],
-        left: &[usize],
-        out: &mut [(Column, Out<'_>)],
-        at: usize,
-    ) {
+    /// Plans the rows that are `left` into columns that begin with the row `start`.
+    fn plan(&mut self, fleet: &Fleet<'_>, left: &[usize], out: &mut [(Column, Out<'_>)], start: usize) {
         for left in left.chunks(TOGETHER) {
             let inputs = &mut self.inputs[..left.len()];
-            let of = |side: &[u32]| -> Vec<u32> { left.iter().map(|&i| side[i]).collect() };
-            fleet.fill(&of(jobs), &of(clusters), inputs);
+            let (jobs, clusters): (Vec<u32>, Vec<u32>) = left.iter().map(|&row| fleet.pair(row)).unzip();
+            fleet.fill(&jobs, &clusters, inputs);
             for (input, row) in inputs.iter().zip(&mut self.rows) {
                 plan(input, row);
             }
             for (column, out) in &mut *out {
-                column.write(&self.rows, left.iter().map(|i| at + i), out);
+                column.write(&self.rows, left.iter().map(|row| row - start), out);
             }
         }
     }
@@ -314,7 +302,7 @@ impl Desk {
 
 /// Plain rows, planned together.
 struct Plain<'a> {
-    sites: &'a Sites,
+    sites: &'a [Site],
     inputs: Vec<Input>,
     /// The job that the recipes are of, where it is one, so that its next rows need not ask again.
     job: Option<u32>,
@@ -323,40 +311,48 @@ struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    fn new(fleet: &Fleet<'_>, sites: &'a Sites, rows: usize) -> Plain<'a> {
+    fn new(fleet: &Fleet<'_>, sites: &'a [Site], rows: usize) -> Plain<'a> {
         let inputs = vec![fleet.shared.clone(); rows.min(TOGETHER)];
         Plain { sites, inputs, job: None, recipes: Vec::with_capacity(BLOCK), lanes: Lanes::new() }
     }
 
-    /// Plans the plain ones of a block's rows; gives those that are left.
+    /// Plans the plain ones of a block's rows, which stand at `at` in the columns; gives those that are left.
     fn plan(
         &mut self,
         fleet: &Fleet<'_>,
-        jobs: &[u32],
-        clusters: &[u32],
+        block: Range<usize>,
         out: &mut [(Column, Out<'_>)],
         at: usize,
     ) -> Vec<usize> {
-        let rows = jobs.len();
-        self.lanes.set(self.sites, clusters);
-        let job = Some(jobs[0]).filter(|first| jobs.iter().all(|job| job == first));
-        if job.is_none() || job != self.job {
-            self.read(fleet, if job.is_some() { &jobs[..1] } else { jobs });
-            self.job = job;
-        }
-        let Some(any) = self.recipes.iter().flatten().next() else { return (0..rows).collect() };
-        if job.is_some() {
-            return self.lanes.plan(&[*any], rows, out, at);
-        }
-        let mut recipes = vec![*any; BLOCK];
-        for (i, recipe) in self.recipes.iter().enumerate() {
-            match recipe {
-                Some(recipe) => recipes[i] = *recipe,
-                None => self.lanes.leave(i),
+        let (job, cluster) = fleet.pair(block.start);
+        let one = matches!(fleet.pairs, Pairs::Crossed) && cluster as usize + block.len() <= self.sites.len();
+        if one {
+            if self.job != Some(job) {
+                self.read(fleet, &[job]);
+                self.job = Some(job);
             }
+            self.lanes.set(self.sites[cluster as usize..].iter().take(block.len()));
+        } else {
+            let (jobs, clusters): (Vec<u32>, Vec<u32>) = block.clone().map(|row| fleet.pair(row)).unzip();
+            self.read(fleet, &jobs);
+            self.job = None;
+            self.lanes.set(clusters.iter().map(|&cluster| &self.sites[cluster as usize]));
         }
-        let recipes: &[Recipe; BLOCK] = recipes.first_chunk().expect("one for each row of a block");
-        self.lanes.plan(recipes, rows, out, at)
+        let Some(any) = self.recipes.iter().flatten().next() else { return block.collect() };
+        let left = if one {
+            self.lanes.plan(&[*any], block.len(), out, at)
+        } else {
+            let mut recipes = vec![*any; BLOCK];
+            for (i, recipe) in self.recipes.iter().enumerate() {
+                match recipe {
+                    Some(recipe) => recipes[i] = *recipe,
+                    None => self.lanes.leave(i),
+                }
+            }
+            let recipes: &[Recipe; BLOCK] = recipes.first_chunk().expect("one for each row of a block");
+            self.lanes.plan(recipes, block.len(), out, at)
+        };
+        left.into_iter().map(|i| block.start + i).collect()
     }
 
     /// Reads the jobs' recipes, each that follows itself once.
@@ -413,6 +409,7 @@ mod tests {
         let workload = outlook::Workload {
             gpu: None,
             profile,
+            table: crate::allreduce::Table::default(),
             estimated: false,
             memory_estimated: false,
             noise: vec![(0.0, 1000.0)],

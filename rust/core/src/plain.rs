@@ -265,26 +265,23 @@ fn warmup(job: &Job, epochs: bool) -> Option<Option<Steps>> {
     Some(if endless { None } else { Some(Steps::of(job.warmup, job, epochs, false)?) })
 }
 
-/// What plain plans need of clusters.
-#[derive(Clone, Debug)]
-pub(crate) struct Sites {
+/// What plain plans need of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
     /// 0 where the cluster is not legal.
-    world_size: Vec<f64>,
+    world_size: f64,
     /// 0 where the recipe's stands.
-    model_parallel: Vec<f64>,
+    model_parallel: f64,
 }
 
-impl Sites {
-    /// A table of so many clusters.
-    pub fn with_capacity(clusters: usize) -> Sites {
-        Sites { world_size: Vec::with_capacity(clusters), model_parallel: Vec::with_capacity(clusters) }
-    }
-
-    /// Adds one.
-    pub fn push(&mut self, cluster: &Cluster, legal: bool) {
+impl Site {
+    /// Of a cluster that is legal by itself, or not.
+    pub fn of(cluster: &Cluster, legal: bool) -> Site {
         let world_size = cluster.nodes.saturating_mul(cluster.gpus_per_node);
-        self.world_size.push(if legal && world_size <= MAX_GPUS { world_size as f64 } else { 0.0 });
-        self.model_parallel.push(cluster.model_parallel.unwrap_or(0) as f64);
+        Site {
+            world_size: if legal && world_size <= MAX_GPUS { world_size as f64 } else { 0.0 },
+            model_parallel: cluster.model_parallel.unwrap_or(0) as f64,
+        }
     }
 }
 
@@ -324,10 +321,10 @@ lanes! {
 
 impl Lanes {
     /// Takes the rows' clusters.
-    pub fn set(&mut self, sites: &Sites, clusters: &[u32]) {
-        for (i, &cluster) in clusters.iter().enumerate() {
-            self.world_size[i] = sites.world_size[cluster as usize];
-            self.model_parallel[i] = sites.model_parallel[cluster as usize];
+    pub fn set<'a>(&mut self, sites: impl Iterator<Item = &'a Site>) {
+        let lanes = self.world_size.iter_mut().zip(&mut self.model_parallel);
+        for ((world_size, model_parallel), site) in lanes.zip(sites) {
+            (*world_size, *model_parallel) = (site.world_size, site.model_parallel);
         }
     }
 
@@ -358,6 +355,10 @@ impl Lanes {
         for (column, out) in out {
             write_lanes(*column, self, recipes, out, at, rows);
         }
+        // Mostly none: that is seen at once.
+        if self.left.iter().fold(0, |any, left| any | left) == 0 {
+            return Vec::new();
+        }
         (0..rows).filter(|&i| self.left[i] != 0).collect()
     }
 
@@ -368,6 +369,9 @@ impl Lanes {
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and below 2^41")]
     fn search(&mut self, rows: usize) {
+        if self.open.iter().fold(0, |any, open| any | open) == 0 {
+            return;
+        }
         for i in 0..rows {
             if self.open[i] != 0 {
                 let accumulation = smallest_divisor_from(self.samples[i] as u64, self.accumulation[i] as u64);
