@@ -1,6 +1,6 @@
 """What the guard adds to a DDP loop after its first steps, in two ways that a noisy machine cannot blur together:
 
-- its own time: the time spent inside of its hooks, by the clock and by the thread's CPU time, over the step's;
+- its own time: the time spent inside of its hooks, over that of the same step;
 - the loop's: the guard's hooks are put in and taken out of one and the same loop, in alternating blocks of steps, and the
   blocks are compared pair by pair.
 
@@ -10,7 +10,6 @@ torchrun --standalone --nproc-per-node 2 bench/guard_overhead.py
 from __future__ import annotations
 
 import contextlib
-import itertools
 import statistics
 import time
 from typing import Any
@@ -28,7 +27,7 @@ from isobatch.integrations import guard
 from isobatch.integrations._guard import watch as noting
 from isobatch.integrations.torch import PlanLR
 
-BLOCK, PAIRS, OWN_STEPS = 10, 60, 300
+BLOCK, PAIRS, OWN_STEPS = 10, 40, 250
 MICRO, SAMPLES = 64, 2_000_000
 
 
@@ -111,25 +110,32 @@ class Own:
         return call
 
 
-def own_time(loop: Loop) -> list[float]:
-    """Microseconds inside of the guard, by the clock and by the thread's CPU, of a median step; a median step's; and those of
-    the steps at which it also compares weights, of which a run has one for each doubling."""
+def own_time(loop: Loop) -> str:
+    """The guard's own time: its share of the same step, by the clock and by the CPU time of the thread, which both suffer alike
+    from what else the machine does; and apart from these the steps at which it compares weights, one for each doubling."""
     own, note = Own(), noting.Epoch.note
     for place, hooks in loop.hooks:
         place.update({key: own.timed(hook) for key, hook in hooks.items()})
     noting.Epoch.note = own.timed(note)  # type: ignore[method-assign]
     rows, rare = [], []
     for _ in range(OWN_STEPS):
-        before, begun = (own.wall, own.cpu), time.perf_counter_ns()
+        own.wall = own.cpu = 0
+        begun, cpu = time.perf_counter_ns(), time.thread_time_ns()
         compares = loop.steps.bit_count() == 1
         loop.step()
-        row = (own.wall - before[0], own.cpu - before[1], time.perf_counter_ns() - begun)
-        (rare if compares else rows).append(row)
+        step, step_cpu = time.perf_counter_ns() - begun, time.thread_time_ns() - cpu
+        if compares:
+            rare.append(own.wall / 1e6)
+        else:
+            rows.append((step / 1e6, own.wall / 1e3, own.wall / step, own.cpu / 1e3, own.cpu / step_cpu))
     noting.Epoch.note = note  # type: ignore[method-assign]
     loop.switch(True)
-    return [
-        float(np.median(column)) / 1e3 for column in (*zip(*rows, strict=True), next(zip(*rare, strict=True)))
-    ]
+    step, wall, share, cpu, cpu_share = np.median(rows, axis=0)
+    least = np.percentile([row[1] for row in rows], 5)
+    return (
+        f"step {step:.1f} ms; own {wall:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%}; "
+        f"CPU {cpu:.0f} µs, {cpu_share:.2%}; comparing weights {statistics.median(rare):.1f} ms"
+    )
 
 
 def interval(ratios: list[float]) -> str:
@@ -144,10 +150,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if dist.get_rank() == 0:
         print(f"torch {torch.__version__}, 2 gloo ranks, {PAIRS} pairs of blocks of {BLOCK} steps")
-    for width, accumulation in itertools.product((256, 1024), (1, 4)):
+    for width, accumulation in (256, 1), (1024, 1), (1024, 4):
         torch.manual_seed(0)
         loop = Loop(width, accumulation)
-        wall, cpu, step, rare = own_time(loop)
+        told = own_time(loop)
         pairs: dict[str, list[list[float]]] = {"clock": [[], []], "CPU": [[], []]}
         for pair in range(PAIRS):
             for on in (True, False) if pair % 2 else (False, True):  # neither is always first
@@ -156,13 +162,13 @@ def main() -> None:
                     kind[on].append(seconds)
         if dist.get_rank() == 0:
             parameters = sum(p.numel() for p in loop.model.parameters())
+            switched = "; ".join(
+                f"by {name} {interval([a / b for b, a in zip(*kind, strict=True)])}"
+                for name, kind in pairs.items()
+            )
             print(
-                f"{parameters} parameters, accumulation {accumulation}: step {step / 1e3:.2f} ms; "
-                f"own {wall:.0f} µs, {wall / step:.2%} (CPU {cpu:.0f} µs, {cpu / step:.2%}), comparing weights {rare / 1e3:.1f} ms; "
-                + "; ".join(
-                    f"on/off by {name} {interval([a / b for b, a in zip(*kind, strict=True)])}"
-                    for name, kind in pairs.items()
-                )
+                f"{parameters} parameters, accumulation {accumulation}: {told}; on against off {switched}",
+                flush=True,
             )
     dist.destroy_process_group()
 

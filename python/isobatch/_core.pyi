@@ -125,12 +125,12 @@ def goodput_rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
 def forecast_rows(
     constants: list[tuple[float, float]],
-    gradient_bytes: float,
+    gradient: tuple[float, float, list[tuple[int, int, float]]],
     scatter: float,
     ranges: list[tuple[int, int]],
     rows: int,
     shapes: list[NDArray[np.uint64]],
-) -> tuple[list[NDArray[Any]], NDArray[np.bool_]]: ...
+) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]: ...
 def micro_batch_rows(
     fixed: float, per_sample: float, bytes: NDArray[np.float64], most: int
 ) -> NDArray[np.int64]: ...

@@ -21,6 +21,7 @@ def optimize_goodput(
     compute_per_sample: ArrayLike,
     sync_seconds: ArrayLike,
     overlap: ArrayLike = 1.0,
+    lead: ArrayLike = 0.0,
     max_micro_batch: ArrayLike | None = None,
     min_batch: ArrayLike | None = None,
     compute_floor: ArrayLike = 0.0,
@@ -29,8 +30,8 @@ def optimize_goodput(
     """The split of each row that makes the most of a second, exactly, over every whole split.
 
     A micro-batch of b samples takes ``max(compute_floor, compute_constant + compute_per_sample * b)`` seconds; all
-    but the last of a step's passes take just that, the last one also hides ``sync_seconds`` as far as ``overlap``
-    (γ, 1 to 10) says; the update comes on top. m samples of a step are worth ``m * (noise_scale + tuned_batch) /
+    but the last of a step's passes take just that; behind the last one, without its share ``lead`` (0 to 1),
+    ``sync_seconds`` hide as far as ``overlap`` (γ, 1 to 10) says; the update comes on top. m samples of a step are worth ``m * (noise_scale + tuned_batch) /
     (noise_scale + m)`` at the tuned batch (Pollux, OSDI 2021). The effective batch lies between ``min_batch`` (the
     tuned batch unless given) and ``max_batch``, the micro-batch is at most ``max_micro_batch``. Of equally good
     splits the larger micro-batch is taken.
@@ -40,7 +41,8 @@ def optimize_goodput(
     ``samples_per_second``, ``statistical_efficiency`` and ``goodput`` (float64, NaN there).
 
     Raises :class:`isobatch.errors.InputError`, naming row and field, for values that are not finite, times below 0,
-    a time per sample or noise scale that is not above 0, an overlap outside 1 to 10, and counts below 1.
+    a time per sample or noise scale that is not above 0, an overlap outside 1 to 10, a lead outside 0 to 1, and counts
+    below 1.
 
     >>> best = optimize_goodput(replicas=[1, 8], tuned_batch=128, max_batch=4096, max_micro_batch=64,
     ...     noise_scale=1000.0, compute_constant=0.01, compute_per_sample=0.001, sync_seconds=[0.0, 0.05])
@@ -59,6 +61,7 @@ def optimize_goodput(
         "overlap": reals(overlap, "overlap", "a number from 1 to 10", lambda x: (x >= 1) & (x <= 10)),
         "update_seconds": reals(update_seconds, "update_seconds", "0 or more seconds", lambda x: x >= 0),
         "noise_scale": reals(noise_scale, "noise_scale", "a number of samples above 0", lambda x: x > 0),
+        "lead": reals(lead, "lead", "a share from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
     }
     counts = {
         "replicas": wholes(replicas, "replicas", 1, _MAX_BATCH),

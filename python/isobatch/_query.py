@@ -24,7 +24,6 @@ RESULTS = dict(_core.results())
 
 STATUS = np.array(["ok", "caution", "infeasible"])
 
-
 SELECT = ("all", "fastest", "cheapest", "goodput")
 
 _Columns = tuple[int, list[tuple[str, Any]]]
@@ -79,6 +78,8 @@ class Query:
         )
         rows: _Pairs | None = None
         if self.clusters is None:
+            if pairs is not None:
+                raise InputError("name clusters: without any, each row has its own", field="pairs")
             jobs, clusters = _own_clusters(jobs)
             each = np.arange(jobs.rows, dtype=np.uint32)
             rows = each, each

@@ -17,12 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError
-from isobatch.profile import GIB, Constant, Profile
+from isobatch.profile import GIB, Constant, Profile, Reduced, check_buckets
 
 # A constant whose logarithm is not known to better than this (one standard deviation) is not identified.
 _VAGUE = 0.7
+# A constant that not every workload has is believed where with it the misfit is below this share of that without it: a
+# floor must explain much, a lead, which a forward pass always is, only must not explain worse.
+_BELIEVED = {"lead": 1.1, "compute_floor": 0.5}
 # Medians of the same configuration that differ by more than this factor contradict each other.
 _CONTRADICTION = 2.0
+# What measurements must share to say something of one another.
+_SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,10 +57,12 @@ class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one workload on one kind of GPU and link.
 
-    A validator's report holds them under the key ``measurements``; a file may also hold them alone.
+    A validator's report holds them under the key ``measurements``; a file may also hold them alone. ``bucket_bytes`` are
+    the all-reduces that a step's gradient goes in, where that is known.
     """
 
     gradient_bytes: float
+    bucket_bytes: tuple[float, ...] = ()
     steps: tuple[StepRecord, ...]
     all_reduce: tuple[AllReduceRecord, ...] = ()
     noise_scale: float | None = None
@@ -71,16 +78,22 @@ class _Report(msgspec.Struct):
 def load_measurements(path: str | os.PathLike[str]) -> Measurements:
     """Reads measurements from a validator's report or a file of their own.
 
-    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable.
+    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and field for
+    values that no measurement has.
     """
     try:
         text = Path(path).read_bytes()
         inside = "measurements" in msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         if inside:
-            return msgspec.json.decode(text, type=_Report).measurements
-        return msgspec.json.decode(text, type=Measurements)
+            found = msgspec.json.decode(text, type=_Report).measurements
+        else:
+            found = msgspec.json.decode(text, type=Measurements)
+        _check_values(found)
+    except InputError as error:
+        raise InputError(error.message, file=os.fspath(path), row=error.row, field=error.field) from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(str(error), file=os.fspath(path)) from error
+    return found
 
 
 def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile | None = None) -> Profile:
@@ -100,8 +113,11 @@ def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile
     >>> round(profile.compute_constant.value, 4), round(profile.compute_per_sample.value, 4), profile.unidentified
     (0.01, 0.001, ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
     """
-    records = _joined([measured] if isinstance(measured, Measurements) else measured)
-    _check(records)
+    several = [measured] if isinstance(measured, Measurements) else measured
+    for one in several:
+        _check_values(one)
+    records = _joined(several)
+    _check_together(records)
     profile = _Fit(records).profile()
     return profile if older is None else merge(profile, older)
 
@@ -111,7 +127,7 @@ def merge(newer: Profile, older: Profile) -> Profile:
 
     An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or gradients.
     """
-    for name in ("workload", "gpu", "link", "gradient_bytes"):
+    for name in _SAME:
         ours, theirs = getattr(newer, name), getattr(older, name)
         if ours != theirs:
             raise InputError(f"is {ours!r} here and {theirs!r} in the older profile", field=name)
@@ -125,10 +141,17 @@ def merge(newer: Profile, older: Profile) -> Profile:
     return msgspec.structs.replace(
         newer,
         **{**known, **told, **both, **ranges},
+        all_reduce=newer.all_reduce + _others(older.all_reduce, newer.all_reduce),
         noise_by_progress=newer.noise_by_progress or older.noise_by_progress,
         scatter=max(newer.scatter, older.scatter),
         unidentified=tuple(name for name in newer.unidentified if name not in known),
     )
+
+
+def _others(older: tuple[Reduced, ...], newer: tuple[Reduced, ...]) -> tuple[Reduced, ...]:
+    """The older tables of layouts that the newer ones do not have."""
+    known = {(row.replicas_per_node, row.nodes) for row in newer}
+    return tuple(row for row in older if (row.replicas_per_node, row.nodes) not in known)
 
 
 def _averaged(newer: Constant, older: Constant) -> Constant:
@@ -153,7 +176,7 @@ def _joined(measured: Sequence[Measurements]) -> Measurements:
         raise InputError("holds no measurements", field="measurements")
     first = measured[0]
     for other in measured[1:]:
-        for name in ("workload", "gpu", "link", "gradient_bytes"):
+        for name in _SAME:
             ours, theirs = getattr(first, name), getattr(other, name)
             if ours != theirs:
                 raise InputError(f"is {ours!r} in one report and {theirs!r} in another", field=name)
@@ -166,7 +189,8 @@ def _joined(measured: Sequence[Measurements]) -> Measurements:
     )
 
 
-def _check(measured: Measurements) -> None:
+def _check_values(measured: Measurements) -> None:
+    """Each value by itself."""
     for field, records in (("steps", measured.steps), ("all_reduce", measured.all_reduce)):
         for row, record in enumerate(records, 1):
             for name, value in msgspec.structs.asdict(record).items():
@@ -179,6 +203,14 @@ def _check(measured: Measurements) -> None:
                 raise InputError("does not divide the GPUs", row=row, field="steps.model_parallel")
     if not measured.gradient_bytes > 0:
         raise InputError(f"is {measured.gradient_bytes}, must be above 0", field="gradient_bytes")
+    check_buckets(measured.bucket_bytes, measured.gradient_bytes)
+    noise = measured.noise_scale
+    if noise is not None and not 0 < noise < np.inf:
+        raise InputError(f"is {noise}, must be a number of samples above 0", field="noise_scale")
+
+
+def _check_together(measured: Measurements) -> None:
+    """Whether there are enough, and they do not contradict one another."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
     for row, step in enumerate(measured.steps, 1):
         shape = step.gpus, step.gpus_per_node, step.model_parallel, step.micro_batch, step.accumulation
@@ -211,6 +243,7 @@ class _Fit:
         "inter_latency_us",
         "inter_gb_s",
         "overlap",
+        "lead",
         "compute_floor",
     )
 
@@ -227,11 +260,42 @@ class _Fit:
         mine = measured.gradient_bytes / self.shape["model_parallel"]
         leaving = mine * np.minimum(self.shape["model_parallel"], self.shape["gpus_per_node"])
         self.wire = per_node, self.groups, mine, leaving
-        r_gpus = np.array([r.gpus for r in reduces], np.float64)
-        r_node = np.minimum(np.array([r.gpus_per_node for r in reduces], np.float64), r_gpus)
+        r_gpus = np.array([r.gpus for r in reduces], np.int64)
+        r_node = np.minimum(np.array([r.gpus_per_node for r in reduces], np.int64), r_gpus)
         r_bytes = np.array([r.bytes for r in reduces])
-        self.reduce_wire = r_node, np.ceil(r_gpus / np.maximum(r_node, 1)), r_bytes, r_bytes
+        self.reduce_wire = r_node, -(-r_gpus // np.maximum(r_node, 1)), r_bytes, r_bytes
+        self.table = self._table()
+        self.known_sync = self._known_sync()
         self.free = self._free()
+
+    def _table(self) -> tuple[Reduced, ...]:
+        """The measured all-reduces by layout; a size that was measured twice counts by its median."""
+        found: dict[tuple[int, int], dict[float, list[float]]] = {}
+        node, groups, size, _ = self.reduce_wire
+        for n, g, s, seconds in zip(node, groups, size, self.reduce_seconds, strict=True):
+            if n * g > 1:
+                found.setdefault((int(n), int(g)), {}).setdefault(float(s), []).append(float(seconds))
+        return tuple(
+            Reduced(
+                replicas_per_node=n,
+                nodes=g,
+                bytes=tuple(sorted(by_size)),
+                seconds=tuple(float(np.median(by_size[size])) for size in sorted(by_size)),
+            )
+            for (n, g), by_size in sorted(found.items())
+            if len(by_size) > 1
+        )
+
+    def _known_sync(self) -> NDArray[np.float64]:
+        """Seconds of each step's all-reduces by the table, NaN where it does not reach: as the forecast takes them."""
+        sizes = self.measured.bucket_bytes or (self.measured.gradient_bytes,)
+        known = {(row.replicas_per_node, row.nodes): row.of(sizes) for row in self.table}
+        whole = self.shape["model_parallel"] == 1
+        found = [
+            known.get((int(n), int(g))) if w else None
+            for n, g, w in zip(self.per_node, self.groups, whole, strict=True)
+        ]
+        return np.array(found, np.float64)
 
     def _free(self) -> list[str]:
         """The constants on which anything that was measured depends."""
@@ -253,20 +317,23 @@ class _Fit:
     def _predict(self, c: dict[str, float]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Seconds of every step and of every all-reduce."""
 
-        def reduce(wire: tuple[Any, ...]) -> NDArray[Any]:
+        def reduce(wire: tuple[Any, ...], pieces: int) -> NDArray[Any]:
             n, groups, mine, leaving = wire
-            intra = 2 * (n - 1) * (c["intra_latency_us"] * 1e-6 + mine / n / (c["intra_gb_s"] * 1e9))
-            latency, bandwidth = c["inter_latency_us"] * 1e-6, c["inter_gb_s"] * 1e9
+            messages = pieces * 1e-6
+            intra = 2 * (n - 1) * (c["intra_latency_us"] * messages + mine / n / (c["intra_gb_s"] * 1e9))
+            latency, bandwidth = c["inter_latency_us"] * messages, c["inter_gb_s"] * 1e9
             ring = 2 * (groups - 1) * (latency + leaving / groups / bandwidth)
             tree = 2 * np.log2(groups) * latency + np.where(groups > 1, 2 * leaving / bandwidth, 0)
             return np.asarray(intra + np.minimum(ring, tree))
 
         compute = c["compute_constant"] + c["compute_per_sample"] * self.shape["micro_batch"]
         compute = np.maximum(compute, c["compute_floor"])
-        sync, gamma = reduce(self.wire), c["overlap"]
-        long, short = np.maximum(compute, sync), np.minimum(compute, sync)
-        last = long * (1 + (short / long) ** gamma) ** (1 / gamma)
-        return (self.shape["accumulation"] - 1) * compute + last + c["update"], reduce(self.reduce_wire)
+        by_formula = reduce(self.wire, max(1, len(self.measured.bucket_bytes)))
+        sync = np.where(np.isnan(self.known_sync), by_formula, self.known_sync)
+        gamma, lead = c["overlap"], c["lead"] * compute
+        long, short = np.maximum(compute - lead, sync), np.minimum(compute - lead, sync)
+        last = lead + long * (1 + (short / long) ** gamma) ** (1 / gamma)
+        return (self.shape["accumulation"] - 1) * compute + last + c["update"], reduce(self.reduce_wire, 1)
 
     def _constants(self, theta: NDArray[Any], free: list[str]) -> dict[str, float]:
         nothing = dict.fromkeys(self.NAMES, 0.0) | {
@@ -277,6 +344,8 @@ class _Fit:
         values = {name: float(np.exp(t)) for name, t in zip(free, theta, strict=True)}
         if "overlap" in values:
             values["overlap"] = 1 + 9 / (1 + 1 / values["overlap"])
+        if "lead" in values:
+            values["lead"] = 1 / (1 + 1 / values["lead"])
         return nothing | values
 
     def _start(self, gamma: float) -> dict[str, float]:
@@ -295,6 +364,7 @@ class _Fit:
             "inter_latency_us": 30.0,
             "inter_gb_s": bandwidth,
             "overlap": (gamma - 1) / (10 - gamma),
+            "lead": 0.5,
             "compute_floor": float(per_pass.min()) * 0.9,
         }
 
@@ -309,7 +379,8 @@ class _Fit:
             )
 
         best = None
-        for gamma in (1.2, 3.0):
+        # With a lead, little of it and much of γ explains nearly the same as the reverse: look from where a lead is.
+        for gamma in (9.0,) if "lead" in free else (1.2, 3.0):
             start = self._start(gamma)
             centre = np.log([start[name] for name in free])
             found = least_squares(
@@ -327,11 +398,12 @@ class _Fit:
     def profile(self) -> Profile:
         free = self.free
         found = self._solve(free)
-        # A floor is believed where the micro-batches can show one and it explains much.
-        if len(np.unique(self.shape["micro_batch"])) >= 3:
-            with_floor = self._solve([*free, "compute_floor"])
-            if with_floor.cost < 0.5 * found.cost and found.cost > 1e-6:
-                free, found = [*free, "compute_floor"], with_floor
+        several = len(np.unique(self.shape["micro_batch"])) >= 3
+        for name, needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
+            if needed:
+                more = self._solve([*free, name])
+                if more.cost < _BELIEVED[name] * found.cost and found.cost > 1e-6:
+                    free, found = [*free, name], more
         constants = self._constants(found.x, free)
         points = len(self.seconds) + len(self.reduce_seconds)
         residual = found.fun[:points]
@@ -352,6 +424,8 @@ class _Fit:
             gpu=self.measured.gpu,
             link=self.measured.link,
             gradient_bytes=self.measured.gradient_bytes,
+            bucket_bytes=self.measured.bucket_bytes,
+            all_reduce=self.table,
             noise_scale=None
             if self.measured.noise_scale is None
             else Constant(value=self.measured.noise_scale),
@@ -375,8 +449,9 @@ class _Fit:
         found: dict[str, Any] = {}
         for name, sigma in spread.items():
             value = constants[name]
-            # d overlap / d logarithm: the overlap is 1 + 9·(logistic function).
-            rise = (value - 1) * (10 - value) / 9 if name == "overlap" else value
+            # d value / d logarithm: the overlap is 1 + 9·(logistic function), the lead is one.
+            rises = {"overlap": (value - 1) * (10 - value) / 9, "lead": value * (1 - value)}
+            rise = rises.get(name, value)
             # A vague constant is kept, since the fit leans on it, but its error is not pretended.
             found[name] = Constant(value=value, error=None if name in vague else float(1.96 * sigma * rise))
         if "compute_constant" not in found:

@@ -222,13 +222,15 @@ def laws(*, parameters: float, tokens: float, effective_batch: float | None = No
             reals(value, name, "a finite number above 0", lambda x: x > 0)
     step = {
         "name": "Step Law",
-        "source": "Li et al. 2025, arXiv:2503.04715",
-        "holds": "dense and MoE models of 60 M to 1 B parameters, 2 B to 100 B tokens",
+        "source": "Li et al. 2025, arXiv:2503.04715, table 1",
+        "holds": "dense and mixture-of-experts models with AdamW and a fixed last learning rate of 1e-5, tested up to 1 B "
+        "parameters (without embeddings) and 100 B tokens",
     }
     deepseek = {
         "name": "DeepSeek",
-        "source": "DeepSeek-AI 2024, arXiv:2401.02954",
-        "holds": "compute of 1e17 to 2e19 FLOPs fitted; C is taken as 6 × parameters × tokens",
+        "source": "DeepSeek-AI 2024, arXiv:2401.02954, section 3.1",
+        "holds": "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters × "
+        "tokens",
     }
     compute = 6 * parameters * tokens
     lr_laws = [
@@ -242,7 +244,8 @@ def laws(*, parameters: float, tokens: float, effective_batch: float | None = No
                 value=min(0.02, effective_batch * 4 * tokens**-0.51),
                 formula="min(0.02, 4 · B · n^−0.51) at n = D, B in sequences",
                 source="Shen et al. 2024, arXiv:2408.13359",
-                holds="learning rate at the n-th token of a warmup-stable-decay run, under µP",
+                holds="learning rate at the n-th token under µP, from models of 12 M, 36 M and 121 M parameters on RedPajama; "
+                "tried by them up to 3 B",
             )
         )
     batch_laws = [
@@ -254,7 +257,8 @@ def laws(*, parameters: float, tokens: float, effective_batch: float | None = No
         value=93.197 * (parameters / 1e6) ** 0.468 * 512,
         formula="93.197 · (N/10^6)^0.468 sequences of 512 tokens",
         source="Zhang et al. 2024, arXiv:2410.21676",
-        holds="the batch at which 20 % more samples than the least are needed; 85 M to 1.2 B parameters",
+        holds="the batch that needs 20 % more steps than linear scaling; 85 M to 1.2 B parameters on C4 with Adam, whose "
+        "tokens grow with them: it is the tokens that it follows",
     )
 
     def span(found: list[Law]) -> tuple[float, float]:

@@ -2,12 +2,12 @@
 
 A :class:`Profile` is a JSON file of constants, each with its error, the range it was measured over, and a mark where
 it was estimated instead. ``isobatch calibrate`` fits one from measurements, :meth:`Profile.estimate` guesses one
-from data sheets. The step-time model is that of Pollux (Qiao et al., OSDI 2021), with a ring or tree all-reduce that
-knows the bytes of the gradient in place of Pollux's line in the number of replicas:
+from data sheets. The step-time model is that of Pollux (Qiao et al., OSDI 2021), with an all-reduce that knows the bytes
+of the gradient in place of Pollux's line in the number of replicas, and a lead ℓ, which is 0 there:
 
     micro-batch   x = max(floor, constant + per_sample · b)
-    all-reduce    s = ring inside a node + the faster of ring and tree across nodes
-    step          T = (a − 1)·x + (x^γ + s^γ)^(1/γ) + update
+    all-reduce    s = as measured; elsewhere ring inside a node + the faster of ring and tree across nodes
+    step          T = (a − 1)·x + ℓx + (((1 − ℓ)x)^γ + s^γ)^(1/γ) + update
 """
 
 from __future__ import annotations
@@ -56,12 +56,46 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     estimated: bool = False
 
 
+class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The measured seconds of all-reduces of so many bytes over ``nodes`` with ``replicas_per_node`` each."""
+
+    replicas_per_node: int
+    nodes: int
+    bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.bytes) < 2 or len(self.bytes) != len(self.seconds):
+            raise InputError(
+                f"has {len(self.bytes)} sizes and {len(self.seconds)} times, must have as many of both, and two at least",
+                field="all_reduce",
+            )
+        if not all(a < b for a, b in pairwise((0.0, *self.bytes, math.inf))):
+            raise InputError(f"has bytes {self.bytes}, must ascend from above 0", field="all_reduce")
+        if not all(0 < seconds < math.inf for seconds in self.seconds):
+            raise InputError(f"has seconds {self.seconds}, must be above 0", field="all_reduce")
+        if self.replicas_per_node < 1 or self.nodes < 1:
+            raise InputError(
+                f"is over {self.nodes} nodes of {self.replicas_per_node}, must be counts from 1",
+                field="all_reduce",
+            )
+
+    def of(self, sizes: Sequence[float]) -> float | None:
+        """Seconds of all-reduces of these sizes, one after another, each interpolated between what was measured; ``None``
+        where one lies outside."""
+        if not all(self.bytes[0] <= size <= self.bytes[-1] for size in sizes):
+            return None
+        return float(np.interp(sizes, self.bytes, self.seconds).sum())
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The constants of a workload on one kind of GPU and network.
 
     Times are in seconds, bandwidths in GB/s (1e9 bytes), latencies in µs, memory in GiB a GPU. ``overlap`` is γ: 1
-    where no communication hides behind computation, 10 where all of it can. A constant that is ``None`` is not
-    known: forecasts that need it are NaN (an unknown floor or update counts as 0, an unknown overlap as 1).
+    where no communication hides behind computation, 10 where all of it can; ``lead`` the share of a pass that runs
+    before the first gradients are ready, behind which nothing hides. A constant that is ``None`` is not known: forecasts
+    that need it are NaN (an unknown floor, update or lead counts as 0, an unknown overlap as 1). ``bucket_bytes`` are
+    the all-reduces that the gradient goes in (empty: one), ``all_reduce`` is the table of measured ones.
     ``micro_batch``, ``replicas_per_node`` and ``nodes`` are the ranges that were measured, both ends in them.
     ``scatter`` is the 95 % half-width of measured configurations around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1,
     noise scale from there on) for a noise scale that grows along the run. ``unidentified`` names what the
@@ -73,6 +107,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu: str | None = None
     link: str | None = None
     gradient_bytes: float
+    bucket_bytes: tuple[float, ...] = ()
+    all_reduce: tuple[Reduced, ...] = ()
     compute_constant: Constant
     compute_per_sample: Constant
     compute_floor: Constant | None = None
@@ -82,6 +118,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     inter_latency_us: Constant | None = None
     inter_gb_s: Constant | None = None
     overlap: Constant | None = None
+    lead: Constant | None = None
     memory_fixed_gib: Constant | None = None
     memory_per_sample_gib: Constant | None = None
     noise_scale: Constant | None = None
@@ -99,6 +136,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _check(name, constant)
         if not (math.isfinite(self.gradient_bytes) and self.gradient_bytes >= 0):
             raise InputError(f"is {self.gradient_bytes}, must be 0 or more", field="gradient_bytes")
+        check_buckets(self.bucket_bytes, self.gradient_bytes)
         if not (math.isfinite(self.scatter) and self.scatter >= 0):
             raise InputError(f"is {self.scatter}, must be 0 or more", field="scatter")
         for name in ("micro_batch", "replicas_per_node", "nodes"):
@@ -219,8 +257,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
         Returns the columns ``sync_seconds`` (one all-reduce), ``step_seconds``, ``step_error`` (half the width of its
         95 % interval, from the errors of the constants and the scatter around the model), ``samples_per_second``,
-        ``efficiency`` (speed over that of the same split without an all-reduce), ``memory_gib`` (a GPU), and
-        ``inside_measured_range`` (bool). NaN where a constant that is needed is not known.
+        ``efficiency`` (speed over that of the same split without an all-reduce), ``memory_gib`` (a GPU), and, as bool,
+        ``inside_measured_range`` and ``all_reduce_measured`` (from the table; or nothing is reduced). NaN where a
+        constant that is needed is not known.
 
         Raises InputError, naming row and field, for counts below 1 and a model-parallel size that does not divide
         the GPUs.
@@ -246,9 +285,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 row=int(left.argmax()) + 1 if rows > 1 else None,
                 field="model_parallel",
             )
-        columns, inside = _core.forecast_rows(
+        columns, (inside, measured) = _core.forecast_rows(
             self._core_constants(),
-            self.gradient_bytes,
+            self._core_gradient(),
             self.scatter,
             self._core_ranges(),
             rows,
@@ -264,7 +303,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
         found = dict(zip(names, columns, strict=True))
         found["memory_gib"] = found["memory_gib"] / GIB
-        return found | {"inside_measured_range": inside}
+        return found | {"inside_measured_range": inside, "all_reduce_measured": measured}
 
     def largest_micro_batch(self, memory_gib: ArrayLike, *, most: int = 2**31 - 1) -> NDArray[np.int64]:
         """The largest micro-batch up to ``most`` that fits into each amount of GPU memory; −1 where none does.
@@ -316,13 +355,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return (
             self.gpu,
             self._core_constants(),
-            self.gradient_bytes,
+            self._core_gradient(),
             self.scatter,
             self._core_ranges(),
             any(constant.estimated for name, constant in known.items() if name not in memory),
             any(known[name].estimated for name in memory & known.keys()),
             list(noise),
         )
+
+    def _core_gradient(self) -> tuple[float, float, list[tuple[int, int, float]]]:
+        """Bytes, the number of all-reduces they go in, and what these take where that was measured."""
+        sizes = self.bucket_bytes or (self.gradient_bytes,)
+        measured = [(row.replicas_per_node, row.nodes, row.of(sizes)) for row in self.all_reduce]
+        known = [(per_node, nodes, seconds) for per_node, nodes, seconds in measured if seconds is not None]
+        return self.gradient_bytes, float(len(sizes)), known
 
     def _core_ranges(self) -> list[tuple[int, int]]:
         return [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)]
@@ -353,6 +399,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             pair(self.overlap, (1.0, 0.0)),
             pair(self.memory_fixed_gib, unknown, GIB),
             pair(self.memory_per_sample_gib, unknown, GIB),
+            pair(self.lead, (0.0, 0.0)),
         ]
 
 
@@ -366,11 +413,25 @@ def workloads_of(profiles: Profile | Sequence[Profile]) -> _core.Workloads:
     return _core.Workloads([profile._given() for profile in several])
 
 
+def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:
+    """Raises InputError where the buckets are not the gradient."""
+    if bucket_bytes and not (
+        all(0 < size < math.inf for size in bucket_bytes)
+        and math.isclose(sum(bucket_bytes), gradient_bytes, rel_tol=0.01)
+    ):
+        raise InputError(
+            f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each and {gradient_bytes} together",
+            field="bucket_bytes",
+        )
+
+
 def _check(name: str, constant: Constant) -> None:
     above_0 = {"compute_per_sample", "intra_gb_s", "inter_gb_s", "noise_scale"}
     value, error = constant.value, constant.error
     if name == "overlap":
         legal, good = "a number from 1 to 10", 1 <= value <= 10
+    elif name == "lead":
+        legal, good = "a share from 0 to 1", 0 <= value <= 1
     elif name in above_0:
         legal, good = "a finite number above 0", value > 0
     else:

@@ -68,6 +68,7 @@ class Reason(StrEnum):
     FORECAST_ESTIMATED = "forecast_estimated"
     OTHER_HARDWARE = "other_hardware"
     UNEVEN = "uneven"
+    ALL_REDUCE_FITTED = "all_reduce_fitted"
 
     @property
     def bit(self) -> int:

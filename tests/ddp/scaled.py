@@ -15,12 +15,13 @@ from isobatch import Plan
 from isobatch.integrations import GuardError, guard
 
 
-def train(plan_json, fault=None, *, overflows=0, every=True, fused=False):
+def train(plan_json, fault=None, *, overflows=0, every=True, fused=False, loss_given=False):
     """Gives the guard's error, or None; and the optimizer steps that were taken.
 
     Args:
         overflows: steps that overflow at the start.
         every: steps the scheduler also where the scaler skipped.
+        loss_given: to the guard; the plan may say clip_norm.
     """
     plan = Plan.from_json(plan_json)
     torch.manual_seed(0)
@@ -33,7 +34,7 @@ def train(plan_json, fault=None, *, overflows=0, every=True, fused=False):
     sampler = DistributedSampler(data)
     loader = DataLoader(data, plan.micro_batch, sampler=sampler)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    watch = guard(plan)
+    watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
     done = taken = 0
     try:
         watch.attach(ddp, optimizer, loader)
@@ -42,12 +43,18 @@ def train(plan_json, fault=None, *, overflows=0, every=True, fused=False):
             for index, (x, y) in enumerate(loader):
                 last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
                 with contextlib.nullcontext() if last else ddp.no_sync():
-                    loss = mse_loss(ddp(x), y) / plan.accumulation
+                    with torch.autocast("cpu", torch.float16):
+                        loss = mse_loss(ddp(x), y) / plan.accumulation
+                    if fault == "summed loss":
+                        loss = loss * len(x)
                     if done < overflows or (fault == "nan" and done > 3 and dist.get_rank() == 1):
                         loss = loss * torch.inf
                     scaler.scale(loss).backward()
                 if last:
                     before = scaler.get_scale()
+                    if plan.recipe.clip_norm is not None:
+                        scaler.unscale_(optimizer)
+                        nn.utils.clip_grad_norm_(model.parameters(), plan.recipe.clip_norm)
                     scaler.step(optimizer)
                     scaler.update()
                     optimizer.zero_grad()

@@ -194,17 +194,29 @@ def hangs_on_rank_1():
 
 
 def known_noise():
-    """A linear loss, so that each sample's gradient is its x: |G|² = 4, tr Σ = 4·9, a noise scale of 9 samples."""
+    """A linear loss, so that each sample's gradient is its x: |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples."""
 
     class Dot(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(4))
+            self.weight = nn.Parameter(torch.zeros(256))
 
         def forward(self, x):
             return x @ self.weight
 
     def batch(n, generator, device):
-        return (1 + 3 * torch.randn(n, 4, generator=generator)).to(device)
+        return (1 + 3 * torch.randn(n, 256, generator=generator)).to(device)
 
     return Workload(Dot(), _sgd, batch, lambda model, x: model(x).mean())
+
+
+def quarter_of_the_gpu_a_sample():
+    """Each sample takes a quarter of the device's memory for a while, so that three fit."""
+
+    def loss(model, batch):
+        device = batch["x"].device
+        quarter = torch.cuda.get_device_properties(device).total_memory // 4
+        space = torch.empty(batch["x"].shape[0], quarter, dtype=torch.uint8, device=device)
+        return _loss(model, batch) + 0 * space[0, 0].float()
+
+    return Workload(_model(), _sgd, _batch, loss)

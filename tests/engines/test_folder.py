@@ -177,6 +177,34 @@ def test_types_that_differ_between_files_are_joined(make_jobs, tmp_path):
     assert plans_in(tmp_path / "plans").num_rows == 120
 
 
+def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=30)
+    kept = {
+        "kind": pa.array(["a", "b", None] * 10).dictionary_encode(),
+        "long": pa.array(["x"] * 30, pa.large_string()),
+        "limit": pa.array([5] * 30, pa.duration("s")),
+        "sizes": pa.array([[1, 2]] * 30),
+    }
+    for number, table in enumerate(jobs.tables):
+        for name, column in kept.items():
+            table = table.append_column(name, column)
+        pq.write_table(table, jobs.folder / f"{number:02}.parquet")
+    ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans", columns=["job", *kept])
+    made = pq.read_table(tmp_path / "plans" / "01.parquet")
+    assert {name: made[name].type for name in kept} == {name: column.type for name, column in kept.items()}
+    assert all(made[name].to_pylist() == column.to_pylist() for name, column in kept.items())
+
+
+def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=10)
+    (jobs.folder / "00.parquet").unlink()
+    (jobs.folder / "0.csv").write_text("")
+    (jobs.folder / "1.csv").write_text("job,effective_batch,lr\nj0,256,0.1\n")
+    manifest = ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans")
+    assert manifest.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
+    assert manifest.rows == 1
+
+
 def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
     constants = ib.Profile.estimate(
         parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10

@@ -262,5 +262,7 @@ def test_a_table_whose_rows_have_their_own_clusters():
     with pytest.raises(ib.InputError, match="there is nothing to choose from"):
         profile = ib.Profile.estimate(parameters=10**6, flops_per_sample=1e9, gpu_tflops=10)
         ib.plan_fleet(own, select="fastest", profile=profile)
+    with pytest.raises(ib.InputError, match="without any, each row has its own"):
+        ib.plan_fleet(own, pairs={"job": [0], "cluster": [0]})
     with pytest.raises(ib.InputError, match="dict is not a pyarrow.Table"):
         ib.plan_table(own)

@@ -9,7 +9,7 @@ import pytest
 import isobatch as ib
 from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibrate, load_measurements, merge
 from isobatch.cli import main
-from isobatch.profile import Constant, Profile
+from isobatch.profile import Constant, Profile, Reduced
 from peers import adaptdl_goodput
 
 INSIDE = [(g, b, a) for g in (1, 2, 4, 8, 16, 24, 32) for b in (4, 8, 32, 64) for a in (1, 2, 8)]
@@ -121,6 +121,81 @@ def test_a_time_that_is_flat_for_small_batches():
     assert profile.compute_floor.value == pytest.approx(0.02, rel=0.1)
 
 
+def test_what_runs_before_the_first_gradients_is_found():
+    rng = np.random.default_rng(5)
+    truth = msgspec.structs.replace(
+        random_truth(rng),
+        gradient_bytes=1e8,
+        compute_constant=Constant(value=0.01),
+        compute_per_sample=Constant(value=0.001),
+        inter_gb_s=Constant(value=2.0),
+        overlap=Constant(value=4.0),
+        lead=Constant(value=0.4),
+    )
+    profile = calibrate(measure(truth, rng, table=True, micro_batches=(4, 16, 64, 256)))
+    assert profile.lead.value == pytest.approx(0.4, abs=0.1)
+    errors = np.abs(seconds(profile, INSIDE) / seconds(truth, INSIDE) - 1)
+    assert np.quantile(errors, 0.95) <= 0.02
+    plain = calibrate(
+        measure(msgspec.structs.replace(truth, lead=None), rng, table=True, micro_batches=(4, 16, 64, 256))
+    )
+    assert plain.lead is None or plain.lead.value < 0.1
+
+
+def test_all_reduces_that_no_line_follows_are_looked_up():
+    """Wires whose times lie up to 40 % off latency and bandwidth, as those of gloo do."""
+    rng = np.random.default_rng(6)
+    truth = msgspec.structs.replace(
+        random_truth(rng),
+        gradient_bytes=1e9,
+        intra_gb_s=Constant(value=20.0),
+        inter_gb_s=Constant(value=2.0),
+        overlap=Constant(value=1.5),
+    )
+    sizes = truth.gradient_bytes * np.array([0.1, 0.3, 1.0, 3.0])
+    bend = np.exp(rng.uniform(-0.35, 0.35, (4, 4)))
+    real = tuple(
+        Reduced(
+            replicas_per_node=min(g, 8),
+            nodes=max(1, g // 8),
+            bytes=tuple(sizes.tolist()),
+            seconds=tuple(
+                float(
+                    msgspec.structs.replace(truth, gradient_bytes=size).forecast(gpus=g, micro_batch=1)[
+                        "sync_seconds"
+                    ][0]
+                    * factor
+                )
+                for size, factor in zip(sizes, factors, strict=True)
+            ),
+        )
+        for g, factors in zip((4, 8, 16, 32), bend, strict=True)
+    )
+    truth = msgspec.structs.replace(truth, all_reduce=real)
+    data = measure(truth, rng, table=False, gpus=(1, 4, 8, 16, 32))
+    reduces = tuple(
+        AllReduceRecord(
+            gpus=row.replicas_per_node * row.nodes, gpus_per_node=8, bytes=size, seconds=noisy(rng, time)
+        )
+        for row in real
+        for size, time in zip(row.bytes, row.seconds, strict=True)
+    )
+    profile = calibrate(msgspec.structs.replace(data, all_reduce=reduces))
+    assert [(row.replicas_per_node, row.nodes) for row in profile.all_reduce] == [
+        (4, 1),
+        (8, 1),
+        (8, 2),
+        (8, 4),
+    ]
+    points = [(g, b, a) for g in (4, 8, 16, 32) for b in (8, 32) for a in (1, 2)]
+    looked_up = np.abs(seconds(profile, points) / seconds(truth, points) - 1)
+    by_line = np.abs(
+        seconds(msgspec.structs.replace(profile, all_reduce=()), points) / seconds(truth, points) - 1
+    )
+    assert looked_up.max() <= 0.05
+    assert by_line.max() > 0.1
+
+
 def test_what_was_not_measured_is_not_identified():
     rng = np.random.default_rng(1)
     truth = random_truth(rng)
@@ -168,6 +243,7 @@ def test_merging_keeps_what_only_the_older_profile_knows():
         measure(truth, rng, table=False, gpus=(1, 2, 4, 8), micro_batches=(8, 128)), older=older
     )
     assert newer.inter_gb_s == older.inter_gb_s
+    assert newer.all_reduce == older.all_reduce != ()
     assert newer.micro_batch == (4, 128)
     assert newer.nodes == older.nodes
     assert newer.compute_per_sample.error <= older.compute_per_sample.error
@@ -209,6 +285,17 @@ def step(**changes):
             "a table with one point",
         ),
         ({"gradient_bytes": 0.0}, "field 'gradient_bytes'"),
+        ({"noise_scale": 0.0}, "field 'noise_scale': is 0.0, must be a number of samples above 0"),
+        (
+            {
+                "all_reduce": tuple(
+                    AllReduceRecord(gpus=8, gpus_per_node=8, bytes=size, seconds=(-0.1,))
+                    for size in (1e6, 1e7)
+                )
+            },
+            "row 1, field 'all_reduce.seconds': is (-0.1,)",
+        ),
+        ({"bucket_bytes": (1e6, 1e6)}, "field 'bucket_bytes': holds 2000000.0 bytes in 2"),
         (
             {
                 "steps": tuple(
@@ -224,6 +311,20 @@ def test_bad_measurements_are_said(changes, said):
     with pytest.raises(ib.InputError) as error:
         calibrate(Measurements(**good | changes))
     assert said in str(error.value)
+
+
+def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
+    good = Measurements(gradient_bytes=1e8, steps=(step(), step(micro_batch=16, step_seconds=(0.2,))))
+    bad = msgspec.structs.replace(good, steps=(*good.steps, step(micro_batch=4, step_seconds=(0.1, -0.1))))
+    for name, data in (("good", good), ("bad", bad), ("other", msgspec.structs.replace(good, gpu="A100"))):
+        (tmp_path / f"{name}.json").write_bytes(
+            msgspec.json.encode({"measurements": msgspec.to_builtins(data)})
+        )
+    command = ["calibrate", "-o", str(tmp_path / "profile.json"), str(tmp_path / "good.json")]
+    assert main([*command, str(tmp_path / "bad.json")]) == 2
+    assert "bad.json, row 3, field 'steps.step_seconds': is (0.1, -0.1)" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "other.json")]) == 2
+    assert "field 'gpu': is None in one report and 'A100' in another" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, capsys):

@@ -25,6 +25,7 @@ seconds = st.floats(1e-5, 2)
             "compute_floor": st.one_of(st.just(0.0), seconds),
             "sync_seconds": st.one_of(st.just(0.0), seconds),
             "overlap": st.floats(1, 10),
+            "lead": st.one_of(st.just(0.0), st.floats(0, 1)),
             "update_seconds": st.one_of(st.just(0.0), seconds),
             "max_batch": st.integers(1, 300),
             "max_micro_batch": st.integers(1, 64),
@@ -83,6 +84,7 @@ def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
         ({"compute_per_sample": 0}, "field 'compute_per_sample': is 0.0"),
         ({"sync_seconds": float("inf")}, "field 'sync_seconds': is inf"),
         ({"overlap": 0.5}, "field 'overlap': is 0.5, must be a number from 1 to 10"),
+        ({"lead": 1.5}, "field 'lead': is 1.5, must be a share from 0 to 1"),
         ({"replicas": 0}, "field 'replicas': is 0, must be a whole number from 1 to"),
         ({"max_batch": 1.5}, "field 'max_batch': is float64"),
         (

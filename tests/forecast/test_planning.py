@@ -9,7 +9,7 @@ import pytest
 import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
-from isobatch.profile import Constant, Profile
+from isobatch.profile import Constant, Profile, Reduced
 from reference.goodput import optimize
 
 
@@ -77,6 +77,21 @@ def test_what_lies_outside_is_said():
     )
     assert {Reason.FORECAST_ESTIMATED} <= set(ib.plan(RECIPE, NODE, profile=estimate).reasons)
     assert Reason.OUTSIDE_MEASURED not in ib.plan(RECIPE, NODE, profile=estimate).reasons
+
+
+def test_an_all_reduce_outside_the_table_is_said():
+    table = (Reduced(replicas_per_node=8, nodes=2, bytes=(1e7, 2e8), seconds=(0.02, 0.3)),)
+    known = profile(all_reduce=table)
+    plan = ib.plan(RECIPE, NODE, profile=known)
+    assert plan.status == "ok"
+    row = known.forecast(gpus=16, micro_batch=plan.micro_batch, accumulation=plan.accumulation)
+    assert plan.step_seconds == row["step_seconds"][0]
+    assert row["sync_seconds"][0] == pytest.approx(0.02 + 0.28 * 9 / 19)
+    assert ib.plan(RECIPE, 8, profile=known).reasons == (Reason.ALL_REDUCE_FITTED,)
+    assert ib.plan(RECIPE, 1, profile=known).status == ib.plan(RECIPE, 8, profile=profile()).status == "ok"
+    columns = ib.plan_fleet([RECIPE], [NODE, 8], profile=known, columns=["step_seconds", "reasons"])
+    assert columns["step_seconds"][0] == plan.step_seconds
+    assert [ib.reasons_of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.ALL_REDUCE_FITTED,)]
 
 
 def test_links_that_were_not_measured_come_from_the_cluster_as_estimates():

@@ -2,13 +2,14 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import isobatch as ib
-from isobatch.profile import GIB, Constant, Profile
+from isobatch.profile import GIB, Constant, Profile, Reduced
 
 
 def measured(**changes):
@@ -39,10 +40,12 @@ def measured(**changes):
     model_parallel=st.sampled_from([1, 2, 4]),
     micro_batch=st.integers(1, 100),
     accumulation=st.integers(1, 100),
+    lead=st.sampled_from([0.0, 0.25, 1.0]),
+    buckets=st.sampled_from([(), (1e7, 9e7), (25e6,) * 4]),
 )
-def test_forecast_is_the_formula(nodes, per_node, model_parallel, micro_batch, accumulation):
+def test_forecast_is_the_formula(nodes, per_node, model_parallel, micro_batch, accumulation, lead, buckets):
     gpus = nodes * per_node * model_parallel
-    row = measured().forecast(
+    row = measured(lead=lead, bucket_bytes=buckets).forecast(
         gpus=gpus,
         gpus_per_node=per_node * model_parallel,
         model_parallel=model_parallel,
@@ -50,12 +53,14 @@ def test_forecast_is_the_formula(nodes, per_node, model_parallel, micro_batch, a
         accumulation=accumulation,
     )
     bytes_of_gpu = 1e8 / model_parallel
-    intra = 2 * (per_node - 1) * (5e-6 + bytes_of_gpu / per_node / 1e11)
-    ring = 2 * (nodes - 1) * (20e-6 + 1e8 / nodes / 1e10)
-    tree = 2 * math.log2(nodes) * 20e-6 + (2 * 1e8 / 1e10 if nodes > 1 else 0)
+    messages = max(1, len(buckets))
+    intra = 2 * (per_node - 1) * (messages * 5e-6 + bytes_of_gpu / per_node / 1e11)
+    ring = 2 * (nodes - 1) * (messages * 20e-6 + 1e8 / nodes / 1e10)
+    tree = 2 * math.log2(nodes) * messages * 20e-6 + (2 * 1e8 / 1e10 if nodes > 1 else 0)
     sync = intra + min(ring, tree)
     compute = max(0.02, 0.01 + 0.001 * micro_batch)
-    step = (accumulation - 1) * compute + math.hypot(compute, sync) + 0.004
+    last = lead * compute + math.hypot((1 - lead) * compute, sync)
+    step = (accumulation - 1) * compute + last + 0.004
     samples = micro_batch * accumulation * nodes * per_node
     assert row["sync_seconds"][0] == pytest.approx(sync, rel=1e-9)
     assert row["step_seconds"][0] == pytest.approx(step, rel=1e-9)
@@ -63,6 +68,59 @@ def test_forecast_is_the_formula(nodes, per_node, model_parallel, micro_batch, a
     assert row["efficiency"][0] == pytest.approx((accumulation * compute + 0.004) / step, rel=1e-9)
     assert row["memory_gib"][0] == pytest.approx(10 + 0.5 * micro_batch)
     assert row["inside_measured_range"][0] == (micro_batch <= 64 and nodes <= 4)
+
+
+def table(*rows):
+    return tuple(
+        Reduced(replicas_per_node=n, nodes=nodes, bytes=sizes, seconds=seconds)
+        for n, nodes, sizes, seconds in rows
+    )
+
+
+def test_a_measured_all_reduce_comes_before_the_formula():
+    sizes = (1e7, 3e7, 2e8)
+    known = measured(
+        bucket_bytes=(1e7, 2e7, 7e7),
+        all_reduce=table(
+            (8, 1, sizes, (0.001, 0.004, 0.03)),
+            (2, 1, sizes, (0.002, 0.005, 0.02)),
+            (8, 2, (1e7, 6e7), (0.01, 0.02)),  # does not reach the largest bucket
+            (8, 4, sizes, (0.1, 0.2, 0.9)),
+        ),
+    )
+    row = known.forecast(gpus=[8, 2, 4, 16, 32, 1, 64], micro_batch=8)
+    sync = row["sync_seconds"]
+    # Each bucket for itself, on the line between the two sizes around it.
+    assert sync[0] == pytest.approx(0.001 + 0.0025 + (0.004 + 0.026 * 4 / 17))
+    assert sync[4] == pytest.approx(0.1 + 0.15 + (0.2 + 0.7 * 4 / 17))
+    by_formula = msgspec.structs.replace(known, all_reduce=()).forecast(
+        gpus=[8, 2, 4, 16, 32, 1, 64], micro_batch=8
+    )["sync_seconds"]
+    # Between two that were measured, so is what they differ from the formula by.
+    factor = sync[:3] / by_formula[:3]
+    assert factor[2] == pytest.approx(factor[1] + (factor[0] - factor[1]) * 2 / 6)
+    assert sync[[3, 6]].tolist() == by_formula[[3, 6]].tolist()
+    assert row["all_reduce_measured"].tolist() == [True, True, True, False, True, True, False]
+    alone = measured(gradient_bytes=3e7, all_reduce=table((8, 1, sizes, (0.001, 0.004, 0.03))))
+    assert alone.forecast(gpus=8, micro_batch=8)["sync_seconds"][0] == pytest.approx(0.004)
+    sharded = alone.forecast(gpus=8, model_parallel=2, micro_batch=8)
+    assert not sharded["all_reduce_measured"][0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((8, 1, (1e6,), (0.1,)), "has 1 sizes and 1 times"),
+        ((8, 1, (1e6, 2e6), (0.1,)), "has 2 sizes and 1 times"),
+        ((8, 1, (2e6, 1e6), (0.1, 0.2)), "must ascend from above 0"),
+        ((8, 1, (1e6, 2e6), (0.1, -0.2)), "has seconds (0.1, -0.2), must be above 0"),
+        ((0, 1, (1e6, 2e6), (0.1, 0.2)), "is over 1 nodes of 0"),
+    ],
+)
+def test_a_bad_table_is_named(rows, said):
+    with pytest.raises(ib.InputError, match="field 'all_reduce'") as error:
+        table(rows)
+    assert said in str(error.value)
 
 
 def test_many_rows_are_one_by_one():
@@ -143,6 +201,8 @@ def test_no_file():
     ("change", "said"),
     [
         ({"overlap": 0.5}, "field 'overlap': is 0.5, must be a number from 1 to 10"),
+        ({"lead": 1.5}, "field 'lead': is 1.5, must be a share from 0 to 1"),
+        ({"bucket_bytes": (1e8, 1e8)}, "field 'bucket_bytes': holds 200000000.0 bytes in 2"),
         ({"noise_scale": 0.0}, "field 'noise_scale': is 0.0"),
         ({"noise_by_progress": ((0.1, 5.0),)}, "must ascend from 0"),
         ({"noise_by_progress": ((0.0, -5.0),)}, "holds -5.0"),

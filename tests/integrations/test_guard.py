@@ -155,7 +155,7 @@ def test_who_catches_the_error_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_a_plan_or_an_optimizer_that_cannot_be_guarded_is_refused():
+def test_what_cannot_be_guarded_is_refused():
     import torch
 
     from isobatch.integrations import guard
@@ -163,5 +163,8 @@ def test_a_plan_or_an_optimizer_that_cannot_be_guarded_is_refused():
     with pytest.raises(ib.InputError, match="infeasible"):
         guard(ib.plan(recipe(), 1000))
     made = ib.plan(recipe(effective_batch=8), 1)
+    model = torch.nn.Linear(2, 2)
     with pytest.raises(ib.InputError, match="list cannot be watched"):
-        guard(made).attach(torch.nn.Linear(2, 2), [])
+        guard(made).attach(model, [])
+    with pytest.raises(ib.InputError, match="tuple cannot be watched"):
+        guard(made).attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ())

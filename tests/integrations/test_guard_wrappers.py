@@ -53,7 +53,7 @@ def test_a_fully_sharded_mistake_is_named(two, mistake):
 
 def test_a_fully_sharded_nan_is_noticed(two):
     for error, _ in two(fully_sharded, PLAN, "nan later"):
-        assert (error.cause, error.step) == ("gradient not finite", 3)
+        assert (error.cause, error.step) == ("gradient not finite", 4)  # of step 3
         assert "nobody saw on which rank" in error.text
 
 
@@ -71,3 +71,17 @@ def test_steps_that_a_loss_scaler_skips_are_none(two, how):
 def test_a_nan_that_a_loss_scaler_skips_forever_is_named(two, fused):
     for error, _ in two(scaled, HALVES, "nan", fused=fused):
         assert (error.cause, error.ranks) == ("NaN or infinite gradient on rank 1", (1,))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaled_gradient_is_looked_at(two, fused):
+    assert two(scaled, HALVES, fused=fused, loss_given=True, overflows=1) == [(None, 9)] * 2
+    for error, _ in two(scaled, HALVES, "summed loss", fused=fused, loss_given=True):
+        assert error.cause.startswith("summed loss (")
+
+
+def test_a_scaled_gradient_may_be_clipped(two):
+    clipped = ib.plan(
+        msgspec.structs.replace(RECIPE, precision="fp16", duration="20ep", clip_norm=0.01), 2
+    ).to_json()
+    assert two(scaled, clipped, loss_given=True) == [(None, 9)] * 2

@@ -9,7 +9,8 @@ def goodput(pair: Mapping[str, Any], micro_batch: int, accumulation: int) -> flo
     compute = pair["compute_constant"] + pair["compute_per_sample"] * micro_batch
     compute = max(compute, pair.get("compute_floor", 0.0))
     gamma = pair.get("overlap", 1.0)
-    last = (compute**gamma + pair["sync_seconds"] ** gamma) ** (1 / gamma)
+    lead = pair.get("lead", 0.0) * compute
+    last = lead + ((compute - lead) ** gamma + pair["sync_seconds"] ** gamma) ** (1 / gamma)
     step = (accumulation - 1) * compute + last + pair.get("update_seconds", 0.0)
     efficiency = (pair["noise_scale"] + pair["tuned_batch"]) / (pair["noise_scale"] + batch)
     return batch / step * efficiency

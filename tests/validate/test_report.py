@@ -92,3 +92,54 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
 
     with pytest.raises(ib.InputError, match=message):
         probe(host, 1, 0.3)
+
+
+def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
+    from isobatch.cli import main
+    from isobatch.validate.report import MicroBatchSearch
+
+    file, saved = tmp_path / "report.json", tmp_path / "plan.json"
+    found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
+    report(Verdict.PASS, micro_batch_search=found).save(file)
+    words = ["plan", "--set", "effective_batch=96", "--set", "lr=0.1", "--gpus", "2", "-o", str(saved)]
+    assert main([*words, "--max-micro-batch", str(file)]) == 0
+    assert json.loads(saved.read_text())["micro_batch"] == 12
+    report(Verdict.PASS).save(file)
+    with pytest.raises(SystemExit):
+        main([*words, "--max-micro-batch", str(file)])
+    assert "--find-micro-batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "verdict"),
+    [
+        (100.0, 103.0, Verdict.PASS),
+        (100.0, 150.0, Verdict.INCONCLUSIVE),
+        (118.0, 120.0, Verdict.CAUTION),
+        (200.0, 220.0, Verdict.FAIL),
+    ],
+)
+def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
+    """8 samples, 3 of them fast, for 1 MB that takes 100 µs on the link of 10 GB/s that is expected."""
+    pytest.importorskip("torch", reason="the validator needs torch")
+    from types import SimpleNamespace
+
+    from isobatch.validate import allreduce
+    from isobatch.validate.report import AllReduceRow
+
+    row = AllReduceRow(
+        dtype="float32",
+        bytes=10**6,
+        ranks=2,
+        nodes=2,
+        mode="isolated",
+        bucket=False,
+        time_us=slow,
+        p95_us=slow,
+        alg_bw_gb_s=1e3 / slow,
+        bus_bw_gb_s=1e3 / slow,
+        wrong_elements=0,
+        samples_us=[fast] * 3 + [slow] * 5,
+    )
+    group = SimpleNamespace(emulated=False, world_size=2)
+    assert allreduce._bandwidth(group, Options(bus_gb_s=10.0), [row]).verdict is verdict

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch.errors import InputError
+
 _NAMES = (
     "policy",
     "rule",
@@ -25,6 +27,17 @@ def _policy(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
+def _micro_batch(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    from isobatch.validate import Report
+
+    try:
+        return Report.load(text).max_micro_batch
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds them."""
     group = parser.add_argument_group("how to plan")
@@ -37,7 +50,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rule", help="how the learning rate follows the batch: see `isobatch rules` (default auto)"
     )
-    group.add_argument("--max-micro-batch", type=int, metavar="N", help="samples in a forward pass that fit")
+    group.add_argument(
+        "--max-micro-batch",
+        type=_micro_batch,
+        metavar="N|REPORT",
+        help="samples in a forward pass that fit; or what `isobatch validate --find-micro-batch -o REPORT` has found",
+    )
     group.add_argument("--max-batch", type=int, metavar="N", help="no effective batch above it")
     group.add_argument(
         "--batch-tolerance",

@@ -75,7 +75,7 @@ def list_parts(files: Files, rows_per_job: int) -> Listing:
             failed[info.path] = str(some)
             number = None
             continue
-        schema = _joined(schema, some[1]) or (schema if parts else _schema(files.fs, info.path))
+        schema = _joined(schema, some[1]) or _schema(files.fs, info.path)
         for part in some[0]:
             if part.name in names:
                 raise InputError(
@@ -119,9 +119,9 @@ def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.
     import pyarrow.parquet as pq
 
     try:
-        with named(whole.file), files.fs.open_input_file(whole.file) as file:
-            footer = pq.read_metadata(file)
-            return _of_parquet(footer, whole, limit), footer.schema.to_arrow_schema()
+        with named(whole.file), files.fs.open_input_file(whole.file) as source:
+            file = pq.ParquetFile(source)
+            return _of_parquet(file.metadata, whole, limit), file.schema_arrow
     except InputError as error:
         return error
 

@@ -14,7 +14,7 @@ from isobatch.validate.options import Options
 from isobatch.validate.report import AllReduce, AllReduceRow, Fit, Proof, Verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-WARMUP, LEAST, MOST = 2, 3, 20
+WARMUP, LEAST, MOST = 2, 5, 20
 CHAIN = {"isolated": 1, "back_to_back": 5}
 SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
 
@@ -117,7 +117,7 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
         text = "one rank: there is no wire, so there is no bandwidth"
         unchecked = [Proof(name=n, verdict=Verdict.UNCHECKED, text=text) for n in ("all_reduce", "bandwidth")]
         return AllReduce(table=[], fits=[]), unchecked
-    largest = {"quick": 22, "usual": 24, "full": 26}[options.extent] + 4 * (group.device.type == "cuda")
+    largest = {"quick": 24, "usual": 24, "full": 26}[options.extent] + 4 * (group.device.type == "cuda")
     stride = 3 if options.extent == "quick" else 2
     sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
     jobs = [("float32", size, "isolated", False) for size in sweep]
@@ -176,9 +176,10 @@ def _correct(table: list[AllReduceRow], left_out: int) -> Proof:
 
 def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Proof:
     rows = [row for row in table if row.mode == "isolated" and row.dtype == "float32"]
-    best = max(rows, key=lambda row: row.bus_bw_gb_s)
-    values = {"bus_bw_gb_s": best.bus_bw_gb_s, "bytes": best.bytes}
-    text = f"bus bandwidth {best.bus_bw_gb_s:.3f} GB/s at {best.bytes} bytes over {group.world_size} ranks"
+    # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the link.
+    large = max(rows, key=lambda row: row.bytes)
+    values = {"bus_bw_gb_s": large.bus_bw_gb_s, "bytes": large.bytes}
+    text = f"bus bandwidth {large.bus_bw_gb_s:.3f} GB/s at {large.bytes} bytes over {group.world_size} ranks"
     if group.emulated:
         return Proof(
             name="bandwidth",
@@ -193,12 +194,22 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Pro
             text=text + "; nothing was expected (--bus-gb-s)",
             values=values,
         )
-    short = 1 - best.bus_bw_gb_s / options.bus_gb_s
-    text += f", {options.bus_gb_s:g} expected"
-    verdict = (
-        Verdict.FAIL if short > options.fail else Verdict.CAUTION if short > options.caution else Verdict.PASS
-    )
-    cause = "a slow link, or another route than the one expected" if short > options.caution else None
+    short = 1 - large.bus_bw_gb_s / options.bus_gb_s
+    # Noise only makes it slower: where one in four was fast enough, it was not the link.
+    fast = float(np.quantile(large.samples_us, 0.25)) / large.time_us
+    noisy = short > options.caution >= 1 - (1 - short) / fast
+    if noisy:
+        verdict, cause = Verdict.INCONCLUSIVE, "the host is too noisy to tell"
+    elif short > options.caution:
+        verdict = Verdict.FAIL if short > options.fail else Verdict.CAUTION
+        cause = "a slow link, or another route than the one expected"
+    else:
+        verdict, cause = Verdict.PASS, None
     return Proof(
-        name="bandwidth", verdict=verdict, text=text, cause=cause, gate=options.caution, values=values
+        name="bandwidth",
+        verdict=verdict,
+        text=f"{text}, {options.bus_gb_s:g} expected",
+        cause=cause,
+        gate=options.caution,
+        values=values,
     )

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from isobatch.validate import causes
 from isobatch.validate.proofs import Difference
 from isobatch.validate.report import Proof, Verdict
-from isobatch.validate.training import Training, checksum, differing, full_precision, state
+from isobatch.validate.training import LOSS_SCALE, Training, checksum, differing, full_precision, state
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
 UPDATE_GATE = 1e-3
-LOSS_SCALE = 65536.0
 SEED = 20
 SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
 """For the one process, which does alone what all ranks share."""
@@ -137,16 +136,22 @@ def prove(
     suffix = "" if amp is None and dtype is None else f"_{name_of}"
     gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
     scaler = training.scaler() if amp is not None else None
+    scale = 1.0 if scaler is None else LOSS_SCALE
     batches = training.micro_batches(SEED, dtype=dtype)
     loss_weights = training.weights(batches)
     model.eval()  # without dropout; batch norm then uses its running statistics
     before, theirs = _weights(model), None
     proofs: list[Proof] = []
     with full_precision():
-        training.backward(batches, loss_weights, sync=False, dtype=amp)
-        finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in model.parameters())
-        broken = [rank for rank, good in enumerate(group.gather(finite)) if not good]
-        model.zero_grad(set_to_none=True)
+        while True:
+            training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=amp)
+            finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+            broken = [rank for rank, good in enumerate(group.gather(finite)) if not good]
+            model.zero_grad(set_to_none=True)
+            if not broken or scale <= 1:
+                break
+            scale /= 16  # large gradients leave float16's range where small ones do not vanish
+            scaler = training.scaler(scale)
         if broken:
             named = ", ".join(map(group.pulse.who, broken))
             text, cause = (
@@ -155,7 +160,6 @@ def prove(
             )
             return [Proof(name="gradient" + suffix, verdict=Verdict.FAIL, text=text, cause=cause)], None
         if group.rank == 0:
-            scale = 1.0 if scaler is None else LOSS_SCALE  # without one, small float16 gradients vanish
             theirs = reference(training, measured, amp, dtype, scale)
         optimizer = training.optimizer(model)
         training.backward(batches, loss_weights, scaler=scaler, dtype=amp)

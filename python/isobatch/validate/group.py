@@ -45,12 +45,13 @@ class Group:
         if options.device == "cuda" and not gpus:
             raise InputError("'cuda' is not legal here: no CUDA device", field="device")
         self.rank, self.world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
-        self.local_rank, self.local_world_size = int(found["LOCAL_RANK"]), int(found["LOCAL_WORLD_SIZE"])
-        self.emulated = 0 < gpus < self.local_world_size
+        self.local_rank = int(found["LOCAL_RANK"])
         self.device = torch.device("cuda", self.local_rank % gpus) if gpus else torch.device("cpu")
         if gpus:
             torch.cuda.set_device(self.device)
         self.limit = timedelta(seconds=options.phase_seconds)
+        _runs += 1
+        run = f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}"
         if self._made:
             os.environ.update(found)
             network.set_interface()
@@ -63,7 +64,14 @@ class Group:
                     found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, options.phase_seconds)
                 )
             self._store = self._connect(hosts_store)
-            self.backend = "nccl" if gpus and not self._anyone_emulated() else "gloo"
+        else:
+            self._store = self._connect(hosts_store=False)
+        gpu = str(torch.cuda.get_device_properties(self.device).uuid) if gpus else None
+        self.emulated = gpu_is_shared(self._store, run, gpu, self.world_size, self.limit)
+        if self._made:
+            # From 2.30 on NCCL can have several ranks on a GPU, where it is told to.
+            shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
+            self.backend = "nccl" if gpus and not shared else "gloo"
             dist.init_process_group(
                 self.backend,
                 store=PrefixStore("isobatch-group", self._store),
@@ -76,8 +84,7 @@ class Group:
             self.backend = dist.get_backend()
         # Objects and barriers go over gloo in any case: it can name who is missing.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
-        _runs += 1
-        self.pulse = Pulse(self, f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}")
+        self.pulse = Pulse(self, run)
         hosts: list[str] = self.gather(socket.gethostname())
         first_of_node = [rank for rank, local in enumerate(self.gather(self.local_rank)) if local == 0]
         node_of = [sum(first <= rank for first in first_of_node) - 1 for rank in range(self.world_size)]
@@ -104,15 +111,6 @@ class Group:
             timeout=self.limit,
             wait_for_workers=False,
         )
-
-    def _anyone_emulated(self) -> bool:
-        """Whether on any host several ranks share a GPU, so that all must take gloo."""
-        key = f"isobatch-emulated-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        self._store.add(key, self.emulated)
-        if self._store.add(key + "-told", 1) == self.world_size:
-            self._store.set(key + "-all", "")
-        self._store.wait([key + "-all"], self.limit)
-        return bool(self._store.add(key, 0))
 
     def second_store(self) -> Store:
         """Another connection to the store, for another thread."""
@@ -180,6 +178,23 @@ class Group:
         dist.destroy_process_group(self.control)
         if self._made:
             dist.destroy_process_group()
+
+
+def gpu_is_shared(store: Store, run: str, gpu: str | None, ranks: int, limit: timedelta) -> bool:
+    """Whether anywhere two ranks are on the same GPU: the same for all ranks, which all call it.
+
+    It goes by the GPU's own number, not by how many a process sees: under Slurm each task may see just its own.
+
+    Args:
+        run: what is the same for these ranks, and for no others that the store has seen.
+        gpu: this rank's GPU; None on a CPU.
+    """
+    if gpu is not None and store.add(f"{run}/gpu/{gpu}", 1) > 1:
+        store.add(f"{run}/shared", 1)
+    if store.add(f"{run}/told", 1) == ranks:
+        store.set(f"{run}/all-told", "")
+    store.wait([f"{run}/all-told"], limit)
+    return bool(store.add(f"{run}/shared", 0))
 
 
 class Pulse:

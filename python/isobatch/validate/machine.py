@@ -99,7 +99,10 @@ def links(group: Group, rounds: int, repeats: int = 3) -> list[Link]:
     leaders = [rank.rank for rank in group.roster if rank.local_rank == 0]
     if group.nodes < 2:
         return found
-    outgoing = torch.ones(LINK_BYTES, dtype=torch.uint8, device=group.device)
+    # Gloo sends from the host's memory only; NCCL wants all ranks in the first call of a group.
+    device = group.device if group.backend == "nccl" else torch.device("cpu")
+    dist.all_reduce(torch.zeros(1, device=device))
+    outgoing = torch.ones(LINK_BYTES, dtype=torch.uint8, device=device)
     incoming = torch.empty_like(outgoing)
     for pairs in _pairings(group.nodes)[:rounds]:
         mine = next((pair for pair in pairs if group.node in pair), None)

@@ -65,9 +65,13 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
         try:
             training.lone_step(n)
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
+            full = out_of_memory(error)
+            if not full and n <= training.micro_batch:
                 raise
-            fault = "out of memory"
+            # Beyond the plan, a size that a kernel cannot do is one that does not fit.
+            fault = (
+                "out of memory" if full else f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            )
     training.model.zero_grad(set_to_none=True)
     if fault is not None:
         gc.collect()  # the error's traceback has held what the step had made

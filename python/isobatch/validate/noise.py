@@ -100,15 +100,19 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         batches = training.micro_batches(100 + step)
         scale = 1.0 if scaler is None else scaler.get_scale()
         training.backward(batches, training.weights(batches), scaler=scaler, dtype=training.dtype)
-        local.append(float(norms.local) / scale**2)
-        averaged.append(float(norms.averaged) / scale**2)
+        if np.isfinite(float(norms.averaged)):  # on all ranks or on none; a scaler skips such a step, too
+            local.append(float(norms.local) / scale**2)
+            averaged.append(float(norms.averaged) / scale**2)
         training.step(optimizer, scaler)
         optimizer.zero_grad(set_to_none=True)
+    if len(local) < 2:
+        text = f"the gradient was finite in {len(local)} of {steps} steps only"
+        return None, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=text)
     mean_local = np.mean(group.gather(local), axis=0)
     small, large = samples.pop(), training.batch
     scale_value, error, g_sq, trace = noise_scale(mean_local, np.array(averaged), small, large)
     noise = Noise(
-        steps=steps,
+        steps=len(local),
         noise_scale=scale_value,
         standard_error=error,
         gradient_norm_sq=g_sq,

@@ -38,6 +38,7 @@ def measurements(
     )
     return Measurements(
         gradient_bytes=step.gradient_bytes,
+        bucket_bytes=tuple(map(float, step.bucket_bytes)),
         steps=(*alone, *([together] if step.ranks > 1 else [])),
         all_reduce=tuple(
             AllReduceRecord(

@@ -31,6 +31,8 @@ PRECISIONS = {
     "float16": torch.float16,
     "16-mixed": torch.float16,
 }
+CHECKSUM_WORDS = 1 << 24  # at a time: their sums need room on the device
+LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
@@ -49,12 +51,23 @@ def autocast_type(plan: Plan) -> torch.dtype | None:
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """Without TensorFloat-32, which rounds to 10 bits."""
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    backends: Any = torch.backends
+    if hasattr(
+        backends.cuda.matmul, "fp32_precision"
+    ):  # torch 2.9; it refuses to tell the older names once this is set
+        switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        name: str = "fp32_precision"
+        off: str | bool = "ieee"
+    else:
+        switches, name, off = [backends.cuda.matmul, backends.cudnn], "allow_tf32", False
+    before = [getattr(switch, name) for switch in switches]
+    for switch in switches:
+        setattr(switch, name, off)
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        for switch, value in zip(switches, before, strict=True):
+            setattr(switch, name, value)
 
 
 class Training:
@@ -103,11 +116,11 @@ class Training:
             group["lr"] = 0.0
         return optimizer
 
-    def scaler(self) -> torch.amp.GradScaler | None:
-        """The loss scaler, which float16 needs."""
+    def scaler(self, scale: float = LOSS_SCALE) -> torch.amp.GradScaler | None:
+        """The loss scaler, which float16 needs: small gradients would vanish in it."""
         if self.dtype != torch.float16:
             return None
-        return torch.amp.GradScaler(self.group.device.type)
+        return torch.amp.GradScaler(self.group.device.type, init_scale=scale)
 
     def samples(self, n: int, seed: int, rank: int, index: int, dtype: torch.dtype | None = None) -> Any:
         """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
@@ -220,8 +233,11 @@ class Training:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator only a text."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in str(error) for sign in signs
+    )
 
 
 def _mapped(batch: Any, function: Any) -> Any:
@@ -241,10 +257,14 @@ def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
     for tensor in tensors:
         raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
         pad = -raw.numel() % 4
-        words = (torch.cat([raw, raw.new_zeros(pad)]) if pad else raw).view(torch.int32).long()
-        place = torch.arange(1, words.numel() + 1, device=words.device) % 65_521
-        plain = (plain + int(words.sum())) % 2**63
-        placed = (placed * 31 + int((words * place).sum())) % 2**63
+        words = (torch.cat([raw, raw.new_zeros(pad)]) if pad else raw).view(torch.int32)
+        sums = 0
+        for start in range(0, words.numel(), CHECKSUM_WORDS):
+            some = words[start : start + CHECKSUM_WORDS].long()
+            place = torch.arange(start + 1, start + 1 + some.numel(), device=words.device) % 65_521
+            plain = (plain + int(some.sum())) % 2**63
+            sums += int((some * place).sum())
+        placed = (placed * 31 + sums) % 2**63
     return plain, placed
 
 

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::input::{Field, Input, Table, Value};
 use crate::outlook;
 use crate::plain::{BLOCK, Lanes, Recipe, Site};
-use crate::plan::{Row, UNKNOWN, plan};
+use crate::plan::{Row, UNKNOWN, plan, plan_or_not};
 pub use crate::results::{Column, Kind, Out};
 
 /// A whole number that is not known, in a column of the input.
@@ -234,7 +234,7 @@ impl Fleet<'_> {
             let inputs = &mut inputs[..block.len()];
             self.fill(&[job as u32; TOGETHER][..block.len()], block, inputs);
             for (input, cluster) in inputs.iter().zip(block) {
-                plan(input, &mut row);
+                plan_or_not(input, &mut row);
                 let worth = by.worth(input, &row);
                 let at = found.partition_point(|(other, _)| *other >= worth);
                 if !worth.is_nan() && at < top {
@@ -381,6 +381,7 @@ mod tests {
         let workload = outlook::Workload {
             gpu: None,
             profile,
+            table: crate::allreduce::Table::default(),
             estimated: false,
             memory_estimated: false,
             noise: vec![(0.0, 1000.0)],

@@ -1,9 +1,12 @@
 //! How long a step takes, how much memory it needs, and how sure that is.
 //!
 //! One micro-batch of b samples takes x = max(floor, αc + βc·b). The gradients are reduced during the last of the a
-//! micro-batches, in s seconds, and hide behind its computation as far as γ says: a step takes
-//! (a − 1)·x + (x^γ + s^γ)^(1/γ) + the update (Qiao et al., Pollux, OSDI 2021, with an all-reduce that knows the
-//! gradient's bytes in place of Pollux's line in the replica count).
+//! micro-batches, in s seconds. Nothing hides behind its lead, the share ℓ that runs before the first gradients are
+//! ready; behind the rest, as much as γ says: a step takes (a − 1)·x + ℓx + (((1−ℓ)x)^γ + s^γ)^(1/γ) + the update
+//! (Qiao et al., Pollux, OSDI 2021, is ℓ = 0; the all-reduce knows the gradient's bytes in place of Pollux's line in the
+//! replica count).
+
+use crate::allreduce::{Layout, Link, Table, ring, tree};
 
 /// A measured constant and half the width of its 95 % interval (0 where it is exact, or not known).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -12,15 +15,6 @@ pub struct Constant {
     pub value: f64,
     /// Half the width of the interval, in the same unit.
     pub error: f64,
-}
-
-/// A link: what one message costs, and how fast bytes follow.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Link {
-    /// Seconds a message.
-    pub latency: Constant,
-    /// Seconds a byte: one over the bandwidth.
-    pub per_byte: Constant,
 }
 
 /// The constants of a workload on one kind of GPU and network. One that is not known is NaN, and so is every
@@ -37,12 +31,16 @@ pub struct Profile {
     pub update: Constant,
     /// Bytes of gradient of one replica.
     pub gradient_bytes: f64,
+    /// All-reduces that these bytes go in: each has its messages.
+    pub buckets: f64,
     /// The links inside a node.
     pub intra: Link,
     /// The links between nodes.
     pub inter: Link,
     /// γ from 1 (nothing is hidden) to 10 (all that can be).
     pub overlap: Constant,
+    /// ℓ from 0 to 1.
+    pub lead: Constant,
     /// Bytes whatever the micro-batch.
     pub memory_fixed: Constant,
     /// Bytes a sample of the micro-batch.
@@ -96,6 +94,8 @@ pub struct Forecast {
     pub memory_bytes: f64,
     /// Whether the profile was measured here; otherwise the forecast reaches beyond it.
     pub inside: bool,
+    /// Whether the reducing is from the table of measured ones; otherwise it is the formula's, with fitted constants.
+    pub sync_measured: bool,
 }
 
 impl Profile {
@@ -106,42 +106,54 @@ impl Profile {
             .max(self.compute_floor.value)
     }
 
-    /// Seconds to reduce the gradients over all replicas: a ring inside each node, then across nodes a ring or a
-    /// tree, whichever is faster.
+    /// Seconds to reduce the gradients over all replicas, by the formula: a ring inside each node, then across nodes a
+    /// ring or a tree, whichever is faster.
     #[must_use]
-    pub fn sync_seconds(&self, shape: &Shape) -> f64 {
-        let Replicas { per_node, groups, .. } = Replicas::of(shape);
+    pub fn sync_by_formula(&self, layout: Layout, model_parallel: u64, gpus_per_node: u64) -> f64 {
         // Each GPU reduces its shard; what leaves a node is the shards of all its GPUs.
-        let mine = self.gradient_bytes / shape.model_parallel as f64;
-        let leaving = mine * shape.model_parallel.min(shape.gpus_per_node) as f64;
-        ring(per_node, mine, self.intra)
-            + ring(groups, leaving, self.inter).min(tree(groups, leaving, self.inter))
+        let mine = self.gradient_bytes / self.buckets / model_parallel as f64;
+        let leaving = mine * model_parallel.min(gpus_per_node) as f64;
+        let across = ring(layout.groups, leaving, self.inter).min(tree(layout.groups, leaving, self.inter));
+        self.buckets * (ring(layout.per_node, mine, self.intra) + across)
+    }
+
+    /// Seconds to reduce the gradients, from the table where it reaches, and whether it does.
+    #[must_use]
+    pub fn sync_seconds(&self, shape: &Shape, table: &Table) -> (f64, bool) {
+        let layout = Layout::of(shape);
+        let seconds = self.sync_by_formula(layout, shape.model_parallel, shape.gpus_per_node);
+        // The table's all-reduces are of whole gradients, one on a link at a time.
+        let factor = if shape.model_parallel == 1 { table.factor(layout) } else { None };
+        (seconds * factor.unwrap_or(1.0), factor.is_some() || layout.all == 1)
     }
 
     /// Seconds a step, given the seconds of one reducing.
     #[must_use]
     pub fn step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
         let compute = self.compute_seconds(micro_batch as f64);
-        (accumulation - 1) as f64 * compute
-            + overlapped(compute, sync_seconds, self.overlap.value)
-            + self.update.value
+        let (last, _) = last_pass(compute, sync_seconds, self.lead.value, self.overlap.value);
+        (accumulation - 1) as f64 * compute + last + self.update.value
     }
 
     /// What is to be expected of a shape.
     #[must_use]
-    pub fn forecast(&self, shape: &Shape) -> Forecast {
-        let replicas = Replicas::of(shape);
-        let step = |profile: &Profile| {
-            profile.step_seconds(shape.micro_batch, shape.accumulation, profile.sync_seconds(shape))
-        };
-        let sync_seconds = self.sync_seconds(shape);
+    pub fn forecast(&self, shape: &Shape, table: &Table) -> Forecast {
+        let layout = Layout::of(shape);
+        let (sync_seconds, sync_measured) = self.sync_seconds(shape, table);
         let step_seconds = self.step_seconds(shape.micro_batch, shape.accumulation, sync_seconds);
         let mut variance = (self.scatter * step_seconds).powi(2);
         for moved in self.moved() {
-            variance += (step(&moved) - step_seconds).powi(2);
+            // What was measured does not hang on the constants of the formula.
+            let sync = if sync_measured {
+                sync_seconds
+            } else {
+                moved.sync_by_formula(layout, shape.model_parallel, shape.gpus_per_node)
+            };
+            variance +=
+                (moved.step_seconds(shape.micro_batch, shape.accumulation, sync) - step_seconds).powi(2);
         }
         let unhindered = self.step_seconds(shape.micro_batch, shape.accumulation, 0.0);
-        let samples = shape.micro_batch * shape.accumulation * replicas.all;
+        let samples = shape.micro_batch * shape.accumulation * layout.all;
         let within = |value: u64, (low, high): (u64, u64)| low <= value && value <= high;
         Forecast {
             sync_seconds,
@@ -151,14 +163,15 @@ impl Profile {
             efficiency: unhindered / step_seconds,
             memory_bytes: self.memory_fixed.value + self.memory_per_sample.value * shape.micro_batch as f64,
             inside: within(shape.micro_batch, self.measured.micro_batch)
-                && within(replicas.per_node, self.measured.replicas_per_node)
-                && within(replicas.groups, self.measured.nodes),
+                && within(layout.per_node, self.measured.replicas_per_node)
+                && within(layout.groups, self.measured.nodes),
+            sync_measured,
         }
     }
 
     /// The profile with each of its uncertain constants moved by its error, one at a time.
     fn moved(&self) -> impl Iterator<Item = Profile> {
-        let constants: [fn(&mut Profile) -> &mut Constant; 9] = [
+        let constants: [fn(&mut Profile) -> &mut Constant; 10] = [
             |p| &mut p.compute_constant,
             |p| &mut p.compute_per_sample,
             |p| &mut p.compute_floor,
@@ -168,6 +181,7 @@ impl Profile {
             |p| &mut p.inter.latency,
             |p| &mut p.inter.per_byte,
             |p| &mut p.overlap,
+            |p| &mut p.lead,
         ];
         constants.into_iter().filter_map(|pick| {
             let mut moved = *self;
@@ -195,57 +209,23 @@ impl Profile {
     }
 }
 
-/// How the replicas lie on the nodes.
-struct Replicas {
-    all: u64,
-    /// Replicas that share a node.
-    per_node: u64,
-    /// Nodes, or groups of nodes where a replica spans several.
-    groups: u64,
-}
-
-impl Replicas {
-    fn of(shape: &Shape) -> Replicas {
-        let all = shape.world_size / shape.model_parallel;
-        let per_node = (shape.gpus_per_node / shape.model_parallel).clamp(1, all);
-        Replicas { all, per_node, groups: all.div_ceil(per_node) }
-    }
-}
-
-/// The time of two things of which γ says how far one hides behind the other: their sum at 1, the longer at ∞.
+/// The time of the pass that the reducing may hide behind, and how it rises with the seconds x of computation: ℓx and,
+/// of the rest and the reducing s, their sum at γ = 1, the longer at ∞: ℓx + (((1−ℓ)x)^γ + s^γ)^(1/γ).
 #[must_use]
-pub fn overlapped(compute: f64, sync: f64, gamma: f64) -> f64 {
-    overlapped_share(compute, sync, gamma).0
-}
-
-/// As [`overlapped`], with the computation's share in it, x^γ/(x^γ + s^γ).
-#[must_use]
-pub(crate) fn overlapped_share(compute: f64, sync: f64, gamma: f64) -> (f64, f64) {
-    let (long, short) = if compute > sync { (compute, sync) } else { (sync, compute) };
+pub(crate) fn last_pass(compute: f64, sync: f64, lead: f64, gamma: f64) -> (f64, f64) {
+    let rest = (1.0 - lead) * compute;
+    let (long, short) = if rest > sync { (rest, sync) } else { (sync, rest) };
     // (short/long)^γ, by its logarithm: nothing overflows, and what would not be seen beside 1 is not computed.
     let log_power = gamma * (short / long).ln();
-    if log_power < -37.0 {
-        return (long, if compute > sync { 1.0 } else { 0.0 });
-    }
-    let power = log_power.exp();
-    let sum = 1.0 + power;
-    (long * (sum.ln() / gamma).exp(), if compute > sync { 1.0 } else { power } / sum)
-}
-
-/// 2(n−1) messages, 2(n−1)/n of the bytes.
-#[must_use]
-pub fn ring(n: u64, bytes: f64, link: Link) -> f64 {
-    if n < 2 {
-        return 0.0;
-    }
-    let n = n as f64;
-    2.0 * (n - 1.0) * (link.latency.value + bytes / n * link.per_byte.value)
-}
-
-/// 2·log2(n) messages, the bytes twice.
-#[must_use]
-pub fn tree(n: u64, bytes: f64, link: Link) -> f64 {
-    if n < 2 { 0.0 } else { 2.0 * (n as f64).log2() * link.latency.value + 2.0 * bytes * link.per_byte.value }
+    let (seconds, share) = if log_power > -37.0 {
+        let power = log_power.exp();
+        let sum = 1.0 + power;
+        (long * (sum.ln() / gamma).exp(), if rest > sync { 1.0 } else { power } / sum)
+    } else {
+        (long, if rest > sync { 1.0 } else { 0.0 })
+    };
+    // d(y^γ + s^γ)^(1/γ)/dy is y's share, y^γ/(y^γ + s^γ), times the root over y.
+    (lead * compute + seconds, lead + share * seconds / compute)
 }
 
 #[cfg(test)]
@@ -267,9 +247,11 @@ pub(crate) mod tests {
             compute_floor: exact(0.0),
             update: exact(0.005),
             gradient_bytes: 1e8,
+            buckets: 1.0,
             intra: link(5e-6, 1e11),
             inter: link(2e-5, 1e10),
             overlap: exact(1.0),
+            lead: exact(0.0),
             memory_fixed: exact(2e9),
             memory_per_sample: exact(1e8),
             scatter: 0.0,
@@ -280,17 +262,21 @@ pub(crate) mod tests {
     const SHAPE: Shape =
         Shape { world_size: 8, gpus_per_node: 8, model_parallel: 1, micro_batch: 32, accumulation: 4 };
 
+    fn sync(shape: &Shape) -> f64 {
+        profile().sync_seconds(shape, &Table::default()).0
+    }
+
     #[test]
     fn the_ring_of_the_textbook() {
         // 8 ranks, 100 MB, 100 GB/s, 5 µs: 1.82 ms.
         assert!((ring(8, 1e8, link(5e-6, 1e11)) - 0.00182).abs() < 1e-12);
-        assert!((profile().sync_seconds(&SHAPE) - 0.00182).abs() < 1e-12);
+        assert!((sync(&SHAPE) - 0.00182).abs() < 1e-12);
         assert!(ring(1, 1e8, link(5e-6, 1e11)).abs() < 1e-15 && tree(1, 1e8, link(5e-6, 1e11)).abs() < 1e-15);
     }
 
     #[test]
     fn a_step_without_overlap_is_the_sum_of_its_parts() {
-        let forecast = profile().forecast(&SHAPE);
+        let forecast = profile().forecast(&SHAPE, &Table::default());
         let (compute, sync) = (4.0 * 0.074, 0.00182);
         assert!((forecast.step_seconds - (compute + sync + 0.005)).abs() < 1e-12);
         assert!((forecast.efficiency - (compute + 0.005) / (compute + sync + 0.005)).abs() < 1e-12);
@@ -301,10 +287,47 @@ pub(crate) mod tests {
 
     #[test]
     fn overlap_lies_between_the_sum_and_the_longer() {
-        assert!((overlapped(3.0, 4.0, 2.0) - 5.0).abs() < 1e-12);
-        assert!((overlapped(3.0, 4.0, 1.0) - 7.0).abs() < 1e-12);
-        assert!((overlapped(3.0, 0.0, 2.0) - 3.0).abs() < 1e-12);
-        assert!(overlapped(3.0, 4.0, 10.0) < 4.1);
+        let seconds = |compute, sync, lead, gamma| last_pass(compute, sync, lead, gamma).0;
+        assert!((seconds(3.0, 4.0, 0.0, 2.0) - 5.0).abs() < 1e-12);
+        assert!((seconds(3.0, 4.0, 0.0, 1.0) - 7.0).abs() < 1e-12);
+        assert!((seconds(3.0, 0.0, 0.0, 2.0) - 3.0).abs() < 1e-12);
+        assert!(seconds(3.0, 4.0, 0.0, 10.0) < 4.1);
+        // Nothing hides behind the lead: 1 + √(3² + 4²).
+        assert!((seconds(4.0, 4.0, 0.25, 2.0) - 6.0).abs() < 1e-12);
+        assert!((seconds(3.0, 4.0, 1.0, 2.0) - 7.0).abs() < 1e-12);
+        assert!((seconds(3.0, 0.0, 1.0, 2.0) - 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_rise_of_the_last_pass_is_its_derivative() {
+        for (compute, sync, lead, gamma) in
+            [(3.0, 4.0, 0.0, 2.0), (4.0, 1.0, 0.3, 3.5), (2.0, 0.0, 0.5, 1.0), (1.0, 3.0, 1.0, 2.0)]
+        {
+            let seconds = |compute| last_pass(compute, sync, lead, gamma).0;
+            let (_, rise) = last_pass(compute, sync, lead, gamma);
+            assert!((rise - (seconds(compute + 1e-6) - seconds(compute - 1e-6)) / 2e-6).abs() < 1e-8);
+        }
+    }
+
+    #[test]
+    fn every_bucket_has_its_messages() {
+        let split = Profile { buckets: 4.0, ..profile() };
+        let (seconds, measured) = split.sync_seconds(&SHAPE, &Table::default());
+        assert!((seconds - (0.00182 + 3.0 * 14.0 * 5e-6)).abs() < 1e-12);
+        assert!(!measured);
+    }
+
+    #[test]
+    fn what_was_measured_comes_before_the_formula() {
+        let mut profile = profile();
+        profile.intra.per_byte.error = 1e-12;
+        let by_formula = |layout| profile.sync_by_formula(layout, 1, 8);
+        let table = Table::new(&[(8, 1, 0.004)], by_formula);
+        let forecast = profile.forecast(&SHAPE, &table);
+        assert!((forecast.sync_seconds - 0.004).abs() < 1e-15 && forecast.sync_measured);
+        assert!(forecast.step_error < 1e-12);
+        let halved = profile.forecast(&Shape { model_parallel: 2, ..SHAPE }, &table);
+        assert!(!halved.sync_measured && halved.step_error > 1e-6);
     }
 
     #[test]
@@ -313,7 +336,7 @@ pub(crate) mod tests {
         profile.compute_per_sample.error = 0.0001;
         profile.update.error = 0.003;
         profile.scatter = 0.01;
-        let forecast = profile.forecast(&SHAPE);
+        let forecast = profile.forecast(&SHAPE, &Table::default());
         let expected =
             [128.0 * 0.0001, 0.003, 0.01 * forecast.step_seconds].map(|e: f64| e * e).iter().sum::<f64>();
         assert!((forecast.step_error - expected.sqrt()).abs() < 1e-12);
@@ -321,7 +344,7 @@ pub(crate) mod tests {
 
     #[test]
     fn beyond_what_was_measured() {
-        let inside = |shape: Shape| profile().forecast(&shape).inside;
+        let inside = |shape: Shape| profile().forecast(&shape, &Table::default()).inside;
         assert!(!inside(Shape { micro_batch: 65, ..SHAPE }));
         assert!(inside(Shape { world_size: 32, ..SHAPE }));
         assert!(!inside(Shape { world_size: 40, ..SHAPE }));
@@ -330,7 +353,7 @@ pub(crate) mod tests {
     #[test]
     fn a_replica_over_two_nodes_reduces_across_nodes_only() {
         let shape = Shape { world_size: 32, gpus_per_node: 8, model_parallel: 16, ..SHAPE };
-        let seconds = profile().sync_seconds(&shape);
+        let seconds = sync(&shape);
         assert!((seconds - ring(2, 5e7, profile().inter)).abs() < 1e-12);
     }
 

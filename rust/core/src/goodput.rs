@@ -8,7 +8,7 @@
 //! is to be found. Elsewhere T is linear in a: for each b from the cap down the best a is one of two, until the best
 //! real a of a smaller b is no better than what was found.
 
-use crate::forecast::overlapped_share;
+use crate::forecast::last_pass;
 
 /// One job on one cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Pair {
     pub sync_seconds: f64,
     /// γ.
     pub overlap: f64,
+    /// ℓ, the share of a pass that no reducing hides behind.
+    pub lead: f64,
     /// Seconds a step, whatever the batch.
     pub update: f64,
     /// φ, in samples.
@@ -134,10 +136,9 @@ impl Cost<'_> {
     fn exactly(&self, micro_batch: u64) -> (Line, Last) {
         let b = micro_batch as f64;
         let pass = self.compute(b);
-        let (seconds, share) = overlapped_share(pass, self.pair.sync_seconds, self.pair.overlap);
-        // d(x^γ + s^γ)^(1/γ)/dx is the share times last/x.
+        let (seconds, rise) = last_pass(pass, self.pair.sync_seconds, self.pair.lead, self.pair.overlap);
         let rises = pass > self.pair.compute_floor;
-        let rise = if rises { self.pair.compute_per_sample * share * seconds / pass } else { 0.0 };
+        let rise = if rises { self.pair.compute_per_sample * rise } else { 0.0 };
         (self.line(b, pass, seconds), Last { micro_batch: b, seconds, rise })
     }
 
@@ -268,6 +269,7 @@ mod tests {
                 prop_oneof![Just(0.0), 0.0..0.5_f64]),
             sync in prop_oneof![Just(0.0), 1e-5..2.0_f64],
             overlap in 1.0..10.0_f64,
+            lead in prop_oneof![Just(0.0), 0.0..1.0_f64],
             update in prop_oneof![Just(0.0), 0.0..0.3_f64],
             log_noise in -2.0..12.0_f64,
             tuned_batch in 1_u64..400,
@@ -277,7 +279,7 @@ mod tests {
         ) {
             let pair = Pair {
                 replicas, compute_constant: constant, compute_per_sample: per_sample, compute_floor: floor,
-                sync_seconds: sync, overlap, update, noise_scale: log_noise.exp(), tuned_batch,
+                sync_seconds: sync, overlap, lead, update, noise_scale: log_noise.exp(), tuned_batch,
                 min_batch: if below { 1 } else { tuned_batch }, max_batch: tuned_batch + extra, max_micro_batch,
             };
             let found = optimize(&pair);

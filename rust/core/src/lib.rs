@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod allreduce;
 pub mod batch;
 pub mod duration;
 pub mod elastic;

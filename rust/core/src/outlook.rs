@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::allreduce::Table;
 use crate::batch::MAX_BATCH;
 use crate::forecast::{Constant, Profile, Shape};
 use crate::goodput::{Pair, optimize};
@@ -19,6 +20,8 @@ pub struct Workload {
     pub gpu: Option<Arc<str>>,
     /// The constants.
     pub profile: Profile,
+    /// The all-reduces that were measured.
+    pub table: Table,
     /// Whether one of the constants of time was estimated.
     pub estimated: bool,
     /// Whether memory was estimated.
@@ -133,7 +136,7 @@ pub fn best_batch(input: &Input, replicas: u64, micro_batch_cap: u64, divisor: u
     if noise_scale.is_nan() {
         return Err(Reason::NeedsNoise);
     }
-    let sync_seconds = profile.sync_seconds(&shape(input, 1, 1));
+    let (sync_seconds, _) = profile.sync_seconds(&shape(input, 1, 1), &workload.table);
     if sync_seconds.is_nan() {
         return Err(Reason::NeedsProfile);
     }
@@ -146,6 +149,7 @@ pub fn best_batch(input: &Input, replicas: u64, micro_batch_cap: u64, divisor: u
         compute_floor: profile.compute_floor.value,
         sync_seconds,
         overlap: profile.overlap.value,
+        lead: profile.lead.value,
         update: profile.update.value,
         noise_scale,
         tuned_batch: input.job.effective_batch,
@@ -176,7 +180,7 @@ pub fn foresee(input: &Input, row: &mut Row) {
         return;
     };
     let shape = shape(input, row.micro_batch.cast_unsigned(), row.accumulation.cast_unsigned());
-    let forecast = profile.forecast(&shape);
+    let forecast = profile.forecast(&shape, &workload.table);
     let hours = if row.total_steps == UNKNOWN {
         f64::NAN
     } else {
@@ -197,6 +201,7 @@ pub fn foresee(input: &Input, row: &mut Row) {
     let estimated = workload.estimated || borrowed;
     reasons.insert_if(estimated, Reason::ForecastEstimated);
     reasons.insert_if(!estimated && !forecast.inside, Reason::OutsideMeasured);
+    reasons.insert_if(!workload.table.is_empty() && !forecast.sync_measured, Reason::AllReduceFitted);
     let memory = !forecast.memory_bytes.is_nan();
     reasons.insert_if(workload.memory_estimated && memory, Reason::MemoryEstimated);
 }

@@ -106,8 +106,20 @@ fn as_column(n: u64) -> i64 {
     n as i64
 }
 
-/// Plans one row into `row`. Never panics: what cannot be planned says why.
+/// Plans one row into `row`. Never panics: what cannot be planned says why, and what would work instead.
 pub fn plan(input: &Input, row: &mut Row) {
+    attempt(input, row, neighbouring_replicas);
+}
+
+/// As [`plan`], without what would work instead: to find that takes longer than most plans.
+pub fn plan_or_not(input: &Input, row: &mut Row) {
+    attempt(input, row, |_, _, _, _| (None, None));
+}
+
+/// (batch, divisor, GPUs, model parallelism) → the GPU counts next to these that work.
+type Seek = fn(u64, u64, u64, u64) -> (Option<u64>, Option<u64>);
+
+fn attempt(input: &Input, row: &mut Row, seek: Seek) {
     row.reasons = Reasons::default();
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
@@ -118,7 +130,7 @@ pub fn plan(input: &Input, row: &mut Row) {
             (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
             Err(field.reason())
         }
-        None => fill(input, row),
+        None => fill(input, row, seek),
     };
     if let Err(reason) = found {
         row.reasons.insert(reason);
@@ -178,7 +190,7 @@ impl Row {
     }
 }
 
-fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
+fn fill(input: &Input, row: &mut Row, seek: Seek) -> Result<(), Reason> {
     let Input { job, cluster, settings, .. } = input;
     let world_size = cluster.nodes * cluster.gpus_per_node;
     let model_parallel = cluster.model_parallel.unwrap_or(job.model_parallel);
@@ -187,12 +199,12 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
     if !world_size.is_multiple_of(model_parallel) {
         let (below, above) = match settings.policy {
-            Policy::Batch(batch) => neighbouring_replicas(batch, divisor, world_size, model_parallel),
+            Policy::Batch(batch) => seek(batch, divisor, world_size, model_parallel),
             Policy::Grow => {
                 let (below, above) = batch::neighbours(world_size, model_parallel);
                 (below, Some(above))
             }
-            _ => neighbouring_replicas(job.effective_batch, divisor, world_size, model_parallel),
+            _ => seek(job.effective_batch, divisor, world_size, model_parallel),
         };
         row.nearest_world_size = Nearest::of(world_size, below, above);
         return Err(Reason::ModelParallel);
@@ -208,7 +220,7 @@ fn fill(input: &Input, row: &mut Row) -> Result<(), Reason> {
     }
 
     let target = target(input, row, replicas, model_parallel, divisor)?;
-    let chosen = choose(input, row, target, replicas, model_parallel, divisor)?;
+    let chosen = choose(input, row, target, replicas, model_parallel, divisor, seek)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
         return Err(Reason::TooLarge);
@@ -294,6 +306,7 @@ fn choose(
     replicas: u64,
     model_parallel: u64,
     divisor: u64,
+    seek: Seek,
 ) -> Result<Layout, Reason> {
     let settings = &input.settings;
     let max_batch = settings.max_batch.unwrap_or(u64::MAX);
@@ -348,7 +361,7 @@ fn choose(
                 // Under grow the batch moves with the GPUs: another count of them is no way out.
                 let (below, above) = match settings.policy {
                     Policy::Grow => (None, None),
-                    _ => neighbouring_replicas(target, divisor, gpus, model_parallel),
+                    _ => seek(target, divisor, gpus, model_parallel),
                 };
                 row.nearest_world_size = Nearest::of(gpus, below, above);
                 let divides = target.is_multiple_of(replicas);

@@ -151,6 +151,8 @@ reasons! {
         "no profile was measured on this cluster's GPU type: nothing is forecast" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
+    AllReduceFitted "all_reduce_fitted" Caution
+        "the all-reduce lies outside the profile's table of measured ones: it is forecast by the fitted latency and bandwidth" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

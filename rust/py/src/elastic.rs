@@ -1,26 +1,21 @@
 //! Elastic batches in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::elastic::{Config, Counts, Elastic, MAX_GPUS, Scratch, elastic, elastic_many};
+use isobatch_core::elastic::{Config, Counts, MAX_GPUS, elastic};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::pool;
 
-type Columns<'py> = (
-    Bound<'py, PyArray1<i64>>,
-    Bound<'py, PyArray1<f64>>,
-    Bound<'py, PyArray1<i64>>,
-    Bound<'py, PyArray1<i64>>,
-    Bound<'py, PyArray1<i64>>,
-    Bound<'py, PyArray1<i64>>,
-);
+type Column<'py> = Bound<'py, PyArray1<u64>>;
+type Columns<'py> =
+    (Bound<'py, PyArray1<f64>>, Column<'py>, Column<'py>, Column<'py>, Column<'py>, Column<'py>);
 
 /// The largest GPU count that `elastic_rows` accepts.
 pub const LARGEST: u64 = MAX_GPUS;
 
 /// Answers many elastic questions. Micro-batches and listed GPU counts are groups cut out of one array by
 /// offsets; a row names its groups. A row whose counts group is −1 asks for every count from `first` to `last`.
-/// Returns batch (−1 where none), weight, offsets into the three arrays that follow, and for every count that
-/// works the count, its micro-batch and its accumulation.
+/// Returns weight, batch (0 where none), each row's end in the three arrays that follow, and for every count that works
+/// the count, its micro-batch and its accumulation.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // Columns of one table.
 #[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
@@ -58,54 +53,21 @@ pub fn elastic_rows<'py>(
         gpus_per_node: Some(gpus_per_node[row]),
         prefer_larger,
     };
-    let flat = py.detach(|| {
+    let found = py.detach(|| {
         let configs: Vec<Config> = (0..max_batch.len()).map(config).collect();
-        Flat::of(&match configs.as_slice() {
-            [one] => vec![elastic(one, &mut Scratch::default())],
-            many => pool::install(|| elastic_many(many)),
-        })
+        if configs.len() == 1 { elastic(&configs) } else { pool::install(|| elastic(&configs)) }
     });
     Ok((
-        flat.batch.into_pyarray(py),
-        flat.weight.into_pyarray(py),
-        flat.offsets.into_pyarray(py),
-        flat.gpus.into_pyarray(py),
-        flat.micro_batch.into_pyarray(py),
-        flat.accumulation.into_pyarray(py),
+        found.weight.into_pyarray(py),
+        found.batch.into_pyarray(py),
+        found.end.into_pyarray(py),
+        found.gpus.into_pyarray(py),
+        found.micro_batch.into_pyarray(py),
+        found.accumulation.into_pyarray(py),
     ))
 }
 
 fn cut(cuts: &[i64], group: usize) -> std::ops::Range<usize> {
     let at = |i: usize| usize::try_from(cuts[i]).expect("offsets are not negative");
     at(group)..at(group + 1)
-}
-
-/// The answers as columns.
-#[derive(Default)]
-struct Flat {
-    batch: Vec<i64>,
-    weight: Vec<f64>,
-    offsets: Vec<i64>,
-    gpus: Vec<i64>,
-    micro_batch: Vec<i64>,
-    accumulation: Vec<i64>,
-}
-
-impl Flat {
-    fn of(found: &[Elastic]) -> Flat {
-        let mut flat = Flat { offsets: vec![0], ..Flat::default() };
-        let mut end = 0_i64;
-        for answer in found {
-            flat.batch.push(answer.effective_batch.map_or(-1, u64::cast_signed));
-            flat.weight.push(answer.weight);
-            for split in &answer.splits {
-                flat.gpus.push(split.gpus.cast_signed());
-                flat.micro_batch.push(split.micro_batch.cast_signed());
-                flat.accumulation.push(split.accumulation.cast_signed());
-                end += 1;
-            }
-            flat.offsets.push(end);
-        }
-        flat
-    }
 }

@@ -1,5 +1,6 @@
 //! Forecasts in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::forecast::{Constant, Forecast, Link, Measured, Profile, Shape};
+use isobatch_core::allreduce::{Link, Table};
+use isobatch_core::forecast::{Constant, Forecast, Measured, Profile, Shape};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use rayon::prelude::*;
@@ -10,13 +11,22 @@ use crate::pool;
 const SERIAL_ROWS: usize = 128;
 
 /// A profile's constants, each with its error: αc, βc, floor, update, latency and seconds a byte inside a node, the
-/// same across nodes, γ, memory fixed and per sample.
-pub type Constants = [(f64, f64); 11];
+/// same across nodes, γ, memory fixed and per sample, ℓ.
+pub type Constants = [(f64, f64); 12];
 
 type Range = (u64, u64);
 
-/// The core's profile. The ranges are those of the micro-batch, the replicas of a node and the nodes.
-pub fn profile(constants: Constants, gradient_bytes: f64, scatter: f64, ranges: [Range; 3]) -> Profile {
+/// Bytes, the all-reduces they go in, and measured seconds by replicas of a node and nodes.
+pub type Gradient = (f64, f64, Vec<(u64, u64, f64)>);
+
+/// The core's profile and its table of all-reduces. The ranges are those of the micro-batch, the replicas of a node and
+/// the nodes.
+pub fn profile(
+    constants: Constants,
+    gradient: &Gradient,
+    scatter: f64,
+    ranges: [Range; 3],
+) -> (Profile, Table) {
     let [
         a,
         b,
@@ -29,38 +39,44 @@ pub fn profile(constants: Constants, gradient_bytes: f64, scatter: f64, ranges: 
         overlap,
         fixed,
         per_sample,
+        lead,
     ] = constants.map(|(value, error)| Constant { value, error });
-    Profile {
+    let (gradient_bytes, buckets, measured) = gradient;
+    let profile = Profile {
         compute_constant: a,
         compute_per_sample: b,
         compute_floor: floor,
         update,
-        gradient_bytes,
+        gradient_bytes: *gradient_bytes,
+        buckets: *buckets,
         intra: Link { latency: intra_latency, per_byte: intra_byte },
         inter: Link { latency: inter_latency, per_byte: inter_byte },
         overlap,
+        lead,
         memory_fixed: fixed,
         memory_per_sample: per_sample,
         scatter,
         measured: Measured { micro_batch: ranges[0], replicas_per_node: ranges[1], nodes: ranges[2] },
-    }
+    };
+    let table = Table::new(measured, |layout| profile.sync_by_formula(layout, 1, layout.per_node));
+    (profile, table)
 }
 
-/// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row, and whether
-/// it lies inside the measured ranges. Columns of shapes are world size, GPUs a node, model-parallel size,
+/// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row, whether it lies
+/// inside the measured ranges, and whether its reducing does inside the table. Columns of shapes are world size, GPUs a node, model-parallel size,
 /// micro-batch, accumulation, with one value for all rows or one each.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // What pyo3 hands over, and back.
 pub fn forecast_rows<'py>(
     py: Python<'py>,
     constants: Constants,
-    gradient_bytes: f64,
+    gradient: Gradient,
     scatter: f64,
     ranges: [Range; 3],
     rows: usize,
     shapes: [PyReadonlyArray1<'py, u64>; 5],
-) -> PyResult<([Bound<'py, PyArray1<f64>>; 6], Bound<'py, PyArray1<bool>>)> {
-    let profile = profile(constants, gradient_bytes, scatter, ranges);
+) -> PyResult<([Bound<'py, PyArray1<f64>>; 6], [Bound<'py, PyArray1<bool>>; 2])> {
+    let (profile, table) = profile(constants, &gradient, scatter, ranges);
     let mut columns: [&[u64]; 5] = Default::default();
     for (slice, column) in columns.iter_mut().zip(&shapes) {
         *slice = column.as_slice()?;
@@ -68,7 +84,8 @@ pub fn forecast_rows<'py>(
     let forecast = |row: usize| {
         let [world_size, gpus_per_node, model_parallel, micro_batch, accumulation] =
             columns.map(|column| column[if column.len() == 1 { 0 } else { row }]);
-        profile.forecast(&Shape { world_size, gpus_per_node, model_parallel, micro_batch, accumulation })
+        let shape = Shape { world_size, gpus_per_node, model_parallel, micro_batch, accumulation };
+        profile.forecast(&shape, &table)
     };
     let found: Vec<Forecast> = py.detach(|| {
         if rows < SERIAL_ROWS {
@@ -86,8 +103,9 @@ pub fn forecast_rows<'py>(
         |f| f.memory_bytes,
     ];
     let reals = reals.map(|of| found.iter().map(of).collect::<Vec<f64>>().into_pyarray(py));
-    let inside = found.iter().map(|f| f.inside).collect::<Vec<bool>>().into_pyarray(py);
-    Ok((reals, inside))
+    let flags: [fn(&Forecast) -> bool; 2] = [|f| f.inside, |f| f.sync_measured];
+    let flags = flags.map(|of| found.iter().map(of).collect::<Vec<bool>>().into_pyarray(py));
+    Ok((reals, flags))
 }
 
 /// The largest micro-batch up to `most` that fits into each number of bytes; −1 where not even one sample does.
@@ -101,9 +119,9 @@ pub fn micro_batch_rows<'py>(
     most: u64,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
     let unknown = (f64::NAN, 0.0);
-    let mut constants = [unknown; 11];
+    let mut constants = [unknown; 12];
     (constants[9].0, constants[10].0) = (fixed, per_sample);
-    let profile = profile(constants, f64::NAN, 0.0, [(1, 0); 3]);
+    let (profile, _) = profile(constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
     let fits = |&bytes: &f64| profile.largest_micro_batch(bytes, most).map_or(-1, u64::cast_signed);
     Ok(bytes.as_slice()?.iter().map(fits).collect::<Vec<i64>>().into_pyarray(py))
 }

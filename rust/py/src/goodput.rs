@@ -15,14 +15,14 @@ type Counts<'py> = PyReadonlyArray1<'py, u64>;
 /// The best split of every row: micro-batch and accumulation (−1 where there is none), seconds a step, statistical
 /// efficiency, goodput (NaN where there is none).
 ///
-/// `times` are αc, βc, floor, reducing, γ, update and noise scale; `counts` are replicas, tuned batch, least and most
+/// `times` are αc, βc, floor, reducing, γ, update, noise scale and ℓ; `counts` are replicas, tuned batch, least and most
 /// effective batch, most micro-batch. A column has one value for all rows or one each.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // What pyo3 hands over, and back.
 pub fn goodput_rows<'py>(
     py: Python<'py>,
     rows: usize,
-    times: [Reals<'py>; 7],
+    times: [Reals<'py>; 8],
     counts: [Counts<'py>; 5],
 ) -> PyResult<(
     Bound<'py, PyArray1<i64>>,
@@ -31,7 +31,7 @@ pub fn goodput_rows<'py>(
     Bound<'py, PyArray1<f64>>,
     Bound<'py, PyArray1<f64>>,
 )> {
-    let mut reals: [&[f64]; 7] = Default::default();
+    let mut reals: [&[f64]; 8] = Default::default();
     for (slice, column) in reals.iter_mut().zip(&times) {
         *slice = column.as_slice()?;
     }
@@ -50,6 +50,7 @@ pub fn goodput_rows<'py>(
             overlap: real(4),
             update: real(5),
             noise_scale: real(6),
+            lead: real(7),
             replicas: whole(0),
             tuned_batch: whole(1),
             min_batch: whole(2),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use isobatch_core::outlook::Workload;
 use pyo3::prelude::*;
 
-use crate::forecast::{Constants, profile};
+use crate::forecast::{Constants, Gradient, profile};
 
 /// What was measured of a workload, by GPU type, as the planner takes it.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -13,22 +13,17 @@ pub struct Workloads {
     pub list: Arc<[Workload]>,
 }
 
-/// GPU type, constants, bytes of gradient, scatter, ranges, whether times and memory are estimates, noise by progress.
-type Given = (Option<String>, Constants, f64, f64, [(u64, u64); 3], bool, bool, Vec<(f64, f64)>);
+/// GPU type, constants, gradient, scatter, ranges, whether times and memory are estimates, noise by progress.
+type Given = (Option<String>, Constants, Gradient, f64, [(u64, u64); 3], bool, bool, Vec<(f64, f64)>);
 
 #[pymethods]
 impl Workloads {
     #[new]
     fn new(profiles: Vec<Given>) -> Workloads {
         let workload = |given: Given| {
-            let (gpu, constants, gradient_bytes, scatter, ranges, estimated, memory_estimated, noise) = given;
-            Workload {
-                gpu: gpu.map(Into::into),
-                profile: profile(constants, gradient_bytes, scatter, ranges),
-                estimated,
-                memory_estimated,
-                noise,
-            }
+            let (gpu, constants, gradient, scatter, ranges, estimated, memory_estimated, noise) = given;
+            let (profile, table) = profile(constants, &gradient, scatter, ranges);
+            Workload { gpu: gpu.map(Into::into), profile, table, estimated, memory_estimated, noise }
         };
         Workloads { list: profiles.into_iter().map(workload).collect() }
     }

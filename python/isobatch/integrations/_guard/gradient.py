@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.integrations._guard.run import Run
-from isobatch.integrations._guard.sharding import flat, local, sharded
 from isobatch.integrations._guard.watch import Watch
+from isobatch.integrations._guard.wrapping import flat, inner, local, sharded
 from isobatch.validate import causes
 from isobatch.validate.training import PRECISIONS, checksum, differing
 from isobatch.validate.workload import part
@@ -26,9 +26,11 @@ Weight = Callable[[Any], float]
 
 
 class _Likeness(NamedTuple):
-    """How many times as large a gradient is as the reference, along it, and how much of it points elsewhere."""
+    """How many times as large a gradient is as the reference, along it, and was before it was clipped; and how much of it
+    points elsewhere."""
 
     ratio: float
+    unclipped: float
     residual: float
 
 
@@ -47,17 +49,20 @@ class Gradient:
         self._run, self._optimizer, self._watch = run, optimizer, watch
         self._sharded = sharded(model)
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
-        self._model: nn.Module = model if self._sharded else getattr(model, "module", model)
+        self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._loss, self._weight = loss, weight
         self._precision = PRECISIONS.get(run.plan.recipe.precision)
+        self._scaled = (
+            self._precision == torch.float16
+        )  # a norm before clipping would be in the loss scaler's units
         self._random: list[tuple[Tensor, Tensor | None]] = []
         self._unclipped: float | None = None
         self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)
-            for p in ([] if flat(model) else self._params)
+            for p in ([] if flat(model) or self._scaled else self._params)
         ]
         why = None
         if loss is None:
@@ -71,6 +76,10 @@ class Gradient:
         self._sized = why is None
         if why is not None:
             run.unchecked.append(f"the gradient's size: {why}")
+        elif self._scaled and run.plan.recipe.clip_norm is not None:
+            run.unchecked.append(
+                "the gradient's size, though not its direction: clipped behind a loss scaler"
+            )
         if self._sharded:
             run.unchecked.append(
                 "equal weights and gradients on all ranks, and whether the wrapper averages: each rank holds its own part"
@@ -139,9 +148,10 @@ class Gradient:
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
         like, gate = self._compare(found, reference), GATES[self._precision]
-        if like.residual <= gate and abs(like.ratio - 1) <= gate:
+        unknown = self._scaled and run.plan.recipe.clip_norm is not None
+        if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
             return
-        text = f"the gradient is {like.ratio:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
+        text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
         cause = ""
         if not like.residual <= gate:
             with self._replay():
@@ -151,7 +161,7 @@ class Gradient:
             cause = "uneven ranks with a mean loss" if samples else "a mean over each micro-batch's own units"
         if not like.residual <= gate:
             cause = "another loss than the reference, or other samples"
-        elif factor := self._factor(like.ratio, gate):
+        elif factor := self._factor(like.unclipped, gate):
             cause = factor
         run.stop(cause or "another loss than the reference", text)
 
@@ -177,7 +187,8 @@ class Gradient:
             else sums.tolist()
         )
         residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
-        return _Likeness(fr / rr * self._clipped(ff) if rr else math.nan, residual)
+        ratio = fr / rr if rr else math.nan
+        return _Likeness(ratio, ratio * self._clipped(ff), residual)
 
     def _clipped(self, square: float) -> float:
         """How many times as large the gradient was before it was clipped."""

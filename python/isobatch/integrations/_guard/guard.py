@@ -16,8 +16,8 @@ from isobatch.integrations._guard.gradient import Gradient, Loss, Weight
 from isobatch.integrations._guard.rates import Rates
 from isobatch.integrations._guard.run import Run, named
 from isobatch.integrations._guard.samples import Samples
-from isobatch.integrations._guard.sharding import sharded
 from isobatch.integrations._guard.watch import Watch
+from isobatch.integrations._guard.wrapping import local, sharded
 from isobatch.validate.training import checksum, differing, state
 
 
@@ -57,12 +57,14 @@ class Guard:
             GuardError: the world size, the ranks' weights or the loader are not as planned.
             InputError: the optimizer cannot be watched.
         """
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has torch's inside
+        if type(optimizer).__name__ == "AcceleratedOptimizer":
+            optimizer = optimizer.optimizer  # type: ignore[attr-defined]
         if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
             kind = type(optimizer).__name__
             raise InputError(
                 f"{kind} cannot be watched: give the torch optimizer inside it", field="optimizer"
             )
+        self._remove()
         self.unchecked.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, process_group)
@@ -103,12 +105,16 @@ class Guard:
         """
         if not self._handles:
             return
+        self._remove()
+        self._samples.finish()
+
+    def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        if self._handles:
+            self._finite.remove()
+            self._settle()
         self._handles.clear()
-        self._finite.remove()
-        self._settle()
-        self._samples.finish()
 
     def _forward(self, *_: Any) -> None:
         run = self._run
@@ -154,7 +160,7 @@ class Guard:
         whole = self._finite.check() and whole
         if gradient is not None:
             gradient.check(whole=whole)
-        if not run.since & (run.since - 1):  # steps 0, 1, 2, 4, 8 …: the cost vanishes in a long run
+        if run.rare:
             self._equal_weights()
         self._samples.epochs()
         run.since, run.micro = run.since + 1, 0
@@ -173,7 +179,7 @@ class Guard:
         if not self._replicated:
             return
         run = self._run
-        off = differing(run.exchange("weights", checksum(state(self._model))))
+        off = differing(run.exchange("weights", checksum([local(p) for p in state(self._model)])))
         if off:
             cause = "other weights on one rank" if len(off) == 1 else "other weights on some ranks"
             run.stop(cause, f"the weights of {named(off)} are not those of the others", off)

@@ -53,6 +53,11 @@ class Run:
         """Whether this is one of the first steps."""
         return self.since < CLOSE_STEPS
 
+    @property
+    def rare(self) -> bool:
+        """Whether it is step 0, 1, 2, 4, 8 …: what is done only then costs nothing in a long run."""
+        return not self.since & (self.since - 1)
+
     def exchange(self, tag: str, value: Any) -> list[Any]:
         """Everybody's value. That all ranks are at the same check is checked by the way."""
         if self.ranks == 1:

@@ -23,7 +23,10 @@ def lightning_callback(guard: Guard) -> Any:
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
             """The first place where optimizers and loaders are what they will be."""
             loader, done = trainer.train_dataloader, trainer.global_step
-            guard.attach(trainer.strategy.model, trainer.optimizers[0], loader, start_step=done or None)
+            single = loader if hasattr(loader, "batch_sampler") else None  # not several of them
+            guard.attach(trainer.strategy.model, trainer.optimizers[0], single, start_step=done or None)
+            if len(trainer.optimizers) > 1:
+                guard.unchecked.append("optimizers other than the first")
             # The loader's iterator was made before this hook: anew, so that it is seen. Not one that resumes where it was.
             if not (done and hasattr(loader, "load_state_dict")):
                 iter(trainer.fit_loop._data_fetcher)

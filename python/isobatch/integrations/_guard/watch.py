@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from isobatch.errors import InputError
 from isobatch.integrations.torch import PlanSampler
 
 KEPT = 64  # sample ids of a past epoch, to compare orders
@@ -139,5 +140,11 @@ def _retype(thing: Any, method: str, noted: Any) -> None:
         return noted(lambda *given: getattr(kind, method)(self, *given), *args)
 
     new = type(kind.__name__, (kind,), {"__module__": kind.__module__, method: called})
-    # Accelerate's loaders pose as another class: this sets the real one.
-    vars(object)["__class__"].__set__(thing, new)
+    try:
+        vars(object)["__class__"].__set__(
+            thing, new
+        )  # the real one: Accelerate's loaders pose as another class
+    except TypeError:
+        raise InputError(
+            f"a {kind.__name__} cannot be watched: give a DataLoader, or None", field="loader"
+        ) from None

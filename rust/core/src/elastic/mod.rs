@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use primes::{gcd, lcm, primes};
 use search::Level;
-use table::{Table, tables_for};
+use table::{Key, Sets, Table, tables_for};
 
 /// The largest GPU count accepted: counts are factored with a table of primes up to here.
 pub const MAX_GPUS: u64 = 1 << 20;
@@ -21,6 +21,10 @@ pub const MAX_GPUS: u64 = 1 << 20;
 pub const MAX_PRIMITIVE: usize = 64;
 /// Totals closer than this, relatively, are equal: weights are reals, summed in any order.
 const TOLERANCE: f64 = 1e-12;
+/// Configurations that one thread answers at a time.
+const PART: usize = 32;
+/// Room for this many counts of each is made at first.
+const COUNTS: usize = 48;
 /// Above this many marks per micro-batch the sieve is slower than the search.
 const SIEVE_MARKS: f64 = 4_000.0;
 
@@ -50,39 +54,79 @@ pub struct Config<'a> {
     pub prefer_larger: bool,
 }
 
-/// A GPU count that works, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split {
-    /// The GPU count.
-    pub gpus: u64,
-    /// Samples per replica per pass: the largest allowed that works.
-    pub micro_batch: u64,
-    /// Passes per optimizer step.
-    pub accumulation: u64,
-}
-
-/// The answer to a [`Config`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Elastic {
-    /// The best batch; none where no allowed batch works at any count.
-    pub effective_batch: Option<u64>,
+/// Answers to [`Config`]s, as columns: one value each in `batch` and `weight`, and for every GPU count that works one in
+/// `gpus` (ascending), `micro_batch` and `accumulation`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answers {
+    /// The best batch; 0 where no allowed batch works at any count.
+    pub batch: Vec<u64>,
     /// Summed weight of the counts that work.
-    pub weight: f64,
-    /// The counts that work, ascending.
-    pub splits: Vec<Split>,
+    pub weight: Vec<f64>,
+    /// Where each answer's counts end in the columns that follow.
+    pub end: Vec<u64>,
+    /// The GPU counts that work.
+    pub gpus: Vec<u64>,
+    /// Samples per replica per pass: the largest allowed that works.
+    pub micro_batch: Vec<u64>,
+    /// Passes per optimizer step.
+    pub accumulation: Vec<u64>,
 }
 
-/// Buffers that a caller with many questions keeps between them.
-#[derive(Debug, Default)]
-pub struct Scratch {
+impl Answers {
+    fn with_room(counts: usize) -> Answers {
+        let column = || Vec::with_capacity(counts);
+        Answers { gpus: column(), micro_batch: column(), accumulation: column(), ..Answers::default() }
+    }
+
+    fn close(&mut self, batch: u64, weight: f64) {
+        self.batch.push(batch);
+        self.weight.push(weight);
+        self.end.push(self.gpus.len() as u64);
+    }
+
+    fn join(parts: &[Answers]) -> Answers {
+        let mut all = Answers::with_room(parts.iter().map(|part| part.gpus.len()).sum());
+        for part in parts {
+            let before = all.gpus.len() as u64;
+            all.batch.extend_from_slice(&part.batch);
+            all.weight.extend_from_slice(&part.weight);
+            all.end.extend(part.end.iter().map(|end| before + end));
+            all.gpus.extend_from_slice(&part.gpus);
+            all.micro_batch.extend_from_slice(&part.micro_batch);
+            all.accumulation.extend_from_slice(&part.accumulation);
+        }
+        all
+    }
+}
+
+/// Buffers that are kept between many questions.
+#[derive(Default)]
+struct Scratch {
+    lists: Lists,
+    sets: Sets,
     sums: Vec<f64>,
     stamps: Vec<u64>,
-    table: Vec<f64>,
     levels: Vec<Level>,
     tops: Vec<f64>,
 }
 
-/// Finds the batch that works at the most counts (or the greatest weight of counts), exactly.
+/// The lists of one question.
+#[derive(Default)]
+struct Lists {
+    /// The micro-batches, each for one step of the counts, ascending.
+    micros: Vec<u64>,
+    /// Those that no other divides, without what all share.
+    primitive: Vec<u64>,
+    /// Micro-batches that divide the best batch, descending, and how often.
+    shares: Vec<(u64, u64)>,
+    /// Counts that work at the best batch.
+    counts: Vec<u64>,
+    /// The weight of every count.
+    weights: Vec<f64>,
+}
+
+/// Finds for each configuration the batch that works at the most counts (or the greatest weight of counts), exactly, on
+/// the threads of the current rayon pool where there are several.
 ///
 /// A count works where the model-parallel size divides it, it fills whole nodes (if asked), and the batch is a
 /// multiple of its replicas times one of the micro-batches.
@@ -91,91 +135,118 @@ pub struct Scratch {
 /// If a value is zero, a count exceeds [`MAX_GPUS`], or more than [`MAX_PRIMITIVE`] micro-batches are such that
 /// none divides another: callers check these.
 #[must_use]
-pub fn elastic(config: &Config, scratch: &mut Scratch) -> Elastic {
+pub fn elastic(configs: &[Config]) -> Answers {
     #[allow(clippy::redundant_closure_for_method_calls, reason = "the method itself is not general enough")]
-    elastic_by(config, scratch, |problem, scratch| problem.solve(scratch))
-}
-
-/// [`elastic`] for many configurations, on the threads of the current rayon pool.
-///
-/// # Panics
-/// As [`elastic`].
-#[must_use]
-pub fn elastic_many(configs: &[Config]) -> Vec<Elastic> {
+    if let [config] = configs {
+        let mut one = Answers::default();
+        answer(config, &mut Scratch::default(), |problem, scratch| problem.solve(scratch), &mut one);
+        return one;
+    }
     let tables = tables_for(configs);
-    let answer = |scratch: &mut Scratch, config: &Config| {
-        let table = tables.get(&Table::key(config));
-        elastic_by(config, scratch, |problem, scratch| {
-            table.and_then(|table| table.solve(problem)).unwrap_or_else(|| problem.solve(scratch))
-        })
+    let answers = |scratch: &mut Scratch, part: &[Config]| {
+        let mut found = Answers::with_room(part.len() * COUNTS);
+        // Neighbours often share their counts.
+        let mut last: Option<(Key, Option<&Table>)> = None;
+        for config in part {
+            let key = Table::key(config);
+            let table = match last {
+                Some((known, table)) if known == key => table,
+                _ => tables.get(&key),
+            };
+            last = Some((key, table));
+            let solve = |problem: &Problem, scratch: &mut Scratch| {
+                let known = table.and_then(|table| table.solve(problem, &mut scratch.sets));
+                known.unwrap_or_else(|| problem.solve(scratch))
+            };
+            answer(config, scratch, solve, &mut found);
+        }
+        found
     };
-    configs.par_iter().map_init(Scratch::default, answer).collect()
+    let parts: Vec<Answers> = configs.par_chunks(PART).map_init(Scratch::default, answers).collect();
+    Answers::join(&parts)
 }
 
-fn elastic_by(
+fn answer(
     config: &Config,
     scratch: &mut Scratch,
     solve: impl FnOnce(&Problem, &mut Scratch) -> Best,
-) -> Elastic {
-    // Counts are unit × j: the unit is pushed into the micro-batches, so that one j is one step of the counts.
-    let unit = lcm(config.model_parallel, config.gpus_per_node.unwrap_or(1));
-    let replicas = unit / config.model_parallel;
-    let mut micros: Vec<u64> = config.micro_batches.iter().map(|m| m * replicas).collect();
-    micros.sort_unstable();
-    micros.dedup();
-    let mut primitive: Vec<u64> = Vec::with_capacity(micros.len());
-    for &m in &micros {
-        if !primitive.iter().any(|p| m % p == 0) {
-            primitive.push(m);
-        }
-    }
-    assert!(primitive.len() <= MAX_PRIMITIVE, "too many micro-batches that do not divide one another");
-    primitive.retain(|&m| m <= config.max_batch);
-    let nothing = Elastic { effective_batch: None, weight: 0.0, splits: Vec::new() };
-    let Some(&smallest) = primitive.first() else { return nothing };
-    let most = config.max_batch / smallest;
-    // What all micro-batches share is in every batch: the search need not look for it.
-    let shared = primitive.iter().copied().reduce(gcd).unwrap_or(1);
-    for m in &mut primitive {
-        *m /= shared;
-    }
-    let mut table = std::mem::take(&mut scratch.table);
-    let (lo, hi) = match config.gpus {
-        Counts::Range(lo, hi) => (lo.div_ceil(unit), (hi / unit).min(most)),
-        Counts::List(gpus, weights) => fill_table(&mut table, gpus, weights, unit, most),
-    };
-    if lo > hi {
-        scratch.table = table;
-        return nothing;
-    }
-    let table_used = matches!(config.gpus, Counts::List(..));
-    let problem = Problem {
-        cap: config.max_batch / shared,
-        micros: &primitive,
-        lo,
-        hi,
-        weights: table_used.then_some(table.as_slice()),
-        prefer_larger: config.prefer_larger,
-    };
-    let best = solve(&problem, scratch);
-    let found = if best.total > 0.0 {
-        let batch = best.batch * shared;
-        let split = |j| {
-            let micro =
-                micros.iter().rev().find(|&&m| batch.is_multiple_of(j * m)).expect("a count that works");
-            Split { gpus: j * unit, micro_batch: micro / replicas, accumulation: batch / (j * micro) }
-        };
-        let splits = problem.working(best.batch).into_iter().map(split).collect();
-        Elastic { effective_batch: Some(batch), weight: best.total, splits }
-    } else {
-        nothing
-    };
-    scratch.table = table;
-    found
+    answers: &mut Answers,
+) {
+    let mut lists = std::mem::take(&mut scratch.lists);
+    let (batch, weight) = lists.answer(config, scratch, solve, answers).unwrap_or((0, 0.0));
+    answers.close(batch, weight);
+    scratch.lists = lists;
 }
 
-/// Writes the weight of every j into the table; returns the first and last j that have one.
-fn fill_table(
+impl Lists {
+    /// The best batch and its weight; its counts are written to the answers.
+    fn answer(
+        &mut self,
+        config: &Config,
+        scratch: &mut Scratch,
+        solve: impl FnOnce(&Problem, &mut Scratch) -> Best,
+        answers: &mut Answers,
+    ) -> Option<(u64, f64)> {
+        let Lists { micros, primitive, shares, counts, weights } = self;
+        // Counts are unit × j: the unit is pushed into the micro-batches, so that one j is one step of the counts.
+        let unit = lcm(config.model_parallel, config.gpus_per_node.unwrap_or(1));
+        let replicas = unit / config.model_parallel;
+        micros.clear();
+        micros.extend(config.micro_batches.iter().map(|m| m * replicas));
+        micros.sort_unstable();
+        micros.dedup();
+        primitive.clear();
+        for &m in &*micros {
+            if !primitive.iter().any(|p| m % p == 0) {
+                primitive.push(m);
+            }
+        }
+        assert!(primitive.len() <= MAX_PRIMITIVE, "too many micro-batches that do not divide one another");
+        primitive.retain(|&m| m <= config.max_batch);
+        let most = config.max_batch / primitive.first()?;
+        // What all micro-batches share is in every batch: the search need not look for it.
+        let shared = primitive.iter().copied().reduce(gcd)?;
+        for m in primitive.iter_mut() {
+            *m /= shared;
+        }
+        let (lo, hi) = match config.gpus {
+            Counts::Range(lo, hi) => (lo.div_ceil(unit), (hi / unit).min(most)),
+            Counts::List(gpus, given) => fill_weights(weights, gpus, given, unit, most),
+        };
+        if lo > hi {
+            return None;
+        }
+        let problem = Problem {
+            cap: config.max_batch / shared,
+            micros: primitive,
+            lo,
+            hi,
+            weights: matches!(config.gpus, Counts::List(..)).then_some(weights),
+            prefer_larger: config.prefer_larger,
+        };
+        let best = solve(&problem, scratch);
+        if best.total == 0.0 {
+            return None;
+        }
+        let batch = best.batch * shared;
+        shares.clear();
+        shares.extend(
+            micros.iter().rev().filter(|&m| batch.is_multiple_of(*m)).map(|m| (m / replicas, batch / m)),
+        );
+        problem.working(best.batch, counts);
+        for &j in &*counts {
+            let (micro, share) =
+                shares.iter().find(|(_, share)| share.is_multiple_of(j)).expect("a count that works");
+            answers.gpus.push(j * unit);
+            answers.micro_batch.push(*micro);
+            answers.accumulation.push(share / j);
+        }
+        Some((batch, best.total))
+    }
+}
+
+/// Writes the weight of every j; returns the first and last j that have one.
+fn fill_weights(
     table: &mut Vec<f64>,
     gpus: &[u64],
     weights: Option<&[f64]>,
@@ -238,9 +309,9 @@ impl Problem<'_> {
         a.total > b.total + slack || (a.total >= b.total - slack && (a.batch > b.batch) == self.prefer_larger)
     }
 
-    /// The counts that work at a batch, ascending: divisors of batch/m between lo and hi.
-    fn working(&self, batch: u64) -> Vec<u64> {
-        let mut counts: Vec<u64> = Vec::new();
+    /// Fills in the counts that work at a batch, ascending: divisors of batch/m between lo and hi.
+    fn working(&self, batch: u64, counts: &mut Vec<u64>) {
+        counts.clear();
         for m in self.micros.iter().filter(|&&m| batch.is_multiple_of(m)) {
             let start = counts.len();
             counts.push(1);
@@ -270,7 +341,6 @@ impl Problem<'_> {
         counts.retain(|&j| self.weight(j) > 0.0);
         counts.sort_unstable();
         counts.dedup();
-        counts
     }
 }
 
@@ -309,19 +379,34 @@ mod tests {
         best
     }
 
+    /// Every way answers, whichever the size would choose; the table needs company.
     #[allow(
         clippy::redundant_closure_for_method_calls,
         reason = "the methods themselves are not general enough"
     )]
-    /// Every way answers, whichever the size would choose.
-    fn every_way(config: &Config) -> Vec<Elastic> {
-        let mut scratch = Scratch::default();
-        let mut found = vec![
-            elastic_by(config, &mut scratch, |problem, scratch| problem.sieve(scratch)),
-            elastic_by(config, &mut scratch, |problem, scratch| problem.search(scratch)),
-        ];
-        found.extend(elastic_many(&[*config; 8]));
-        found
+    fn every_way(config: &Config) -> Vec<Answers> {
+        let one = |solve: fn(&Problem, &mut Scratch) -> Best| {
+            let mut found = Answers::default();
+            answer(config, &mut Scratch::default(), solve, &mut found);
+            found
+        };
+        let several = elastic(&[*config; 8]);
+        let ends: Vec<u64> = (1..=8).map(|row| row * several.end[0]).collect();
+        assert_eq!(several.end, ends);
+        let first = index(several.end[0]);
+        let cut = |column: &[u64]| column[..first].to_vec();
+        vec![
+            one(|problem, scratch| problem.sieve(scratch)),
+            one(|problem, scratch| problem.search(scratch)),
+            Answers {
+                batch: vec![several.batch[7]],
+                weight: vec![several.weight[7]],
+                end: vec![first as u64],
+                gpus: cut(&several.gpus),
+                micro_batch: cut(&several.micro_batch),
+                accumulation: cut(&several.accumulation),
+            },
+        ]
     }
 
     fn counts() -> impl Strategy<Value = Vec<(u64, f64)>> {
@@ -350,11 +435,11 @@ mod tests {
                 Config { max_batch, micro_batches: &micro_batches, gpus, model_parallel, gpus_per_node, prefer_larger };
             let (total, batch) = brute(&config);
             for found in every_way(&config) {
-                prop_assert!((found.weight - total).abs() < 1e-9, "{found:?} {total}");
-                prop_assert_eq!(found.effective_batch, batch);
-                for split in found.splits {
-                    let replicas = split.gpus / model_parallel;
-                    prop_assert_eq!(Some(replicas * split.micro_batch * split.accumulation), batch);
+                prop_assert!((found.weight[0] - total).abs() < 1e-9, "{found:?} {total}");
+                prop_assert_eq!(found.batch[0], batch.unwrap_or(0));
+                for (row, gpus) in found.gpus.iter().enumerate() {
+                    let samples = found.micro_batch[row] * found.accumulation[row];
+                    prop_assert_eq!(gpus / model_parallel * samples, found.batch[0]);
                 }
             }
         }
@@ -370,8 +455,8 @@ mod tests {
             gpus_per_node: None,
             prefer_larger: false,
         };
-        let found = elastic(&config, &mut Scratch::default());
-        assert_eq!((found.effective_batch, found.splits.len()), (Some(720_720), 240));
+        let found = elastic(&[config]);
+        assert_eq!((found.batch[0], found.gpus.len()), (720_720, 240));
     }
 
     #[test]
@@ -384,7 +469,6 @@ mod tests {
             gpus_per_node: Some(8),
             prefer_larger: true,
         };
-        let found = elastic(&config, &mut Scratch::default());
-        assert_eq!(found.splits.len(), 84);
+        assert_eq!(elastic(&[config]).gpus.len(), 84);
     }
 }

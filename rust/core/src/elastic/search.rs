@@ -24,10 +24,12 @@ impl Problem<'_> {
         };
         // A good batch to start from prunes most of the tree: highly composite multiples of each micro-batch.
         let composite = &records()[0];
+        let mut counts = Vec::new();
         for &m in self.micros {
             let fits = composite.partition_point(|(n, _)| n * m <= self.cap);
             for (n, _) in &composite[fits.saturating_sub(2)..fits] {
-                let total = self.working(n * m).into_iter().map(|j| self.weight(j)).sum();
+                self.working(n * m, &mut counts);
+                let total = counts.iter().map(|&j| self.weight(j)).sum();
                 search.offer(n * m, total);
             }
         }

@@ -4,6 +4,7 @@
 //! it. Batches that several micro-batches divide are multiples of their lcm L, fewer the larger it is: each is
 //! looked at, D over the subsets T of these micro-batches added and subtracted at B/lcm(T).
 use std::collections::HashMap;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
@@ -33,11 +34,15 @@ pub(super) type Key = (u64, u64, bool);
 /// The tables that pay.
 pub(super) fn tables_for(configs: &[Config]) -> HashMap<Key, Table> {
     let mut wanted: HashMap<Key, (u64, u64)> = HashMap::new();
-    for config in configs.iter().filter(|config| matches!(config.gpus, Counts::Range(..))) {
-        let smallest = config.micro_batches.iter().min().expect("a micro-batch") * replicas(config);
-        let (rows, entries) = wanted.entry(Table::key(config)).or_default();
-        *rows += 1;
-        *entries = (*entries).max(config.max_batch / smallest + 1);
+    let ranges = configs.iter().filter(|config| matches!(config.gpus, Counts::Range(..)));
+    let keyed = ranges.map(|config| (Table::key(config), config)).collect::<Vec<_>>();
+    for same in keyed.chunk_by(|a, b| a.0 == b.0) {
+        let (rows, entries) = wanted.entry(same[0].0).or_default();
+        *rows += same.len() as u64;
+        for (_, config) in same {
+            let smallest = config.micro_batches.iter().min().expect("a micro-batch") * replicas(config);
+            *entries = (*entries).max(config.max_batch / smallest + 1);
+        }
     }
     wanted.retain(|_, (rows, entries)| *entries <= MOST_ENTRIES.min(ENTRIES_PER_ROW * *rows));
     wanted.into_iter().map(|(key, (_, entries))| (key, Table::new(key, entries))).collect()
@@ -83,7 +88,7 @@ impl Table {
     }
 
     /// The best batch; none where the table is too short or another way is faster.
-    pub(super) fn solve(&self, problem: &Problem) -> Option<Best> {
+    pub(super) fn solve(&self, problem: &Problem, sets: &mut Sets) -> Option<Best> {
         let Problem { cap, micros, prefer_larger, .. } = *problem;
         if problem.weights.is_some()
             || micros.len() > MOST_MICROS
@@ -91,13 +96,10 @@ impl Table {
         {
             return None;
         }
-        let sets: Vec<Set> = (1_u32..1 << micros.len())
-            .filter(|set| set.count_ones() > 1)
-            .filter_map(|set| Set::of(set, micros, cap))
-            .collect();
+        sets.fill(micros, cap);
         let first = |last: u64| if prefer_larger { last / 2 + 1 } else { 1 };
         let looks: u64 =
-            sets.iter().map(|set| (set.last + 1 - first(set.last)) * set.terms.len() as u64).sum();
+            sets.sets.iter().map(|set| (set.last + 1 - first(set.last)) * set.terms.len() as u64).sum();
         if looks > MOST_LOOKS {
             return None;
         }
@@ -112,11 +114,12 @@ impl Table {
             let n = self.best[index(cap / m)];
             offer(self.counts[n as usize], m * u64::from(n));
         }
-        for set in &sets {
+        for set in &sets.sets {
             let mut most = (0, 0);
             for k in first(set.last)..=set.last {
-                let looks =
-                    set.terms.iter().map(|&(factor, sign)| sign * i32::from(self.counts[index(k * factor)]));
+                let looks = sets.terms[set.terms.clone()]
+                    .iter()
+                    .map(|&(factor, sign)| sign * i32::from(self.counts[index(k * factor)]));
                 let total = looks.sum::<i32>();
                 if total > most.0 || (total == most.0 && prefer_larger) {
                     most = (total, k);
@@ -128,30 +131,54 @@ impl Table {
     }
 }
 
-/// Micro-batches that divide a batch together.
+/// The sets of two and more micro-batches that divide some batch under a cap together.
+#[derive(Default)]
+pub(super) struct Sets {
+    sets: Vec<Set>,
+    /// The terms of all sets, one after another.
+    terms: Vec<(u64, i32)>,
+}
+
 struct Set {
     /// Their lcm: these batches are multiple × k, k up to last.
     multiple: u64,
     last: u64,
     /// For every subset, multiple over the subset's lcm, and the sign with which it counts.
-    terms: Vec<(u64, i32)>,
+    terms: Range<usize>,
 }
 
-impl Set {
-    fn of(set: u32, micros: &[u64], cap: u64) -> Option<Set> {
-        let mut subsets: Vec<(u64, i32)> = vec![(1, -1)];
+impl Sets {
+    fn fill(&mut self, micros: &[u64], cap: u64) {
+        self.sets.clear();
+        self.terms.clear();
+        for set in (1_u32..1 << micros.len()).filter(|set| set.count_ones() > 1) {
+            let start = self.terms.len();
+            match self.fill_terms(set, micros, cap) {
+                Some(multiple) => {
+                    self.terms.remove(start); // the empty subset
+                    let terms = start..self.terms.len();
+                    self.terms[terms.clone()].iter_mut().for_each(|(common, _)| *common = multiple / *common);
+                    self.sets.push(Set { multiple, last: cap / multiple, terms });
+                }
+                None => self.terms.truncate(start),
+            }
+        }
+    }
+
+    /// The lcm of every subset, with its sign; returns that of all, none where it is above the cap.
+    fn fill_terms(&mut self, set: u32, micros: &[u64], cap: u64) -> Option<u64> {
+        let start = self.terms.len();
+        self.terms.push((1, -1));
         for (_, &m) in micros.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1) {
-            for i in 0..subsets.len() {
-                let (common, sign) = subsets[i];
+            for i in start..self.terms.len() {
+                let (common, sign) = self.terms[i];
                 let common = lcm(common, m);
                 if common > cap {
                     return None;
                 }
-                subsets.push((common, -sign));
+                self.terms.push((common, -sign));
             }
         }
-        let (multiple, _) = subsets[subsets.len() - 1];
-        let terms = subsets[1..].iter().map(|&(common, sign)| (multiple / common, sign)).collect();
-        Some(Set { multiple, last: cap / multiple, terms })
+        self.terms.last().map(|&(multiple, _)| multiple)
     }
 }

@@ -1,10 +1,17 @@
-"""Models whose parameters are divided among the ranks."""
+"""What is around a model, and what of it each rank holds."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """The model inside of DDP, and of torch.compile around it."""
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def sharded(model: nn.Module) -> bool:

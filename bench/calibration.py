@@ -1,0 +1,228 @@
+"""How well a profile that was fitted to real steps predicts others, beside AdaptDL's fit of the same steps.
+
+    python bench/calibration.py measure paced 100mbit     measures (needs root, network namespaces, torch); stores the times
+    python bench/calibration.py                           fits and predicts from all stored times, and prints the table
+
+Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether they lie inside
+the fitted ranges. Hosts are network namespaces, one rank each, whose links are limited to a rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibrate
+from peers import adaptdl_goodput
+
+RESULTS = Path(__file__).parent / "results" / "calibration"
+TURNS = {"paced": 2, "real": 8}  # of a sweep
+PLANS: dict[str, dict[str, Any]] = {
+    "paced": {
+        "width": 362,
+        "ranks": (2, 3, 4, 6, 8),
+        "fit": {"gpus": (1, 2, 4), "micro_batch": (2, 8, 32), "accumulation": (1, 4)},
+        "inside": [(4, 1), (4, 4), (16, 1), (16, 2), (8, 2), (32, 2)],
+        "outside": [(64, 1), (64, 4), (128, 1)],
+    },
+    "real": {
+        "width": 724,
+        "ranks": (2,),
+        "fit": {"gpus": (1, 2), "micro_batch": (16, 64, 256), "accumulation": (1, 4)},
+        "inside": [(32, 1), (32, 4), (128, 1), (128, 2), (64, 2), (256, 2)],
+        "outside": [(512, 1), (512, 2)],
+    },
+}
+
+
+def measure(kind: str, rate: str, sweeps: int) -> None:
+    """Adds samples to the stored ones, sweep by sweep."""
+    import calibration_ranks
+
+    from ddp.hosts import NETWORK, Hosts
+
+    plan = PLANS[kind]
+    splits = [(b, a) for b in plan["fit"]["micro_batch"] for a in plan["fit"]["accumulation"]]
+    splits += plan["inside"] + plan["outside"]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / f"{kind}-{rate}.json"
+    stored: dict[str, Any] = {"kind": kind, "rate": rate, "runs": []}
+    if file.exists():
+        stored = json.loads(file.read_text())
+    for sweep in range(sweeps):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Hosts(max(plan["ranks"]), rate, name="cal", burst="16k"),
+        ):
+            for ranks in plan["ranks"]:
+                found = calibration_ranks.run(
+                    kind,
+                    plan["width"],
+                    splits,
+                    [f"cal-h{host}" for host in range(1, ranks + 1)],
+                    f"{NETWORK}.1",
+                    Path(folder) / "out.json",
+                    alone=ranks == min(plan["ranks"]),
+                    turns=TURNS[kind],
+                )
+                add(stored["runs"], found)
+        stored["measured"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
+        file.write_text(json.dumps(stored, separators=(",", ":")) + "\n")
+        print(f"{file.name}: sweep {sweep + 1}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+
+
+def add(runs: list[dict[str, Any]], found: dict[str, Any]) -> None:
+    """Adds the samples of a run to those of the same ranks."""
+    same = next((run for run in runs if run["ranks"] == found["ranks"]), None)
+    if same is None:
+        runs.append(found)
+        return
+    for kind in ("steps", "all_reduce"):
+        for name, samples in found[kind].items():
+            same[kind].setdefault(name, []).extend(samples)
+
+
+def quiet(samples: list[tuple[float, float]]) -> list[float]:
+    """The times of the quarter of the samples during which others left the machine most alone: chosen by what others did,
+    not by the times."""
+    ordered = sorted(samples, key=lambda sample: sample[1])
+    return [seconds for seconds, _ in ordered[: max(3, len(samples) // 4)]]
+
+
+def points(stored: dict[str, Any]) -> dict[tuple[int, int, int], list[float]]:
+    """Samples by (ranks, micro-batch, accumulation)."""
+    found = {}
+    for run in stored["runs"]:
+        for name, samples in run["steps"].items():
+            gpus, micro, accumulation = map(int, name.split("x"))
+            found[gpus, micro, accumulation] = quiet(samples)
+    return found
+
+
+def fitted(stored: dict[str, Any]) -> tuple[Measurements, set[tuple[int, int, int]]]:
+    """What the fit may see, and which points those are."""
+    fit = PLANS[stored["kind"]]["fit"]
+    seen = {
+        point: samples
+        for point, samples in points(stored).items()
+        if all(value in fit[name] for value, name in zip(point, fit, strict=True))
+    }
+    steps = tuple(
+        StepRecord(gpus=g, gpus_per_node=1, micro_batch=b, accumulation=a, step_seconds=tuple(samples))
+        for (g, b, a), samples in seen.items()
+    )
+    reduces = tuple(
+        AllReduceRecord(gpus=run["ranks"], gpus_per_node=1, bytes=float(size), seconds=tuple(quiet(samples)))
+        for run in stored["runs"]
+        if run["ranks"] in fit["gpus"]
+        for size, samples in run["all_reduce"].items()
+    )
+    first = stored["runs"][0]
+    measured = Measurements(
+        gradient_bytes=first["gradient_bytes"],
+        bucket_bytes=tuple(first["bucket_bytes"]),
+        steps=steps,
+        all_reduce=reduces,
+        workload=stored["kind"],
+        link=stored["rate"],
+    )
+    return measured, set(seen)
+
+
+def adaptdl_fit(measured: Measurements) -> Any:
+    """AdaptDL's parameters. It wants the time of a pass and of a step with the all-reduce, at each (ranks, micro-batch)."""
+    adaptdl = adaptdl_goodput()
+    seconds = {
+        (s.gpus, s.micro_batch, s.accumulation): float(np.median(s.step_seconds)) for s in measured.steps
+    }
+    known = [(g, b) for g, b, a in seconds if a == 1]
+    passes = [seconds[1, b, 1] for _, b in known]
+    whole = [seconds[g, b, 1] for g, b in known]
+    gpus, micro = np.array(known).T
+    parameters = adaptdl.fit_perf_params(gpus, gpus, micro, np.array(passes), np.array(whole))
+    return adaptdl.GoodputFunction(parameters, adaptdl.GradParams(1, 1), 1)
+
+
+def errors(stored: dict[str, Any], verbose: bool) -> dict[tuple[str, str], Any]:
+    """Relative errors by (whose, where): fitted, inside or outside."""
+    measured, seen = fitted(stored)
+    profile, theirs = calibrate(measured), adaptdl_fit(measured)
+    fit = PLANS[stored["kind"]]["fit"]
+    truth = {point: float(np.median(samples)) for point, samples in points(stored).items()}
+    gpus, micro, accumulation = np.array(list(truth)).T
+    ours = profile.forecast(gpus=gpus, gpus_per_node=1, micro_batch=micro, accumulation=accumulation)
+    peer = gpus * micro * accumulation / theirs.throughput(gpus, gpus, micro, accumulation - 1)
+    inside = (gpus <= max(fit["gpus"])) & (micro <= max(fit["micro_batch"]))
+    found: dict[tuple[str, str], list[float]] = {}
+    for i, (point, true) in enumerate(truth.items()):
+        where = "fitted" if point in seen else "inside" if inside[i] else "outside"
+        for who, value in (("isobatch", ours["step_seconds"][i]), ("AdaptDL", peer[i])):
+            found.setdefault((who, where), []).append(value / true - 1)
+        if verbose:
+            within = abs(ours["step_seconds"][i] - true) <= ours["step_error"][i]
+            print(
+                f"{where:8} {point!s:16} {true * 1e3:8.1f} ms  isobatch {ours['step_seconds'][i] / true - 1:+6.1%}"
+                f"{' ' if within else '!'} AdaptDL {peer[i] / true - 1:+7.1%}"
+            )
+    if verbose:
+        for name, constant in profile.constants().items():
+            print(f"  {name} = {constant.value:.4g} ± {constant.error or float('nan'):.2g}")
+    return {key: np.abs(value) for key, value in found.items()}
+
+
+def others(stored: dict[str, Any]) -> float:
+    """Cores that others kept busy during the samples that count, in the median."""
+    samples = [
+        sorted(other for _, other in found) for run in stored["runs"] for found in run["steps"].values()
+    ]
+    return float(np.median([other for found in samples for other in found[: max(3, len(found) // 4)]]))
+
+
+def report(files: list[Path], verbose: bool) -> None:
+    print(
+        "| work, link | others, cores | whose | held-out | points | median | p95 | worst |\n|---|---|---|---|---|---|---|---|"
+    )
+    pooled: dict[tuple[str, str], list[float]] = {}
+    for file in files:
+        stored = json.loads(file.read_text())
+        load = f"{others(stored):.2f}"
+        for (who, where), off in sorted(errors(stored, verbose).items(), key=lambda row: row[0][::-1]):
+            pooled.setdefault((who, where), []).extend(off)
+            line(f"{stored['kind']}, {stored['rate']} | {load} | {who} | {where}", off)
+    for (who, where), off in sorted(pooled.items(), key=lambda row: row[0][::-1]):
+        line(f"all | | {who} | {where}", np.array(off))
+
+
+def line(head: str, off: Any) -> None:
+    print(f"| {head} | {len(off)} | {np.median(off):.1%} | {np.quantile(off, 0.95):.1%} | {off.max():.1%} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--verbose", action="store_true", help="every point")
+    commands = parser.add_subparsers(dest="command")
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("kind", choices=list(PLANS))
+    measuring.add_argument("rate", help="of each host's link, such as 100mbit")
+    measuring.add_argument("--sweeps", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.command == "measure":
+        measure(arguments.kind, arguments.rate, arguments.sweeps)
+    else:
+        report(sorted(RESULTS.glob("*.json")), arguments.verbose)
+
+
+if __name__ == "__main__":
+    main()

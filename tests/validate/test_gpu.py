@@ -1,0 +1,141 @@
+"""What needs a GPU, for real: `pytest -m gpu`. Without one these are skipped, each with its reason."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="the validator needs torch")
+
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="torch finds no CUDA device")]
+TESTS = Path(__file__).parent.parent
+
+
+def nccl():
+    return torch.cuda.nccl.version() if GPUS and torch.distributed.is_nccl_available() else (0,)
+
+
+@pytest.fixture
+def validate(tmp_path):
+    """`validate(ranks, "--option", …, env={…}, **recipe)` gives (exit code, report)."""
+
+    def run(ranks, *options, env=None, visible="0", **fields):
+        settings = {"effective_batch": 16 * ranks, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8}
+        recipe = ib.Recipe(**{**settings, "dataset_size": 200, "duration": "40st", **fields})
+        ib.plan(recipe, ranks).save(tmp_path / "plan.json")
+        command = [sys.executable, "-m", "isobatch", "validate", "plan.json", "--device", "cuda", "--quick"]
+        command += ["--nproc-per-node", str(ranks), "-o", "report.json", *options]
+        given = {**os.environ, "PYTHONPATH": str(TESTS), "CUDA_VISIBLE_DEVICES": visible, **(env or {})}
+        done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=280)
+        file = tmp_path / "report.json"
+        assert file.exists(), done.stdout + done.stderr
+        return done.returncode, json.loads(file.read_text())
+
+    return run
+
+
+def verdicts(report):
+    return {proof["name"]: proof["verdict"] for proof in report["proofs"]}
+
+
+def failed(report):
+    return {proof["name"]: proof for proof in report["proofs"] if proof["verdict"] == "fail"}
+
+
+def test_one_rank_has_no_wire(validate):
+    code, report = validate(1)
+    assert (code, failed(report), report["machine"]["backend"]) == (0, {}, "nccl")
+    assert verdicts(report)["all_reduce"] == verdicts(report)["bandwidth"] == "unchecked"
+    assert report["allreduce"]["table"] == []
+    assert "one rank" in next(p for p in report["proofs"] if p["name"] == "bandwidth")["text"]
+    assert report["machine"]["ranks"][0]["device_memory_bytes"] > 1 << 30
+
+
+def test_several_ranks_on_one_gpu_prove_function_over_gloo(validate):
+    code, report = validate(2)
+    assert (code, failed(report), report["machine"]["backend"]) == (0, {}, "gloo")
+    assert report["machine"]["emulated"]
+    found = verdicts(report)
+    assert found["gradient"] == found["equal_weights"] == found["all_reduce"] == "pass"
+    assert found["bandwidth"] == found["step_time"] == found["ranks"] == found["local_step"] == "unchecked"
+    assert report["measurements"] is None
+
+
+@pytest.mark.skipif(nccl() < (2, 30), reason="this NCCL has one rank on a GPU at most: it is older than 2.30")
+def test_several_ranks_on_one_gpu_over_nccl(validate):
+    env = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+    _, report = validate(2, "--phase-seconds", "40", env=env)
+    assert (failed(report), report["machine"]["backend"]) == ({}, "nccl")
+    assert report["machine"]["emulated"]
+    assert verdicts(report)["bandwidth"] == "unchecked"
+
+
+@pytest.mark.skipif(GPUS < 2, reason="there are not two GPUs")
+def test_two_gpus_over_nccl(validate):
+    _, report = validate(2, visible="0,1")
+    assert (failed(report), report["machine"]["backend"]) == ({}, "nccl")
+    assert not report["machine"]["emulated"]
+    assert all(row["wrong_elements"] in (0, None) for row in report["allreduce"]["table"])
+    assert report["measurements"]["all_reduce"]
+
+
+@pytest.mark.parametrize(("precision", "name"), [("bf16", "bfloat16"), ("fp16", "float16")])
+@pytest.mark.parametrize("workload", ["mlp", "transformer"])
+def test_mixed_precision(validate, workload, precision, name):
+    _, report = validate(2, "--workload", workload, precision=precision)
+    assert failed(report) == {}
+    proof = next(p for p in report["proofs"] if p["name"] == f"gradient_{name}")
+    assert proof["verdict"] == "pass"
+    assert 1e-6 < proof["values"]["relative_l2_to_float32"] < 0.2
+
+
+@pytest.mark.parametrize("options", [["--compile"], ["--channels-last"], ["--compile", "--channels-last"]])
+def test_options_of_the_model(validate, options):
+    _, report = validate(2, "--workload", "convnet", "--phase-seconds", "120", *options)
+    assert failed(report) == {}
+    assert report["step"]["compiled"] == ("--compile" in options)
+    assert report["step"]["channels_last"] == ("--channels-last" in options)
+
+
+def test_peak_memory_is_the_allocators(validate):
+    _, report = validate(1, "--workload", "convnet", effective_batch=512, micro_batch=256)
+    rows = report["step"]["micro_batches"]
+    assert [row["micro_batch"] for row in rows] == [128, 256]
+    assert all(row["peak_memory_kind"] == "cuda_allocated" for row in rows)
+    assert all(row["peak_memory_reserved_bytes"] >= row["peak_memory_bytes"] for row in rows)
+    assert rows[0]["peak_memory_bytes"] < rows[1]["peak_memory_bytes"]
+
+
+def test_out_of_memory_at_the_planned_micro_batch(validate):
+    code, report = validate(1, "--workload", "ddp.workloads:quarter_of_the_gpu_a_sample")
+    assert code == 1
+    assert failed(report)["memory"]["cause"] == "out of memory at the planned micro-batch"
+    assert failed(report)["memory"]["values"]["largest_micro_batch"] == 3
+
+
+def test_the_largest_micro_batch_that_fits_the_gpu(validate):
+    options = ["--workload", "ddp.workloads:quarter_of_the_gpu_a_sample", "--find-micro-batch"]
+    _, report = validate(1, *options, effective_batch=2, micro_batch=1)
+    found = report["micro_batch_search"]
+    assert (found["largest_micro_batch"], found["complete"]) == (3, True)
+    assert all(one["fragmentation_bytes"] >= 0 for one in found["tries"])
+
+
+def test_a_notebook_that_has_used_cuda_is_told(tmp_path):
+    plan = ib.plan(ib.Recipe(effective_batch=16, lr=0.1, micro_batch=8, duration="40st"), 1)
+    plan.save(tmp_path / "plan.json")
+    code = (
+        "import torch; torch.zeros(1, device='cuda')\n"
+        "from isobatch.validate import launch\n"
+        "launch('plan.json', 1, workload=lambda: None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert "CUDA is in use in this process" in done.stderr
