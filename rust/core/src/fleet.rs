@@ -1,7 +1,5 @@
 //! Many rows: columns in, columns out, in parallel.
 
-use std::ops::Range;
-
 use rayon::prelude::*;
 
 use crate::input::{Field, Input, Table, Value};
@@ -16,6 +14,8 @@ pub const MISSING: i64 = i64::MIN;
 /// Rows that one thread plans at a time, and rows whose inputs are set together.
 const CHUNK: usize = 1 << 13;
 const TOGETHER: usize = 32;
+/// Rows of one job from which on planning them together takes less time.
+const WORTH: usize = 4;
 
 /// The values of an input column.
 #[derive(Debug)]
@@ -158,25 +158,31 @@ impl Fleet<'_> {
 
     fn plan_chunk(&self, sites: Option<&[Site]>, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
         let mut desk = Desk::new(self, rows);
-        let mut plain = sites.map(|sites| Plain::new(self, sites, rows));
+        let mut plain = sites.map(|sites| Plain::new(self, sites));
         let mut at = 0;
         while at < rows {
-            let block = start + at..start + at + self.block_from(start + at, rows - at);
-            let left = match &mut plain {
-                Some(plain) => plain.plan(self, block.clone(), out, at),
-                None => block.clone().collect(),
+            let first = start + at;
+            let of_job = self.rows_of_job(first, rows - at);
+            let (count, left) = match &mut plain {
+                Some(plain) if of_job >= WORTH => (of_job, plain.plan(self, first, of_job, out, at)),
+                _ => {
+                    let count = TOGETHER.min(rows - at);
+                    (count, (first..first + count).collect())
+                }
             };
             desk.plan(self, &left, out, start);
-            at += block.len();
+            at += count;
         }
     }
 
-    /// Rows from `start` on that are planned together: of one job, where its rows are worth a block of their own.
-    fn block_from(&self, start: usize, rows: usize) -> usize {
-        let of_job = self.clusters.rows;
+    /// How many rows from `start` on are of one job, up to a block.
+    fn rows_of_job(&self, start: usize, rows: usize) -> usize {
+        let most = rows.min(BLOCK);
         match self.pairs {
-            Pairs::Crossed if of_job >= BLOCK / 4 => rows.min(BLOCK).min(of_job - start % of_job),
-            _ => rows.min(BLOCK),
+            Pairs::Crossed => most.min(self.clusters.rows - start % self.clusters.rows),
+            Pairs::Named { jobs, .. } => {
+                jobs[start..start + most].iter().take_while(|job| **job == jobs[start]).count()
+            }
         }
     }
 
@@ -300,79 +306,45 @@ impl Desk {
     }
 }
 
-/// Plain rows, planned together.
+/// Plain rows of one job, planned together.
 struct Plain<'a> {
     sites: &'a [Site],
-    inputs: Vec<Input>,
-    /// The job that the recipes are of, where it is one, so that its next rows need not ask again.
+    input: [Input; 1],
+    /// The job that the recipe is of: its next rows need not ask again.
     job: Option<u32>,
-    recipes: Vec<Option<Recipe>>,
+    recipe: Option<Recipe>,
     lanes: Lanes,
 }
 
 impl<'a> Plain<'a> {
-    fn new(fleet: &Fleet<'_>, sites: &'a [Site], rows: usize) -> Plain<'a> {
-        let inputs = vec![fleet.shared.clone(); rows.min(TOGETHER)];
-        Plain { sites, inputs, job: None, recipes: Vec::with_capacity(BLOCK), lanes: Lanes::new() }
+    fn new(fleet: &Fleet<'_>, sites: &'a [Site]) -> Plain<'a> {
+        Plain { sites, input: [fleet.shared.clone()], job: None, recipe: None, lanes: Lanes::new() }
     }
 
-    /// Plans the plain ones of a block's rows, which stand at `at` in the columns; gives those that are left.
+    /// Plans the plain ones of `rows` rows from `start` on, which stand at `at` in the columns; gives those that are left.
     fn plan(
         &mut self,
         fleet: &Fleet<'_>,
-        block: Range<usize>,
+        start: usize,
+        rows: usize,
         out: &mut [(Column, Out<'_>)],
         at: usize,
     ) -> Vec<usize> {
-        let (job, cluster) = fleet.pair(block.start);
-        let one = matches!(fleet.pairs, Pairs::Crossed) && cluster as usize + block.len() <= self.sites.len();
-        if one {
-            if self.job != Some(job) {
-                self.read(fleet, &[job]);
-                self.job = Some(job);
-            }
-            self.lanes.set(self.sites[cluster as usize..].iter().take(block.len()));
-        } else {
-            let (jobs, clusters): (Vec<u32>, Vec<u32>) = block.clone().map(|row| fleet.pair(row)).unzip();
-            self.read(fleet, &jobs);
-            self.job = None;
-            self.lanes.set(clusters.iter().map(|&cluster| &self.sites[cluster as usize]));
+        let (job, cluster) = fleet.pair(start);
+        if self.job != Some(job) {
+            self.input[0].fault = fleet.shared.fault;
+            fleet.jobs.apply(&[job], &mut self.input);
+            (self.job, self.recipe) = (Some(job), Recipe::of(&self.input[0]));
         }
-        let Some(any) = self.recipes.iter().flatten().next() else { return block.collect() };
-        let left = if one {
-            self.lanes.plan(&[*any], block.len(), out, at)
-        } else {
-            let mut recipes = vec![*any; BLOCK];
-            for (i, recipe) in self.recipes.iter().enumerate() {
-                match recipe {
-                    Some(recipe) => recipes[i] = *recipe,
-                    None => self.lanes.leave(i),
-                }
-            }
-            let recipes: &[Recipe; BLOCK] = recipes.first_chunk().expect("one for each row of a block");
-            self.lanes.plan(recipes, block.len(), out, at)
-        };
-        left.into_iter().map(|i| block.start + i).collect()
-    }
-
-    /// Reads the jobs' recipes, each that follows itself once.
-    fn read(&mut self, fleet: &Fleet<'_>, jobs: &[u32]) {
-        self.recipes.clear();
-        for jobs in jobs.chunks(TOGETHER) {
-            let mut distinct = jobs.to_vec();
-            distinct.dedup();
-            let inputs = &mut self.inputs[..distinct.len()];
-            for input in &mut *inputs {
-                input.fault = fleet.shared.fault;
-            }
-            fleet.jobs.apply(&distinct, inputs);
-            for (job, input) in distinct.iter().zip(inputs) {
-                let recipe = Recipe::of(input);
-                let of_job =
-                    jobs.iter().skip(self.recipes.len() % TOGETHER).take_while(|other| *other == job);
-                self.recipes.extend(of_job.map(|_| recipe));
+        let Some(recipe) = &self.recipe else { return (start..start + rows).collect() };
+        match fleet.pairs {
+            Pairs::Crossed => self.lanes.set(self.sites[cluster as usize..].iter().take(rows)),
+            Pairs::Named { clusters, .. } => {
+                let clusters = &clusters[start..start + rows];
+                self.lanes.set(clusters.iter().map(|&cluster| &self.sites[cluster as usize]));
             }
         }
+        self.lanes.plan(recipe, rows, out, at).into_iter().map(|i| start + i).collect()
     }
 }
 

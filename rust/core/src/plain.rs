@@ -328,16 +328,11 @@ impl Lanes {
         }
     }
 
-    /// Leaves a row to `plan`.
-    pub fn leave(&mut self, row: usize) {
-        self.world_size[row] = 0.0;
-    }
-
-    /// Plans the first `rows` rows, of one recipe, or of one for each lane, and writes them out from `at` on. Gives the rows
+    /// Plans the first `rows` rows and writes them out from `at` on. Gives the rows
     /// that are left; those that divide over no replicas are among them if the nearest values that would do are wanted.
-    pub fn plan<const N: usize>(
+    pub fn plan(
         &mut self,
-        recipes: &[Recipe; N],
+        recipe: &Recipe,
         rows: usize,
         out: &mut [(Column, Out<'_>)],
         at: usize,
@@ -346,14 +341,14 @@ impl Lanes {
         let nearest = out.iter().any(|(column, _)| nearest(*column));
         // Whole vectors: what lies behind the rows is not read.
         let lanes = rows.next_multiple_of(8).min(BLOCK);
-        split(self, recipes, lanes);
+        split(self, recipe, lanes);
         self.search(rows);
-        scale(self, recipes, lanes);
-        count(self, recipes, lanes);
-        caution(self, recipes, lanes);
-        judge(self, recipes, lanes, nearest);
+        scale(self, recipe, lanes);
+        count(self, recipe, lanes);
+        caution(self, recipe, lanes);
+        judge(self, recipe, lanes, nearest);
         for (column, out) in out {
-            write_lanes(*column, self, recipes, out, at, rows);
+            write_lanes(*column, self, recipe, out, at, rows);
         }
         // Mostly none: that is seen at once.
         if self.left.iter().fold(0, |any, left| any | left) == 0 {
@@ -395,9 +390,8 @@ macro_rules! stages {
         $(
             #[doc = $doc]
             #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-            fn $name<const N: usize>($lanes: &mut Lanes, recipes: &[Recipe; N], rows: usize $(, $more: $type)?) {
+            fn $name($lanes: &mut Lanes, $recipe: &Recipe, rows: usize $(, $more: $type)?) {
                 for $i in 0..rows.min(BLOCK) {
-                    let $recipe = &recipes[if N == 1 { 0 } else { $i }];
                     $body
                 }
             }
@@ -663,6 +657,7 @@ mod tests {
             (counts, reals, codes) in jobs(12),
             clusters in clusters(),
             pairs in proptest::option::of(vec((0..12_u32, any::<prop::sample::Index>()), 0..150)),
+            sorted: bool,
             nearest: bool,
         ) {
             let mut columns = Vec::new();
@@ -677,7 +672,10 @@ mod tests {
                 (Field::GpusPerNode, Data::Ints(&gpus)),
                 (Field::ClusterModelParallel, Data::Ints(&parallel)),
             ];
-            let named: Option<(Vec<u32>, Vec<u32>)> = pairs.map(|pairs| {
+            let named: Option<(Vec<u32>, Vec<u32>)> = pairs.map(|mut pairs| {
+                if sorted {
+                    pairs.sort_by_key(|(job, _)| *job);
+                }
                 let row = |index: prop::sample::Index| u32::try_from(index.index(gpus.len())).unwrap();
                 pairs.into_iter().map(|(job, index)| (job, row(index))).unzip()
             });

@@ -51,10 +51,10 @@ macro_rules! results {
         /// Where the type of `out` is not the column's [`kind`](Column::kind).
         #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
         #[allow(unused_variables, reason = "by some of the columns")]
-        pub(crate) fn write_lanes<const N: usize>(
+        pub(crate) fn write_lanes(
             column: Column,
             lanes: &Lanes,
-            recipes: &[Recipe; N],
+            $recipe: &Recipe,
             out: &mut Out<'_>,
             at: usize,
             rows: usize,
@@ -63,7 +63,6 @@ macro_rules! results {
                 $((Column::$variant, Out::$kind(out)) => {
                     let $lanes = lanes;
                     for ($i, out) in out[at..at + rows.min(BLOCK)].iter_mut().enumerate() {
-                        let $recipe = &recipes[if N == 1 { 0 } else { $i }];
                         *out = $of_lane;
                     }
                 })*
