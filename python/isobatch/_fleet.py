@@ -59,6 +59,7 @@ def plan_fleet(
         InputError: a table cannot be read, a column is missing or of an impossible type, an id stands twice, a setting is
             not legal; the output cannot be written, or holds the plans of other arguments.
 
+    >>> import numpy as np
     >>> jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
     >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}

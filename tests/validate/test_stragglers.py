@@ -1,7 +1,8 @@
 """A slow rank is told from a host that others use: here with invented windows of time, in test_launch.py with real ones."""
 
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -67,21 +68,16 @@ def test_time_without_a_processor_is_counted():
     processor = min(os.sched_getaffinity(0))
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {processor})
-    rival = multiprocessing.get_context("fork").Process(target=_spin, args=(processor,), daemon=True)
-    rival.start()
+    # A process of its own, which inherits the processor: a fork would not do where another library has threads.
+    rival = subprocess.Popen([sys.executable, "-uc", "print()\nwhile True: pass"], stdout=subprocess.PIPE)
     try:
+        rival.stdout.read(1)
         waited, begun = stragglers._waiting_seconds(), time.perf_counter()
         while time.perf_counter() - begun < 0.4:
             pass
         waited = stragglers._waiting_seconds() - waited
     finally:
         rival.kill()
-        rival.join()
+        rival.communicate()
         os.sched_setaffinity(0, allowed)
     assert 0.05 < waited < 0.4
-
-
-def _spin(processor):
-    os.sched_setaffinity(0, {processor})
-    while True:
-        pass
