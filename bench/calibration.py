@@ -22,7 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibrate
+from isobatch.calibrate import calibrate
+from isobatch.measurements import AllReduceRecord, Measurements, StepRecord
 from peers import adaptdl_goodput
 
 RESULTS = Path(__file__).parent / "results" / "calibration"

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import isobatch as ib
-from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord, calibrate, load_measurements, merge
+from isobatch.calibrate import calibrate, merge
 from isobatch.cli import main
+from isobatch.measurements import AllReduceRecord, Measurements, StepRecord, load_measurements
 from isobatch.profile import Constant, Profile, Reduced
 from peers import adaptdl_goodput
 

@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     """Writes the profile and prints its constants; notes on what was not identified go to stderr."""
     import msgspec
 
-    from isobatch.calibrate import calibrate, load_measurements
+    from isobatch.calibrate import calibrate
+    from isobatch.measurements import load_measurements
     from isobatch.profile import Profile
 
     older = None if args.merge is None else Profile.load(args.merge)

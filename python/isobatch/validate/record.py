@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isobatch.calibrate import AllReduceRecord, Measurements, StepRecord
+from isobatch.measurements import AllReduceRecord, Measurements, StepRecord
 from isobatch.validate.report import AllReduce, Machine, Noise, Step
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from isobatch._files import write_whole
 from isobatch._plan import Plan
-from isobatch.calibrate import Measurements
 from isobatch.errors import InputError
+from isobatch.measurements import Measurements
 from isobatch.validate.options import Options
 
 SCHEMA = "isobatch.validation/1"
