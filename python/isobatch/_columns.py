@@ -277,16 +277,17 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
 
 def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
-        return np.asarray(pc.fill_null(column.cast(pa.int64()), int(MISSING)).to_numpy())
+        integers = column.cast(pa.int64())
+        return np.asarray((integers.fill_null(int(MISSING)) if integers.null_count else integers).to_numpy())
     if pa.types.is_floating(kind) or kind == pa.uint64() or pa.types.is_decimal(kind):
-        return np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), float("nan")).to_numpy())
+        reals = column.cast(pa.float64(), safe=False)
+        return np.asarray((reals.fill_null(float("nan")) if reals.null_count else reals).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         encoded = column.cast(pa.string()).combine_chunks().dictionary_encode("encode")
         if isinstance(encoded, pa.ChunkedArray):
