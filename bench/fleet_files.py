@@ -1,7 +1,8 @@
 """Files of jobs into files of plans, against pyarrow reading and writing the same bytes: seconds, and memory at its peak.
 
-    python bench/fleet_files.py FOLDER 1000000 10000000 100000000
+    python bench/fleet_files.py FOLDER 1 1000000 10000000 100000000
 
+FOLDER takes the files, and 1 is the number of clusters: with 1 each row has its own cluster's columns, with more every job meets them all.
 Both sides run in a process of their own with the same number of threads, in turns. pyarrow reads each file of jobs and writes the plans of
 the first one, which are in memory already, in the same row groups with the same compression: all that it does not do is plan.
 """
@@ -27,12 +28,13 @@ COLUMNS = (
 SIDES = {
     "isobatch": """
 import sys, isobatch as ib
-jobs, plans, columns, threads = sys.argv[1:]
-ib.plan_fleet(jobs, output=plans, policy="keep", columns=columns.split(","))
+jobs, plans, columns, threads, clusters = sys.argv[1:]
+met = None if clusters == "1" else [8 * n for n in range(1, int(clusters) + 1)]
+ib.plan_fleet(jobs, met, output=plans, policy="keep", columns=columns.split(","))
 """,
     "pyarrow": """
 import sys, pathlib, concurrent.futures, pyarrow.parquet as pq
-jobs, plans, sample, threads = sys.argv[1:]
+jobs, plans, sample, threads, _ = sys.argv[1:]
 pathlib.Path(plans).mkdir()
 table = pq.read_table(sample)
 group = pq.read_metadata(sample).row_group(0).num_rows
@@ -53,10 +55,10 @@ print(json.dumps({"seconds": seconds, "cpu": used.ru_utime + used.ru_stime, "mib
 """
 
 
-def make(folder: Path, rows: int) -> None:
+def make(folder: Path, files: int) -> None:
     """Files of jobs; those that are there stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(rows // FILE_ROWS):
+    for number in range(files):
         path = folder / f"{number:04}.parquet"
         if path.exists():
             continue
@@ -87,7 +89,7 @@ def measure(side: str, *words: str) -> dict[str, float]:
     return found
 
 
-def main(folder: str, *sizes: str) -> None:
+def main(folder: str, clusters: str, *sizes: str) -> None:
     """Prints a line for each size."""
     root = Path(folder)
     threads = str(len(os.sched_getaffinity(0)))
@@ -98,8 +100,9 @@ def main(folder: str, *sizes: str) -> None:
         "rows  isobatch s  pyarrow s  ratio  isobatch cpu s  pyarrow cpu s  ratio  isobatch MiB  pyarrow MiB  rows/s"
     )
     for rows in map(int, sizes):
-        jobs = root / f"jobs{rows}"
-        make(jobs, rows)
+        files = rows // FILE_ROWS // int(clusters)
+        jobs = root / f"jobs{files}"
+        make(jobs, files)
         sample = str(root / "sample.parquet")
         best: dict[str, dict[str, float]] = {}
         for _ in range(5 if rows <= 10**7 else 1):
@@ -107,7 +110,7 @@ def main(folder: str, *sizes: str) -> None:
                 plans = root / "plans"
                 shutil.rmtree(plans, ignore_errors=True)
                 third = COLUMNS if side == "isobatch" else sample
-                found = measure(side, str(jobs), str(plans), third, threads)
+                found = measure(side, str(jobs), str(plans), third, threads, clusters)
                 if side == "isobatch":
                     assert sum(pq.read_metadata(path).num_rows for path in plans.glob("*.parquet")) == rows
                     shutil.copy(plans / "0000.parquet", sample)
