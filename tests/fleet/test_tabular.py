@@ -266,3 +266,23 @@ def test_a_table_whose_rows_have_their_own_clusters():
         ib.plan_fleet(own, pairs={"job": [0], "cluster": [0]})
     with pytest.raises(ib.InputError, match="dict is not a pyarrow.Table"):
         ib.plan_table(own)
+
+
+@pytest.mark.parametrize("crossed", [True, False])
+def test_a_column_is_the_same_whatever_is_asked_for_beside_it(crossed):
+    """What would work instead is looked for only where it is asked for."""
+    rng = np.random.default_rng(3)
+    rows = 300
+    jobs = {
+        "effective_batch": rng.choice([256, 1000, 4096, 0, 7], rows),
+        "lr": rng.uniform(-0.1, 1, rows),
+        "dataset_size": rng.integers(10, 10_000, rows),
+        "duration": rng.choice(["9ep", "1000st"], rows),
+    }
+    clusters = {"nodes": rng.integers(1, 9, rows), "model_parallel": rng.choice([1, 2, 3], rows)}
+    tables = (jobs, clusters) if crossed else ({**jobs, **clusters},)
+    every = ib.plan_fleet(*tables)
+    without = [name for name in every if not name.startswith("nearest_")]
+    for name, column in ib.plan_fleet(*tables, columns=without).items():
+        np.testing.assert_array_equal(column, every[name], err_msg=name)
+    assert (every["nearest_batch"] > 0).any() and (every["status"] == "infeasible").any()

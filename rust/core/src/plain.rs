@@ -337,8 +337,7 @@ impl Lanes {
         out: &mut [(Column, Out<'_>)],
         at: usize,
     ) -> Vec<usize> {
-        let nearest = |column| matches!(column, Column::NearestWorldSize | Column::NearestBatch);
-        let nearest = out.iter().any(|(column, _)| nearest(*column));
+        let nearest = out.iter().any(|(column, _)| column.is_way_out());
         // Whole vectors: what lies behind the rows is not read.
         let lanes = rows.next_multiple_of(8).min(BLOCK);
         split(self, recipe, lanes);

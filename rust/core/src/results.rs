@@ -31,6 +31,11 @@ macro_rules! results {
                 match self { $(Column::$variant => Kind::$kind,)* }
             }
 
+            /// Whether it says what would work instead of what does not.
+            pub(crate) fn is_way_out(self) -> bool {
+                matches!(self, Column::NearestWorldSize | Column::NearestBatch)
+            }
+
             /// Writes this column of rows, each to its place.
             ///
             /// # Panics
