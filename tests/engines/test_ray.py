@@ -112,6 +112,24 @@ def test_a_full_disk_stops_the_run(cluster, tmp_path):
         subprocess.run(["umount", "--lazy", str(tmp_path / "plans")], check=True)
 
 
+def test_ray_data_maps_tables(cluster, tmp_path):
+    """The recipe of docs/fleet.md."""
+    jobs = Jobs(tmp_path / "jobs", 3, 100)
+    plans = ray.data.read_parquet(str(jobs.folder)).map_batches(
+        ib.plan_table,
+        batch_format="pyarrow",
+        fn_kwargs={"clusters": GPUS, "policy": "grow", "max_micro_batch": 32},
+    )
+    rows = pa.concat_tables(ray.get(plans.to_arrow_refs()))
+    number = pa.array([int(job[1:]) for job in rows["job"].to_pylist()])
+    rows = (
+        rows.append_column("n", number)
+        .sort_by([("n", "ascending"), ("cluster", "ascending")])
+        .drop_columns(["n"])
+    )
+    assert rows.equals(ib.plan_fleet(jobs.table, GPUS, policy="grow", max_micro_batch=32))
+
+
 def workers():
     """Processes that plan parts at this moment."""
     found = []
@@ -168,6 +186,11 @@ def test_a_node_is_removed(cluster, tmp_path, _):
         jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False)
     )
     check(jobs, tmp_path / "plans", manifest)
+    # Ray finds out by missed heartbeats; until then it would place the next test's work there.
+    until = time.monotonic() + 120
+    while any(it["NodeID"] == node.node_id and it["Alive"] for it in ray.nodes()):
+        assert time.monotonic() < until, "Ray has not noticed that the node is gone"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("_", REPETITIONS)
@@ -188,21 +211,3 @@ def test_the_driver_is_killed(cluster, tmp_path, _):
     made = plans_in(tmp_path / "plans")
     made = made.set_column(made.column_names.index("cluster"), "cluster", number)
     assert made.equals(ib.plan_fleet(jobs.table, GPUS))
-
-
-def test_ray_data_maps_tables(cluster, tmp_path):
-    """The recipe of docs/fleet.md."""
-    jobs = Jobs(tmp_path / "jobs", 3, 100)
-    plans = ray.data.read_parquet(str(jobs.folder)).map_batches(
-        ib.plan_table,
-        batch_format="pyarrow",
-        fn_kwargs={"clusters": GPUS, "policy": "grow", "max_micro_batch": 32},
-    )
-    rows = pa.concat_tables(ray.get(plans.to_arrow_refs()))
-    number = pa.array([int(job[1:]) for job in rows["job"].to_pylist()])
-    rows = (
-        rows.append_column("n", number)
-        .sort_by([("n", "ascending"), ("cluster", "ascending")])
-        .drop_columns(["n"])
-    )
-    assert rows.equals(ib.plan_fleet(jobs.table, GPUS, policy="grow", max_micro_batch=32))
