@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,6 @@ class Folder:
 
     def partial(self) -> str:
         """A new path for a file that is not whole yet."""
-        self.fs.create_dir(self.path(PARTIAL))
         return self.path(f"{PARTIAL}/{unique()}")
 
     def done(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
@@ -123,11 +123,13 @@ class Folder:
     def begin(self, run: dict[str, Any], done: Iterable[Receipt]) -> None:
         """Makes the folder that of this run."""
         self._clear(PARTIAL)
+        self.fs.create_dir(self.path(PARTIAL))
         self._write_manifest("running", run, done, {})
+        # Not before the manifest: without one a folder that holds anything else is refused.
+        self.fs.create_dir(self.path(RECEIPTS))
 
     def keep(self, receipt: Receipt) -> None:
         """Records that a part is done."""
-        self.fs.create_dir(self.path(RECEIPTS))
         # A name of a part may have folders in it.
         name = receipt.part.name.replace("%", "%25").replace("/", "%2F")
         self._write(f"{RECEIPTS}/{name}.json", receipt)
@@ -210,17 +212,13 @@ class Folder:
         return manifest
 
     def _remove(self, file: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self.fs.delete_file(self.path(file))
-        except FileNotFoundError:
-            return
 
     def _clear(self, name: str) -> None:
         self.fs.delete_dir_contents(self.path(name), missing_dir_ok=True)
-        try:
+        with suppress(FileNotFoundError):
             self.fs.delete_dir(self.path(name))
-        except FileNotFoundError:
-            return
 
 
 def _refuse_other(was: dict[str, Any], is_now: dict[str, Any], base: str) -> None:

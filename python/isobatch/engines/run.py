@@ -53,7 +53,7 @@ def plan_files(
         done = folder.done(arguments, resume=resume)
         _refuse_changed(folder, files, parts, failed, done)
         folder.begin(arguments, done.values())
-        work = Work(query, files.fs, listing.schema, folder, partition_by, query.metadata)
+        work = Work(query, files.fs, listing.schema, folder, partition_by)
         left = [part for part in parts if part.name not in done]
         progress(len(done), len(parts))
         for outcome in import_module(f"isobatch.engines.{engine}").run(work, left):

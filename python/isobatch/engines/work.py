@@ -44,7 +44,6 @@ class Work:
     schema: pa.Schema
     folder: Folder
     partition_by: str | None
-    metadata: dict[str, str]
 
 
 class Stopped(Exception):
@@ -92,7 +91,9 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
                     partial = folder.partial()
                     files[partial] = folder.path(name)
                     folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
-                    writers[name] = opened.enter_context(parquet_writer(folder.fs, partial, work.metadata))
+                    writers[name] = opened.enter_context(
+                        parquet_writer(folder.fs, partial, work.query.metadata)
+                    )
                 writers[name](some)
                 rows[name] = rows.get(name, 0) + some.num_rows
     return Receipt(part, digest, jobs, rows, summary)
