@@ -156,8 +156,8 @@ def blocks(
             else:
                 import pyarrow.json
 
-                batches = [pyarrow.json.read_json(stream)]
-                schema = batches[0].schema
+                table = pyarrow.json.read_json(stream)
+                batches, schema = table.to_batches(), table.schema
             yield from _cut(batches, schema, rows)
 
 
@@ -179,7 +179,7 @@ def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
 
     empty = True
     for batch in batches:
-        table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+        table = pa.Table.from_batches([batch])
         for start in range(0, table.num_rows, rows):
             empty = False
             yield table.slice(start, rows)

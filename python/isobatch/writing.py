@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -86,34 +86,6 @@ def parquet_writer(fs: FileSystem, path: str, metadata: dict[str, str]) -> Itera
         yield write
 
 
-@contextmanager
-def _csv_writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
-    with fs.open_output_stream(path) as sink:
-        yield CsvLines(sink)
-
-
-@contextmanager
-def _tsv_writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
-    with fs.open_output_stream(path) as sink:
-        yield _TsvLines(sink)
-
-
-@contextmanager
-def _json_writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
-    with fs.open_output_stream(path) as sink:
-        yield JsonLines(sink)
-
-
-WRITERS = {
-    ".csv": _csv_writer,
-    ".tsv": _tsv_writer,
-    ".parquet": parquet_writer,
-    ".pq": parquet_writer,
-    ".jsonl": _json_writer,
-    ".ndjson": _json_writer,
-}
-
-
 class JsonLines:
     """Appends tables as one JSON object a line."""
 
@@ -167,3 +139,24 @@ def _joined(table: pa.Table) -> pa.Table:
             texts = pc.binary_join(table[field.name].cast(pa.list_(pa.string())), ";")
             table = table.set_column(index, field.name, texts)
     return table
+
+
+def _lines(kind: Callable[[Any], Write]) -> Callable[..., AbstractContextManager[Write]]:
+    """A writer of one kind of text; it has no place for metadata."""
+
+    @contextmanager
+    def writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
+        with fs.open_output_stream(path) as sink:
+            yield kind(sink)
+
+    return writer
+
+
+WRITERS = {
+    ".csv": _lines(CsvLines),
+    ".tsv": _lines(_TsvLines),
+    ".parquet": parquet_writer,
+    ".pq": parquet_writer,
+    ".jsonl": _lines(JsonLines),
+    ".ndjson": _lines(JsonLines),
+}
