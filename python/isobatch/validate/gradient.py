@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -251,12 +252,9 @@ def _gradient(
 
 def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
     """A proof that also says what the number format itself does to the gradient: a figure, not a gate."""
-    return Proof(
-        name=proof.name,
-        verdict=proof.verdict,
+    return msgspec.structs.replace(
+        proof,
         text=f"{proof.text}; {number_format} itself is {d.error:.2g} off float32",
-        cause=proof.cause,
-        gate=proof.gate,
         values={**proof.values, "relative_l2_to_float32": d.error},
     )
 

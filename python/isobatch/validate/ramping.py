@@ -76,13 +76,19 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
             )
     batches = [batch for _, batch in picked]
     text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
+    return _proof(
+        wrong, text, "the sampler's ramp is another", {"samples": batches, "unique_samples": served}
+    )
+
+
+def _proof(wrong: list[str], text: str, cause: str, values: dict[str, Any]) -> Proof:
     return Proof(
         name="effective_batch",
         verdict=Verdict.FAIL if wrong else Verdict.PASS,
         text="; ".join(wrong) or text,
-        cause="the sampler's ramp is another" if wrong else None,
+        cause=cause if wrong else None,
         gate=0,
-        values={"samples": batches, "unique_samples": served},
+        values=values,
     )
 
 
@@ -160,14 +166,7 @@ def _batches(plan: Plan, calculator: Any) -> Proof:
         f"{counts[-1]} micro-batches × {plan.micro_batch} × {plan.data_parallel} replicas at the full batch, {len(picked)} "
         f"stages as megatron-core {version('megatron-core')} counts them; which samples its own samplers serve is not proven"
     )
-    return Proof(
-        name="effective_batch",
-        verdict=Verdict.FAIL if wrong else Verdict.PASS,
-        text="; ".join(wrong) or text,
-        cause="megatron-core counts otherwise" if wrong else None,
-        gate=0,
-        values={"micro_batches": counts},
-    )
+    return _proof(wrong, text, "megatron-core counts otherwise", {"micro_batches": counts})
 
 
 def _steps(plan: Plan, calculator: Any) -> Proof:

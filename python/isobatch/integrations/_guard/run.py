@@ -20,8 +20,7 @@ class Run:
     """A training under guard.
 
     `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
-    last of them, `skipped` the steps that a loss
-    scaler left out; `own` whether a forward is the guard's; `unchecked` what could not be looked at, and why.
+    last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what could not be looked at, and why.
     """
 
     def __init__(self, plan: Plan, unchecked: list[str], process_group: dist.ProcessGroup | None) -> None:
