@@ -71,6 +71,10 @@ def test_what_a_loss_is_weighted_by_is_declared(two, workload):
     assert failed(report) == {}
 
 
+def test_a_sparse_gradient_is_proven(two):
+    assert failed(check(two, made(), workload="ddp.workloads:sparse")) == {}
+
+
 MISTAKES = {
     "summed": ("gradient", "summed loss (8×)"),
     "summed_over_ranks": ("gradient", "gradients summed over ranks instead of averaged (2×)"),

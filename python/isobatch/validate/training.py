@@ -31,7 +31,6 @@ PRECISIONS = {
     "float16": torch.float16,
     "16-mixed": torch.float16,
 }
-CHECKSUM_WORDS = 1 << 24  # at a time: their sums need room on the device
 LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
@@ -248,32 +247,3 @@ def _mapped(batch: Any, function: Any) -> Any:
     if isinstance(batch, tuple | list):
         return type(batch)(_mapped(value, function) for value in batch)
     return batch
-
-
-def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Two sums over the bits of some tensors, which differ where any bit does (but for chance): plain, and weighted by
-    place."""
-    plain = placed = 0
-    for tensor in tensors:
-        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        pad = -raw.numel() % 4
-        words = (torch.cat([raw, raw.new_zeros(pad)]) if pad else raw).view(torch.int32)
-        sums = 0
-        for start in range(0, words.numel(), CHECKSUM_WORDS):
-            some = words[start : start + CHECKSUM_WORDS].long()
-            place = torch.arange(start + 1, start + 1 + some.numel(), device=words.device) % 65_521
-            plain = (plain + int(some.sum())) % 2**63
-            sums += int((some * place).sum())
-        placed = (placed * 31 + sums) % 2**63
-    return plain, placed
-
-
-def state(model: nn.Module) -> list[Tensor]:
-    """What must be equal on all ranks: the parameters."""
-    return [p.data for p in model.parameters()]
-
-
-def differing(group_sums: Sequence[Any]) -> list[int]:
-    """The ranks whose sums are not those of most ranks; with two, the one that is not rank 0."""
-    most = max(group_sums, key=lambda sums: (group_sums.count(sums), sums == group_sums[0]))
-    return [rank for rank, sums in enumerate(group_sums) if sums != most]

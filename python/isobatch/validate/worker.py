@@ -15,7 +15,17 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from isobatch import __version__
 from isobatch._plan import Plan
 from isobatch.errors import InputError
-from isobatch.validate import allreduce, gradient, machine, memory, noise, proofs, sampling, timing
+from isobatch.validate import (
+    allreduce,
+    gradient,
+    learning_rate,
+    loss,
+    machine,
+    memory,
+    noise,
+    sampling,
+    timing,
+)
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
 from isobatch.validate.record import measurements
@@ -148,11 +158,11 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
             draft.add(unfit)
             return
     with phase("step"):
-        measured, loss = proofs.prove_reduction(training)
+        measured, reduction = loss.prove(training)
         one = timing.micro_batch_seconds(training)
         small, smaller = gradient.affordable(training, one)
         found, exact = gradient.prove(small, measured, smaller=smaller)
-        draft.add(loss, *found)
+        draft.add(reduction, *found)
         if training.dtype is not None:
             found, _ = gradient.prove(small, measured, training.dtype, exact=exact, smaller=smaller)
             draft.add(*found)
@@ -160,7 +170,7 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         with phase("step in double precision"):
             draft.add(*gradient.prove_double(small, measured, smaller))
     with phase("learning rate"):
-        draft.add(proofs.prove_learning_rate(training))
+        draft.add(learning_rate.prove(training))
     with phase("buckets"):
         timed = timing.affordable(training, one)
         buckets = timing.bucket_bytes(timed)

@@ -16,7 +16,8 @@ from isobatch.integrations._guard.run import Run
 from isobatch.integrations._guard.watch import Watch
 from isobatch.integrations._guard.wrapping import flat, inner, local, sharded
 from isobatch.validate import causes
-from isobatch.validate.training import PRECISIONS, checksum, differing
+from isobatch.validate.checksum import checksum, differing
+from isobatch.validate.training import PRECISIONS
 from isobatch.validate.workload import part
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
