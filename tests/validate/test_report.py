@@ -96,7 +96,7 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
 
 def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     from isobatch.cli import main
-    from isobatch.validate.report import MicroBatchSearch
+    from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
     found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
@@ -125,7 +125,7 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
     from types import SimpleNamespace
 
     from isobatch.validate import allreduce
-    from isobatch.validate.report import AllReduceRow
+    from isobatch.validate.figures import AllReduceRow
 
     row = AllReduceRow(
         dtype="float32",

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from isobatch.validate.figures import AllReduce, AllReduceRow, Fit
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
-from isobatch.validate.report import AllReduce, AllReduceRow, Fit, Proof, Verdict
+from isobatch.validate.report import Proof, Verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, LEAST, MOST = 2, 5, 20

@@ -14,8 +14,9 @@ import torch.distributed as dist
 
 from isobatch import __version__
 from isobatch.validate import stragglers
+from isobatch.validate.figures import Link, Machine, Rank
 from isobatch.validate.group import Group
-from isobatch.validate.report import Link, Machine, Proof, Rank, Verdict
+from isobatch.validate.report import Proof, Verdict
 
 # Nothing else of the environment goes into a report: it may hold secrets.
 ENVIRONMENT = (

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from isobatch.validate.report import Noise, Proof, Verdict
+from isobatch.validate.figures import Noise
+from isobatch.validate.report import Proof, Verdict
 from isobatch.validate.training import HOOKS, Training
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]

@@ -11,9 +11,10 @@ import numpy as np
 
 from isobatch.validate import stragglers
 from isobatch.validate.allreduce import interpolate
+from isobatch.validate.figures import AllReduceRow, MicroBatch, Step
 from isobatch.validate.group import Group
 from isobatch.validate.memory import PeakMemory
-from isobatch.validate.report import AllReduceRow, MicroBatch, Proof, Step, Verdict
+from isobatch.validate.report import Proof, Verdict
 from isobatch.validate.training import Training
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
