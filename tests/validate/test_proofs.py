@@ -7,7 +7,7 @@ import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from ddp.validating import failed, validate
+from ddp.validating import failed, threads, validate
 from isobatch.validate import Report, Verdict
 
 PLAIN = {
@@ -128,6 +128,16 @@ def test_the_noise_scale_of_a_known_gradient(two):
     assert abs(noise.noise_scale - 9) < 3 * noise.standard_error < 0.9
 
 
+def test_a_noise_scale_without_an_error_bar_is_none():
+    """One step of four carries the whole mean gradient."""
+    import numpy as np
+
+    from isobatch.validate.noise import noise_scale
+
+    local, averaged = np.full(4, 10.0), np.array([5.0, 5.0, 5.0, 9.0])
+    assert noise_scale(local, averaged, small=1, large=2) == (None, None, 2.0, 8.0)
+
+
 @pytest.mark.parametrize(
     ("workload", "precision"), [("transformer", "bf16"), ("convnet", None), ("mlp", "fp16")]
 )
@@ -193,20 +203,24 @@ def test_a_memory_limit_ends_the_search(two):
         two, made(), workload="ddp.workloads:eight_mib_a_sample", find_micro_batch=True, memory_above_gib=0.25
     )
     found = report.micro_batch_search
-    assert 16 <= found.largest_micro_batch <= 33
+    assert 16 <= found.largest_micro_batch <= 48  # a host that is short of memory takes libraries' pages back
     assert found.complete
     assert all("above the limit" in one.fault for one in found.tries if not one.fits)
     assert all(one.fragmentation_bytes is None for one in found.tries)
 
 
 def test_the_planned_micro_batch_is_held_to_a_memory_limit(two):
-    report = check(two, made(), workload="ddp.workloads:eight_mib_a_sample", memory_above_gib=0.03)
+    plan = made(
+        micro_batch=24
+    )  # 192 MiB: a host that is short of memory may take back some of what the rank has
+    report = check(two, plan, workload="ddp.workloads:eight_mib_a_sample", memory_above_gib=0.03)
     assert failed(report) == {"memory": "out of memory at the planned micro-batch"}
 
 
 def test_a_search_on_a_cpu_needs_a_limit(two):
     with pytest.raises(AssertionError, match="memory_limit_gib"):
         check(two, made(), find_micro_batch=True)
+    assert two(threads) == [[], []]
 
 
 def test_a_batch_that_one_process_cannot_do_in_time_is_made_smaller(two):

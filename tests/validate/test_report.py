@@ -83,6 +83,16 @@ def test_an_option_that_is_not_legal_is_named(fields):
         Options(**fields)
 
 
+def test_the_command_line_has_the_same_defaults():
+    import argparse
+
+    from isobatch.validate import arguments
+
+    parser = argparse.ArgumentParser()
+    arguments.add(parser)
+    assert arguments.options(parser.parse_args(["plan.json"])) == Options()
+
+
 @pytest.mark.parametrize(
     ("host", "message"), [("127.0.0.1", "nobody answers"), ("no.such.host.invalid", "not resolve")]
 )

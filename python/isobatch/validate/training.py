@@ -51,9 +51,8 @@ def autocast_type(plan: Plan) -> torch.dtype | None:
 def full_precision() -> Iterator[None]:
     """Without TensorFloat-32, which rounds to 10 bits."""
     backends: Any = torch.backends
-    if hasattr(
-        backends.cuda.matmul, "fp32_precision"
-    ):  # torch 2.9; it refuses to tell the older names once this is set
+    # From torch 2.9 on; it refuses to tell the older names once this is set.
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
         switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
         name: str = "fp32_precision"
         off: str | bool = "ieee"
