@@ -1,6 +1,7 @@
 """`isobatch plan`, `isobatch rules`: what people see, and exit codes."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -154,3 +155,21 @@ def test_no_command_is_wrong_use(capsys):
     assert "usage: isobatch" in capsys.readouterr().err
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"isobatch {ib.__version__}\n"
+
+
+def test_the_shell_completes(job, tmp_path, capsys):
+    pytest.importorskip("shtab", reason="comes with the extra 'fleet'")
+    assert main(["--completion", "bash"]) == 0
+    (tmp_path / "isobatch.sh").write_text(capsys.readouterr().out)
+
+    def completed(*words):
+        line = f"source isobatch.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+        line += '_shtab_isobatch 2>/dev/null; echo "${COMPREPLY[@]}"'
+        return subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True
+        ).stdout.split()
+
+    assert completed("isobatch", "ela") == ["elastic"]
+    assert completed("isobatch", "plan", "--batch-t") == ["--batch-tolerance"]
+    assert completed("isobatch", "plan", "jo") == ["job.toml"]
+    assert completed("isobatch", "calibrate", "--merge", "jo") == ["job.toml"]

@@ -41,8 +41,9 @@ def test_draws(capsys, tmp_path):
     assert call("cosine", "--steps", "100", "--plot") == 0
     assert "█" in capsys.readouterr().out
     path = tmp_path / "s.svg"
-    assert call("cosine", "--steps", "100", "--plot", str(path)) == 0
+    assert call("cosine", "--lr", "3e-4", "--steps", "1234567", "--plot", str(path)) == 0
     assert path.read_text().startswith("<svg") and list(tmp_path.iterdir()) == [path]
+    assert ">learning rate 0.0003<" in path.read_text() and ">1234567 steps<" in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,11 @@ SHOWN = 40
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
-    command = subparsers.add_parser("fleet", help="plan every job on every cluster", description=__doc__)
+    command = subparsers.add_parser(
+        "fleet",
+        help="plan every job on every cluster",
+        description="Plans every job on every cluster. A row that has no plan says why; the others go on.",
+    )
     command.add_argument(
         "jobs",
         help="CSV, Parquet or JSON lines with Recipe's fields; a file, a folder, a glob or a URL (s3://…)",

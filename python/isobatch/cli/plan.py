@@ -12,7 +12,11 @@ from isobatch.cli._sweep import show_sweep
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
-    command = subparsers.add_parser("plan", help="plan one recipe on one cluster", description=__doc__)
+    command = subparsers.add_parser(
+        "plan",
+        help="plan one recipe on one cluster",
+        description="Plans one recipe on one cluster: what to train with there, or why not and what would work.",
+    )
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
     command.add_argument(
         "--set",
