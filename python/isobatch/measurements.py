@@ -72,11 +72,15 @@ def load_measurements(path: str | os.PathLike[str]) -> Measurements:
     """
     try:
         text = Path(path).read_bytes()
-        inside = "measurements" in msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        if inside:
+        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if "measurements" in keys:
             found = msgspec.json.decode(text, type=_Report).measurements
-        else:
+        elif "steps" in keys:
             found = msgspec.json.decode(text, type=Measurements)
+        else:
+            raise InputError(
+                "is neither a validator's report nor measurements: it has neither measurements nor steps"
+            )
         check_values(found)
     except InputError as error:
         raise InputError(error.message, file=os.fspath(path), row=error.row, field=error.field) from error

@@ -82,9 +82,9 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--policy", "shrink"], "field 'policy': 'shrink' is not legal; legal: keep, grow"),
         (
             ["--gpus", "8", "--set", "optimzer=sgd"],
-            "field 'optimzer': there is no such field; did you mean 'optimizer'?",
+            "field '--set optimzer': there is no such field; did you mean 'optimizer'?",
         ),
-        (["--gpus", "8", "--set", "lr=NaN"], "field 'lr': nan is not legal; legal: a finite number above 0"),
+        (["--gpus", "8", "--set", "lr=NaN"], "isobatch plan: field '--set lr': nan is not legal"),
         (["--gpus", "8", "--ragged", "--uneven"], "field 'ragged'"),
     ],
 )

@@ -345,4 +345,7 @@ def test_the_command(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["schema"] == 1
     assert main(["calibrate", str(tmp_path / "none.json"), "-o", str(tmp_path / "x.json")]) == 2
     assert "none.json" in capsys.readouterr().err
+    (tmp_path / "plan.json").write_text('{"schema": 1, "lr": 0.1}')
+    assert main(["calibrate", str(tmp_path / "plan.json"), "-o", str(tmp_path / "x.json")]) == 2
+    assert "plan.json: is neither a validator's report nor measurements" in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()

@@ -68,4 +68,9 @@ def _recipe(args: argparse.Namespace) -> Any:
         if not changes:
             raise InputError("name a recipe file, or give its fields by --set", field="recipe")
         return make_recipe(changes)
-    return load_recipe(args.recipe, changes)
+    try:
+        return load_recipe(args.recipe, changes)
+    except InputError as error:
+        if error.field in changes:
+            raise InputError(error.message, field=f"--set {error.field}") from None
+        raise
