@@ -138,6 +138,11 @@ def query(
         raise InputError(f"{select!r} is not legal; legal: {', '.join(SELECT)}", field="select")
     if type(top) is not int or top < 1:
         raise InputError(f"{top!r} is not legal; legal: a whole number from 1", field="top")
+    if top != 1 and select == "all":
+        raise InputError("nothing is chosen of all rows: say by select what to choose by", field="top")
+    doubled = [name for name in columns or () if list(columns or ()).count(name) > 1]
+    if doubled:
+        raise InputError(f"{doubled[0]!r} stands twice", field="columns")
     profiles = () if profile is None else (profile,) if isinstance(profile, Profile) else tuple(profile)
     if select != "all" and not profiles:
         raise InputError("a choice by time or cost needs a profile", field="profile")
