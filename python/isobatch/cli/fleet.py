@@ -130,7 +130,7 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.engines.blocks import BLOCK, planned, stream
     from isobatch.engines.summary import Summary
     from isobatch.errors import InputError
-    from isobatch.tables import find, read_table
+    from isobatch.tables import find, location, read_table, refuse_output
 
     for name, given in (
         ("--partition-by", args.partition_by is not None),
@@ -140,6 +140,9 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     ):
         if given:
             raise InputError("needs a folder as the output: -o FOLDER", field=name)
+    for path in (args.jobs, args.clusters, args.pairs):
+        if args.output and path is not None:
+            refuse_output(find(path), *location(args.output))
     if args.pairs:
         fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK)
     else:
@@ -155,17 +158,24 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
 
 @contextmanager
 def _sink(args: argparse.Namespace, asked: Any) -> Iterator[Callable[[Any], None]]:
+    from isobatch.errors import InputError
     from isobatch.writing import CsvLines, JsonLines, table_writer
 
     if args.output:
         with table_writer(args.output, asked.metadata) as write:
             yield write
-    elif args.json:
-        yield JsonLines(sys.stdout.buffer)
-    elif sys.stdout.isatty():
-        yield _Screen()
-    else:
-        yield CsvLines(sys.stdout.buffer)
+        return
+    import pyarrow as pa
+
+    try:
+        if args.json:
+            yield JsonLines(sys.stdout.buffer)
+        elif sys.stdout.isatty():
+            yield _Screen()
+        else:
+            yield CsvLines(sys.stdout.buffer)
+    except pa.ArrowException as error:
+        raise InputError(f"cannot be written: {error}", file="stdout") from None
 
 
 class _Screen:
