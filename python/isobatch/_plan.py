@@ -16,7 +16,7 @@ from isobatch._course import Course, Position
 from isobatch._files import write_whole
 from isobatch.errors import InputError
 from isobatch.explain import explain
-from isobatch.profile import Profile, workloads_of
+from isobatch.profile import Profile, as_profiles, workloads_of
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipe import Cluster, Recipe
 from isobatch.schedules import Schedule
@@ -237,7 +237,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as JSON, whole or not at all."""
-        write_whole(Path(path), (self.to_json() + "\n").encode())
+        write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -333,6 +333,6 @@ def plan(
         deadline_hours,
         budget,
     )
-    workloads = None if profile is None else workloads_of(profile)
+    workloads = None if profile is None else workloads_of(as_profiles(profile))
     values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings), workloads)
     return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))

@@ -47,6 +47,15 @@ def test_infeasible_in_words(job, capsys):
     assert "GPU counts that work nearby: 4 and 8.\nBatches that work nearby: 252 and 259.\n" in out
 
 
+@pytest.mark.parametrize("name", ["no/such/plan.json", "."])
+def test_a_place_that_cannot_be_written_is_named(job, tmp_path, capsys, name):
+    path = tmp_path / name
+    assert main(["plan", job, "--gpus", "64", "-o", str(path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and f"isobatch plan: {path}: cannot be written" in shown.err
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["job.toml"]
+
+
 def test_grow_cites_its_rule(job, capsys):
     assert main(["plan", job, "--gpus", "128", "--policy", "grow"]) == 0
     out = capsys.readouterr().out

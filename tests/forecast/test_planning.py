@@ -244,6 +244,9 @@ def test_a_sweep_has_its_knee():
         ib.sweep(RECIPE, [0], profile=profile())
     with pytest.raises(ib.InputError, match="field 'profile': is None, must be a Profile"):
         ib.sweep(RECIPE, [8], profile=None)
+    for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
+        with pytest.raises(ib.InputError, match="field 'profile': is 3, must be a Profile or several"):
+            planned(RECIPE, 8, profile=[profile(), 3])
 
 
 def test_a_moved_run_takes_what_its_legs_take():

@@ -39,18 +39,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="draw it: on the terminal, or into an SVG file",
     )
     parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints, draws or writes the schedule. 0: done; 2: wrong use or unreadable input."""
-    from isobatch.errors import InputError
-
-    try:
-        schedule = _schedule(args)
-    except InputError as error:
-        print(f"isobatch schedule: {error}", file=sys.stderr)
-        return 2
+    """Prints, draws or writes the schedule."""
+    schedule = _schedule(args)
     if args.json:
         print(schedule.to_json())
     elif args.plot is None:
@@ -99,13 +92,10 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
+    from isobatch._files import write_whole
     from isobatch.schedules import _draw
 
     if args.plot == "-":
         print(_draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
         return
-    path = Path(args.plot)
-    # The picture appears whole or not at all.
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(_draw.svg(schedule, args.steps), encoding="utf-8")
-    beside.replace(path)
+    write_whole(args.plot, _draw.svg(schedule, args.steps).encode())

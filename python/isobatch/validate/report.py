@@ -281,7 +281,7 @@ class Report(_Part, frozen=True, kw_only=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report as JSON, whole or not at all."""
-        write_whole(Path(path), (self.to_json() + "\n").encode())
+        write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
