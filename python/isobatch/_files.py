@@ -33,3 +33,16 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         if isinstance(error, OSError):
             raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
         raise
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Whether a file could be written there, before the work that it shall hold.
+
+    Raises:
+        InputError: there is no such folder, or it cannot be written.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InputError("there is no such folder", file=str(folder))
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise InputError("cannot be written", file=str(path))
