@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that are read whole, and appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from isobatch.errors import InputError
+
+
+def read_whole(path: str | os.PathLike[str]) -> str:
+    """The text in a file.
+
+    Raises:
+        InputError: it cannot be read, or is no UTF-8; the message names it.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot be read: {error}", file=os.fspath(path)) from None
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:

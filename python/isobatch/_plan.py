@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, Self, cast
 
 import msgspec
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch._course import Course, Position
-from isobatch._files import write_whole
+from isobatch._files import read_whole, write_whole
 from isobatch.errors import InputError
 from isobatch.explain import explain
 from isobatch.profile import Profile, as_profiles, workloads_of
@@ -246,11 +245,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the file cannot be read, or holds no plan of this version.
         """
-        try:
-            text = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(str(error.strerror), file=str(path)) from None
-        return cls.from_json(text, file=str(path))
+        return cls.from_json(read_whole(path), file=os.fspath(path))
 
 
 def _described(value: Any) -> Any:

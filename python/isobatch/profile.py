@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch._arrays import common_rows, reals, wholes
-from isobatch._files import write_whole
+from isobatch._files import read_whole, write_whole
 from isobatch.errors import InputError
 
 SCHEMA = 1
@@ -163,9 +162,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Reads a profile. Raises InputError, naming the file, for one that is not readable."""
         try:
-            return msgspec.json.decode(Path(path).read_bytes(), type=cls)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InputError(str(error), file=os.fspath(path)) from error
+            return msgspec.json.decode(read_whole(path), type=cls)
+        except msgspec.DecodeError as error:
+            raise InputError(f"no profile: {error}", file=os.fspath(path)) from error
 
     @classmethod
     def estimate(

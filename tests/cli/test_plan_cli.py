@@ -7,6 +7,9 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.measurements import load_measurements
+from isobatch.recipe_file import load_recipe
+from isobatch.validate.report import Report
 
 JOB = """\
 effective_batch = 256
@@ -137,6 +140,17 @@ def test_recipes_in_three_formats_are_one(tmp_path):
     made = [load_recipe(tmp_path / f"a.{kind}") for kind in ("json", "yaml", "toml")]
     expected = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, betas=(0.9, 0.95), duration="90st")
     assert made == [expected] * 3
+
+
+@pytest.mark.parametrize("load", [ib.Plan.load, ib.Profile.load, load_measurements, load_recipe, Report.load])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
+    file = tmp_path / "it.json"
+    with pytest.raises(ib.InputError, match=r"it\.json: cannot be read: No such file or directory"):
+        load(file)
+    for content in (b"\xff\xfe", b"{", b"[]", b'{"schema": "\xff"}'):
+        file.write_bytes(content)
+        with pytest.raises(ib.InputError, match=r"it\.json[:,]"):
+            load(file)
 
 
 def test_a_saved_plan_of_another_version_is_refused(tmp_path):

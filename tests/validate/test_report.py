@@ -101,7 +101,7 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
         (["plan.json", "--compare", "a", "b"], "field '--compare': compares two reports, and takes no plan"),
         (["plan.json", "-o", "no/such/report.json"], "no/such: there is no such folder"),
         (["plan.json", "-o", "."], ".: cannot be written"),
-        (["plan.json"], "plan.json: No such file or directory"),
+        (["plan.json"], "plan.json: cannot be read: No such file"),
     ],
 )
 def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, capsys, words, message):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
+    from isobatch._files import read_whole
     from isobatch.errors import InputError
     from isobatch.schedules import Schedule, Units, resolve
 
     if args.spec.endswith(".json"):
         try:
-            text = Path(args.spec).read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", file=args.spec) from None
-        return Schedule.from_json(text)
+            return Schedule.from_json(read_whole(args.spec))
+        except InputError as error:
+            raise InputError(error.message, file=args.spec, field=error.field) from None
     if args.steps is None:
         raise InputError("say how long the run is", field="--steps")
     units = Units(
