@@ -12,7 +12,7 @@ import torch.distributed as dist
 from isobatch.validate.figures import AllReduce, AllReduceRow, Fit
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
-from isobatch.validate.report import Proof, Verdict
+from isobatch.validate.report import NOISY, Proof, Verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, LEAST, MOST = 2, 5, 20
@@ -198,14 +198,11 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Pro
     short = 1 - large.bus_bw_gb_s / options.bus_gb_s
     # Noise only makes it slower: where one in four was fast enough, it was not the link.
     fast = float(np.quantile(large.samples_us, 0.25)) / large.time_us
-    noisy = short > options.caution >= 1 - (1 - short) / fast
-    if noisy:
-        verdict, cause = Verdict.INCONCLUSIVE, "the host is too noisy to tell"
-    elif short > options.caution:
-        verdict = Verdict.FAIL if short > options.fail else Verdict.CAUTION
+    verdict, cause = Verdict.by(short, options), None
+    if verdict is not Verdict.PASS:
         cause = "a slow link, or another route than the one expected"
-    else:
-        verdict, cause = Verdict.PASS, None
+    if short > options.caution >= 1 - (1 - short) / fast:
+        verdict, cause = Verdict.INCONCLUSIVE, NOISY
     return Proof(
         name="bandwidth",
         verdict=verdict,

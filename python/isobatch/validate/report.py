@@ -18,6 +18,8 @@ from isobatch.validate.figures import AllReduce, Machine, MicroBatchSearch, Nois
 from isobatch.validate.options import Options
 
 SCHEMA = "isobatch.validation/1"
+NOISY = "the host is too noisy to tell: run again when other programs are quiet"
+"""The cause of an inconclusive verdict."""
 
 
 class Verdict(StrEnum):
@@ -41,6 +43,15 @@ class Verdict(StrEnum):
         'caution'
         """
         return next((verdict for verdict in cls if verdict in verdicts), cls.UNCHECKED)
+
+    @classmethod
+    def by(cls, off: float, options: Options) -> Verdict:
+        """The verdict on a figure that is off by such a fraction.
+
+        >>> Verdict.by(0.2, Options(caution=0.1, fail=0.25)).value
+        'caution'
+        """
+        return cls.FAIL if off > options.fail else cls.CAUTION if off > options.caution else cls.PASS
 
 
 class Proof(Part, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isobatch.validate.group import Group
-from isobatch.validate.report import Proof, Verdict
+from isobatch.validate.report import NOISY, Proof, Verdict
 
 FIRST, MOST = 5, 25  # windows, and where a rank looks slow
 LEAST = 3  # repetitions in a window, unless fewer take LEAST_SECONDS
@@ -142,7 +142,7 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
             text=f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others; without the "
             f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
             f"{CAUTION} × or more in {often} of {count} windows, where a slow rank has nine of ten",
-            cause="the host is too noisy to tell: run again when other programs are quiet",
+            cause=NOISY,
             gate=CAUTION,
             values=values,
         )
