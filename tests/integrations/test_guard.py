@@ -196,6 +196,31 @@ def test_a_sparse_gradient_may_be_the_one_that_is_kept():
             optimizer.zero_grad()
 
 
+def test_a_loader_is_in_the_end_what_it_was():
+    """And its sampler's set_epoch may be called by name."""
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    from isobatch.integrations import guard
+
+    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
+    data = torch.utils.data.TensorDataset(torch.randn(16, 2))
+    sampler = DistributedSampler(data, 1, 0)
+    loader = DataLoader(data, 8, sampler=sampler)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = guard(made).attach(model, optimizer, loader)
+    for epoch in range(2):
+        sampler.set_epoch(epoch=epoch)
+        for (x,) in loader:
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    watch.finish()
+    kinds = [DataLoader, DistributedSampler, torch.utils.data.BatchSampler]
+    assert [type(thing) for thing in (loader, sampler, loader.batch_sampler)] == kinds
+
+
 def test_the_error_says_what_it_is_about_and_crosses_processes():
     error = pickle.loads(pickle.dumps(GuardError(4, "other weights on one rank", "seen", (1,))))
     assert (error.step, error.cause, error.text, error.ranks) == (

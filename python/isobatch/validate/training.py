@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,7 @@ from isobatch._plan import Plan
 from isobatch.errors import InputError
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
-from isobatch.validate.workload import Workload
+from isobatch.validate.workload import Workload, mapped
 
 PRECISIONS = {
     None: None,
@@ -124,13 +124,15 @@ class Training:
         """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
         batch = self.workload.batch(n, generator, self.group.device)
-        if self.options.channels_last:
-            batch = _mapped(
-                batch, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
-            )
-        return (
-            batch if dtype is None else _mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
-        )
+
+        def formatted(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            if self.options.channels_last and one.dim() == 4:
+                one = one.contiguous(memory_format=torch.channels_last)
+            return one.to(dtype) if dtype is not None and one.is_floating_point() else one
+
+        return mapped(batch, formatted)
 
     def micro_batches(
         self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
@@ -236,13 +238,3 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
     )
-
-
-def _mapped(batch: Any, function: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        return {key: _mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(_mapped(value, function) for value in batch)
-    return batch

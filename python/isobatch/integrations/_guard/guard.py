@@ -104,18 +104,20 @@ class Guard:
         Raises:
             GuardError: the last epoch did not serve what the plan says.
         """
-        if not self._handles:
-            return
-        self._remove()
-        self._samples.finish()
+        if self._handles:
+            self._remove()
+            self._samples.finish()
 
     def _remove(self) -> None:
+        if not self._handles:
+            return
         for handle in self._handles:
             handle.remove()
-        if self._handles:
-            self._finite.remove()
-            self._settle()
         self._handles.clear()
+        self._finite.remove()
+        self._settle()
+        if self._watch is not None:
+            self._watch.remove()
 
     def _forward(self, *_: Any) -> None:
         run = self._run

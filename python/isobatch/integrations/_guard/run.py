@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -77,7 +77,7 @@ class Run:
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._control)
         return tensor
 
-    def stop(self, cause: str, text: str, ranks: Sequence[int] = (), *, step: int | None = None) -> None:
+    def stop(self, cause: str, text: str, ranks: Sequence[int] = (), *, step: int | None = None) -> NoReturn:
         """Ends the training."""
         raise GuardError(self.step if step is None else step, cause, text, tuple(ranks))
 

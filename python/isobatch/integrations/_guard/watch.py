@@ -93,11 +93,17 @@ class Watch:
         self.sampled = self.batch_sampler is not None and hasattr(dataset, "__getitem__")
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
         self.size = len(dataset) if self.sampled and hasattr(dataset, "__len__") else 0
-        _retype(loader, "__iter__", self._batches)
+        self._kinds = [_retype(loader, "__iter__", self._batches)]
         if self.sampled:
-            _retype(self.batch_sampler, "__iter__", self._ids)
+            self._kinds.append(_retype(self.batch_sampler, "__iter__", self._ids))
         if hasattr(self.sampler, "set_epoch"):
-            _retype(self.sampler, "set_epoch", self._set_epoch)
+            self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
+
+    def remove(self) -> None:
+        """Loader and samplers are again what they were."""
+        for thing, kind in reversed(self._kinds):
+            _set_class(thing, kind)
+        self._kinds.clear()
 
     def _batches(self, own: Any) -> Iterator[Any]:
         inner = own()
@@ -148,19 +154,22 @@ class Watch:
         self.batches.clear()
 
 
-def _retype(thing: Any, method: str, noted: Any) -> None:
-    """Calls of `thing.method(*args)` become `noted(the method as it was, *args)`."""
+def _retype(thing: Any, method: str, noted: Any) -> tuple[Any, type]:
+    """Calls of `thing.method(*args)` become `noted(the method as it was, *args)`. Gives the thing and the class it had."""
     kind = type(thing)
 
-    def called(self: Any, *args: Any) -> Any:
-        return noted(lambda *given: getattr(kind, method)(self, *given), *args)
+    def called(self: Any, *args: Any, **named: Any) -> Any:
+        return noted(lambda *given: getattr(kind, method)(self, *given), *args, **named)
 
     new = type(kind.__name__, (kind,), {"__module__": kind.__module__, method: called})
     try:
-        vars(object)["__class__"].__set__(
-            thing, new
-        )  # the real one: Accelerate's loaders pose as another class
+        _set_class(thing, new)
     except TypeError:
-        raise InputError(
-            f"a {kind.__name__} cannot be watched: give a DataLoader, or None", field="loader"
-        ) from None
+        text = f"a {kind.__name__} cannot be watched: give a DataLoader, or None"
+        raise InputError(text, field="loader") from None
+    return thing, kind
+
+
+def _set_class(thing: Any, kind: type) -> None:
+    """Sets the real one: Accelerate's loaders pose as another class."""
+    vars(object)["__class__"].__set__(thing, kind)
