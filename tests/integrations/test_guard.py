@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,11 @@ MISTAKES = {
     "other weights": "other weights on one rank",
     "nan": "NaN or infinite gradient on rank 1",
 }
+
+
+def test_the_results_list_each_mistake():
+    page = (Path(__file__).parents[2] / "bench" / "results" / "validate.md").read_text(encoding="utf-8")
+    assert [cause for cause in MISTAKES.values() if cause not in page] == []
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

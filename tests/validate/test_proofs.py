@@ -1,5 +1,7 @@
 """What a validation proves, what it catches in a user's workload, and what it says to a rehearsal."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -85,6 +87,11 @@ MISTAKES = {
     "another_lr_in_the_scheduler": ("learning_rate", "another learning rate, 2× the plan's"),
     "out_of_memory": ("memory", "out of memory at the planned micro-batch"),
 }
+
+
+def test_the_results_list_each_mistake():
+    page = (Path(__file__).parents[2] / "bench" / "results" / "validate.md").read_text(encoding="utf-8")
+    assert [cause for _, cause in MISTAKES.values() if cause not in page] == []
 
 
 @pytest.mark.parametrize("workload", MISTAKES)
