@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -33,39 +34,21 @@ class Group:
             raise InputError(
                 "no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`"
             )
-        self._made = not dist.is_initialized()
-        # Only so many GPUs as this host has: more ranks share one, which NCCL does not do.
-        gpus = torch.cuda.device_count() if options.device != "cpu" else 0
-        if options.device == "cuda" and not gpus:
-            raise InputError("'cuda' is not legal here: no CUDA device", field="device")
         self.rank, self.world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
         self.local_rank = int(found["LOCAL_RANK"])
-        self.device = torch.device("cuda", self.local_rank % gpus) if gpus else torch.device("cpu")
-        if gpus:
-            torch.cuda.set_device(self.device)
+        self.device = _device(options, self.local_rank)
         self.limit = timedelta(seconds=options.phase_seconds)
+        gpu = torch.cuda.get_device_properties(self.device) if self.device.type == "cuda" else None
         _runs += 1
         run = f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}"
-        if self._made:
-            os.environ.update(found)
-            network.set_interface()
-            # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
-            os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-            os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(options.phase_seconds) + 60))
-            hosts_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-            if not hosts_store:
-                network.probe(
-                    found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, options.phase_seconds)
-                )
-            self._store = self._connect(hosts_store)
-        else:
-            self._store = self._connect(hosts_store=False)
-        gpu = str(torch.cuda.get_device_properties(self.device).uuid) if gpus else None
-        self.emulated = gpu_is_shared(self._store, run, gpu, self.world_size, self.limit)
+        self._made = not dist.is_initialized()
+        self._store = self._first_store(found) if self._made else self._connect()
+        number = None if gpu is None else str(gpu.uuid)
+        self.emulated = gpu_is_shared(self._store, run, number, self.world_size, self.limit)
         if self._made:
             # From 2.30 on NCCL can have several ranks on a GPU, where it is told to.
             shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
-            self.backend = "nccl" if gpus and not shared else "gloo"
+            self.backend = "gloo" if gpu is None or shared else "nccl"
             dist.init_process_group(
                 self.backend,
                 store=PrefixStore("isobatch-group", self._store),
@@ -80,24 +63,33 @@ class Group:
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
         self.pulse = Pulse(self, run)
         hosts: list[str] = self.gather(socket.gethostname())
-        first_of_node = [rank for rank, local in enumerate(self.gather(self.local_rank)) if local == 0]
-        node_of = [sum(first <= rank for first in first_of_node) - 1 for rank in range(self.world_size)]
-        self.node, self.nodes = node_of[self.rank], len(first_of_node)
-        self.roster: list[Rank] = self.gather(
-            Rank(
-                rank=self.rank,
-                host=hosts[self.rank],
-                node=self.node,
-                local_rank=self.local_rank,
-                device=torch.cuda.get_device_name(self.device) if gpus else "cpu",
-                device_memory_bytes=torch.cuda.get_device_properties(self.device).total_memory
-                if gpus
-                else None,
-            )
-        )
         self.pulse.hosts = hosts
+        nodes = nodes_of(hosts, self.gather(self.local_rank))
+        self.node, self.nodes = nodes[self.rank], max(nodes) + 1
+        me = Rank(
+            rank=self.rank,
+            host=hosts[self.rank],
+            node=self.node,
+            local_rank=self.local_rank,
+            device="cpu" if gpu is None else gpu.name,
+            device_memory_bytes=None if gpu is None else gpu.total_memory,
+        )
+        self.roster: list[Rank] = self.gather(me)
 
-    def _connect(self, hosts_store: bool) -> TCPStore:
+    def _first_store(self, found: dict[str, str]) -> TCPStore:
+        """Where the ranks meet, by the environment that was found, which is then everybody's."""
+        os.environ.update(found)
+        network.set_interface()
+        # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
+        seconds = self.limit.total_seconds()
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+        os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(seconds) + 60))
+        hosts_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if not hosts_store:
+            network.probe(found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, seconds))
+        return self._connect(hosts_store)
+
+    def _connect(self, hosts_store: bool = False) -> TCPStore:
         return TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -108,7 +100,7 @@ class Group:
 
     def second_store(self) -> Store:
         """Another connection to the store, for another thread."""
-        return self._connect(hosts_store=False)
+        return self._connect()
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, on all ranks."""
@@ -172,6 +164,34 @@ class Group:
         dist.destroy_process_group(self.control)
         if self._made:
             dist.destroy_process_group()
+
+
+def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
+    """The node of each rank, numbered as they come: a host's local rank that is there once more is on another node, such as a
+    second torchrun on that host. Slurm may deal ranks out in turn.
+
+    >>> nodes_of(["a", "b", "a", "b"], [0, 0, 1, 1]), nodes_of(["a", "a", "a", "a"], [0, 1, 0, 1])
+    ([0, 1, 0, 1], [0, 0, 1, 1])
+    """
+    before: Counter[tuple[str, int]] = Counter()
+    keys = []
+    for place in zip(hosts, local_ranks, strict=True):
+        keys.append((place[0], before[place]))
+        before[place] += 1
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] for key in keys]
+
+
+def _device(options: Options, local_rank: int) -> torch.device:
+    """This rank's device. Where a host has more ranks than GPUs, they share them, which NCCL does not do."""
+    gpus = torch.cuda.device_count() if options.device != "cpu" else 0
+    if options.device == "cuda" and not gpus:
+        raise InputError("'cuda' is not legal here: no CUDA device", field="device")
+    if not gpus:
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % gpus)
+    torch.cuda.set_device(device)
+    return device
 
 
 def gpu_is_shared(store: Store, run: str, gpu: str | None, ranks: int, limit: timedelta) -> bool:
