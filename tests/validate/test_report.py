@@ -138,6 +138,19 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     assert "--find-micro-batch" in capsys.readouterr().err
 
 
+def test_other_versions_are_named_with_their_rank():
+    pytest.importorskip("torch", reason="the validator needs torch")
+    from isobatch.validate.machine import same_versions
+
+    def who(rank):
+        return f"rank {rank}"
+
+    same, other = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
+    assert same_versions([same, same], who).verdict is Verdict.PASS
+    proof = same_versions([same, same, other], who)
+    assert (proof.verdict, proof.text) == (Verdict.CAUTION, "torch 2.9 on rank 0, 2.8 on rank 2")
+
+
 @pytest.mark.parametrize(
     ("fast", "slow", "verdict"),
     [
