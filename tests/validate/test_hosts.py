@@ -58,14 +58,15 @@ def test_bandwidth_is_that_of_the_link(plan, tmp_path, count, rate, mb_s):
     with Hosts(count, rate) as hosts:
         codes = hosts.run([*COMMAND, plan(count), *options], tmp_path)
     bandwidth = proofs(tmp_path)["bandwidth"]
-    # Smaller ones pass faster than the link, in the burst that its limiter lets through, or wait for the latency; other
-    # programs on this machine only make it slower, so that one sample in four tells.
+    # Other programs on this machine only make it slower, so that one sample in four tells.
     found = {
         row["bytes"]: row["bus_bw_gb_s"] * 1e3 * row["time_us"] / quantiles(row["samples_us"], n=4)[0]
         for row in report(tmp_path)["allreduce"]["table"]
         if row["bytes"] > 1.5e6
     }
-    assert found == {size: pytest.approx(mb_s, rel=0.10) for size in found}, os.getloadavg()
+    assert found[1 << 24] == pytest.approx(mb_s, rel=0.10), os.getloadavg()
+    # Smaller ones wait for the latency of each transfer, of which a ring of four has six, and for a processor.
+    assert all(0.8 * mb_s < bandwidth < 1.1 * mb_s for bandwidth in found.values()), (found, os.getloadavg())
     assert max(found) == 1 << 24 == bandwidth["values"]["bytes"]
     assert bandwidth["verdict"] in ("pass", "inconclusive")
     assert report(tmp_path)["machine"]["nodes"] == count
