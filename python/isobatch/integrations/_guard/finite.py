@@ -49,8 +49,11 @@ class Finite:
 
     def _made(self, p: Tensor) -> None:
         """A gradient is there, before DDP averages it. Only a step's last backward counts: it has the sum of all micro-batches."""
-        grad, run = p.grad, self._run
-        if grad is None or run.own or (self._no_sync and not self._model.require_backward_grad_sync):
+        run = self._run
+        if run.own or (self._no_sync and not self._model.require_backward_grad_sync):
+            return
+        grad = p.grad
+        if grad is None:
             return
         if run.near:
             self._own[id(p)] = grad.sum(dtype=torch.float32)
