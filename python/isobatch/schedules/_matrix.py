@@ -104,6 +104,9 @@ def _rows(schedules: Any) -> list[Schedule]:
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
         return _from_columns(schedules)
+    schedules = list(schedules)
+    if set(map(type, schedules)) == {Schedule}:
+        return schedules
     rows = []
     for row, entry in enumerate(schedules):
         schedule = entry if isinstance(entry, Schedule) else getattr(entry, "schedule", None)
