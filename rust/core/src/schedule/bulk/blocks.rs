@@ -2,6 +2,7 @@
 
 use std::f64::consts::PI;
 
+use super::kernels::{level, line};
 use super::map::Map;
 use super::row::Row;
 use super::steps::Steps;
@@ -26,8 +27,15 @@ impl Row<'_> {
     ) {
         let end = first + out.len();
         let u = |x: f64| segment.u(map.local(x));
-        let plan = Plan::new(self.precisions, segment.shape.lone_exponent());
         let rate = map.slope / segment.length;
+        match (&segment.shape, self.steps) {
+            (Shape::Constant, _) => return level(out, T::of(a)),
+            (Shape::Power(power), Steps::Range { step, .. }) if power.is_linear() => {
+                return line(out, a + (b - a) * u(self.steps.at(first)), (b - a) * rate * step);
+            }
+            _ => {}
+        }
+        let plan = Plan::new(self.precisions, segment.shape.lone_exponent());
         let mut j = first + self.waves(segment, u(self.steps.at(first)), rate, a, b, out);
         while j < end {
             let start = u(self.steps.at(j));
