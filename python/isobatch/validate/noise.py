@@ -123,5 +123,14 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     if scale_value is None:
         text = f"the mean gradient cannot be told from zero in {steps} steps (--noise-steps){whose}"
         return noise, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=text)
-    text = f"{scale_value:.3g} ± {error:.2g} samples over {steps} steps{whose}"
+    text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}"
     return noise, Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
+
+
+def _figures(value: float, digits: int) -> str:
+    """So many significant figures, written out.
+
+    >>> _figures(884.6, 2), _figures(0.1234, 2)
+    ('880', '0.12')
+    """
+    return f"{float(f'{value:.{digits}g}'):.10g}"
