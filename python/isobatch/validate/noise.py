@@ -120,7 +120,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         large_batch=large,
     )
     whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
-    if scale_value is None:
+    if scale_value is None or error is None:
         text = f"the mean gradient cannot be told from zero in {steps} steps (--noise-steps){whose}"
         return noise, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=text)
     text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}"
