@@ -12,8 +12,8 @@ pub(crate) const LONG_F32: usize = 8;
 /// Terms of a float64 block.
 pub(crate) const TERMS_F64: usize = 10;
 pub(crate) const MAX_TERMS: usize = TERMS_F64;
-/// Terms of a shape that is a polynomial itself, at most.
-pub(crate) const EXACT_TERMS: usize = 4;
+/// Terms of a shape that is a polynomial itself, mostly.
+pub(crate) const FEW_TERMS: usize = 4;
 
 /// How long a series is, and how far it may be taken.
 #[derive(Debug, Clone, Copy)]
@@ -77,9 +77,10 @@ impl Plan {
                 *c = binomial;
                 binomial *= (exponent - k as f64) / (k + 1) as f64;
             }
-            // What follows the first term left out is at most as large again; an eighth keeps the rounding small.
+            // What follows the first term left out is at most as large again; a slope of a tenth of the value over the
+            // block keeps small what rounding its steps to float32 does.
             let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
-            plan.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.125);
+            plan.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
             plan.exponent = exponent;
         }
         plan

@@ -1,6 +1,6 @@
 //! Power: (1 − u^stretch)^exponent; linear, polynomial, 1 − √u and timm's k-decay.
 
-use super::polynomial::{EXACT_TERMS, Expansion, MAX_TERMS, Plan};
+use super::polynomial::{Expansion, MAX_TERMS, Plan};
 use super::{ScheduleError, positive};
 
 /// (1 − u^stretch)^exponent, from 1 at u = 0 to 0 at u = 1.
@@ -39,12 +39,12 @@ impl Power {
         (self.stretch == 1.0).then_some(self.exponent).or((self.exponent == 1.0).then_some(self.stretch))
     }
 
-    /// The exponent where the shape is a polynomial of few terms.
+    /// The exponent where the shape is a polynomial itself.
     fn whole_exponent(self) -> Option<usize> {
         if self.stretch != 1.0 {
             return None;
         }
-        (1_u8..).zip(1..EXACT_TERMS).find(|&(n, _)| self.exponent == f64::from(n)).map(|(_, n)| n)
+        (1_u8..).zip(1..MAX_TERMS).find(|&(n, _)| self.exponent == f64::from(n)).map(|(_, n)| n)
     }
 
     /// With both exponents at work there is no short series, and `at` serves.

@@ -2,7 +2,7 @@
 
 use super::kernels::{curve_f32, curve_f64, level, line};
 use super::wave::Wave;
-use crate::schedule::polynomial::{EXACT_TERMS, Expansion, F32, F64, LONG_F32, Precision, SHORT_F32};
+use crate::schedule::polynomial::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
 
 /// float32 or float64: what a row is written in.
 pub trait Value: Copy + Send + Sync + sealed::Kernels {}
@@ -32,9 +32,10 @@ pub(super) fn even<T: Value>(out: &mut [T], series: &Expansion, offset: f64, rat
     match series.degree {
         0 => level(out, T::of(c[0])),
         1 => line(out, c[0] + c[1] * offset, c[1] * rate),
-        _ => match c.first_chunk::<EXACT_TERMS>() {
-            Some(exact) if series.reach.is_infinite() => curve_f64(out, exact, offset, rate),
-            _ => T::curve(out, series, offset, rate),
+        _ if series.reach.is_finite() => T::curve(out, series, offset, rate),
+        _ => match c.first_chunk::<FEW_TERMS>() {
+            Some(few) if series.degree < FEW_TERMS => curve_f64(out, few, offset, rate),
+            _ => curve_f64(out, c, offset, rate),
         },
     }
 }

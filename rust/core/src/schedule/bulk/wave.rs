@@ -3,8 +3,8 @@
 //! cos(φ + x) = cos φ + (cos x − 1)·cos φ − sin x·sin φ: the first term is exact in two float32, and the others are
 //! small where x is, so that float32 suffices for their tables and sums. φ turns from block to block in float64.
 //!
-//! The tables are as long as the vector registers hold: a loop that loads nothing runs beside the stores. (A load
-//! waits for any pending store whose address ends in the same 12 bits, and where memory is slow every address has one.)
+//! The tables are as long as the vector registers hold: a loop that loads nothing runs beside the stores. (A load may
+//! wait for a pending store whose address ends in the same 12 bits, and where memory is slow every address has one.)
 
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
