@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 
-use crate::input::{Field, Input, Table, Value};
+use crate::input::{Field, Input, Value};
 use crate::outlook;
-use crate::plain::{BLOCK, Lanes, Recipe, Site};
+use crate::plain::{BLOCK, Each, Kinds, Lanes, One, Sites};
 use crate::plan::{Row, UNKNOWN, plan, plan_or_not};
 pub use crate::results::{Column, Kind, Out};
 
@@ -14,8 +14,8 @@ pub const MISSING: i64 = i64::MIN;
 /// Rows that one thread plans at a time, and rows whose inputs are set together.
 const CHUNK: usize = 1 << 13;
 const TOGETHER: usize = 32;
-/// Rows of one job from which on planning them together takes less time.
-const WORTH: usize = 4;
+/// Rows of one job from which on planning them by themselves takes less time than among others.
+const WORTH: usize = 8;
 
 /// The values of an input column.
 #[derive(Debug)]
@@ -135,12 +135,21 @@ impl Fleet<'_> {
     /// Where a column of `out` has not [`rows`](Fleet::rows) elements of its type, or a pair names a row that is not there.
     pub fn plan(&self, out: Vec<(Column, Out<'_>)>) {
         assert!(out.iter().all(|(_, out)| out.len() == self.rows()), "a column of another length");
-        self.plan_range(self.sites().as_deref(), 0, self.rows(), out);
+        let sites = Sites::of(&self.shared, &self.clusters);
+        let kinds = Kinds::of(&self.shared, &self.jobs, self.rows());
+        let ground = sites.map(|sites| Ground { sites, kinds });
+        self.plan_range(ground.as_ref(), 0, self.rows(), out);
     }
 
-    fn plan_range(&self, sites: Option<&[Site]>, start: usize, rows: usize, mut out: Vec<(Column, Out<'_>)>) {
+    fn plan_range(
+        &self,
+        ground: Option<&Ground<'_>>,
+        start: usize,
+        rows: usize,
+        mut out: Vec<(Column, Out<'_>)>,
+    ) {
         if rows <= CHUNK {
-            return self.plan_chunk(sites, start, rows, &mut out);
+            return self.plan_chunk(ground, start, rows, &mut out);
         }
         let mid = (rows / 2).next_multiple_of(CHUNK);
         let (left, right) = out
@@ -151,26 +160,28 @@ impl Fleet<'_> {
             })
             .unzip();
         rayon::join(
-            || self.plan_range(sites, start, mid, left),
-            || self.plan_range(sites, start + mid, rows - mid, right),
+            || self.plan_range(ground, start, mid, left),
+            || self.plan_range(ground, start + mid, rows - mid, right),
         );
     }
 
-    fn plan_chunk(&self, sites: Option<&[Site]>, start: usize, rows: usize, out: &mut [(Column, Out<'_>)]) {
+    fn plan_chunk(
+        &self,
+        ground: Option<&Ground<'_>>,
+        start: usize,
+        rows: usize,
+        out: &mut [(Column, Out<'_>)],
+    ) {
         let mut desk = Desk::new(self, rows);
-        let mut plain = sites.map(|sites| Plain::new(self, sites));
+        let mut plain = ground.map(|ground| Plain::new(self, ground));
         let mut at = 0;
         while at < rows {
-            let first = start + at;
-            let of_job = self.rows_of_job(first, rows - at);
             let (count, left) = match &mut plain {
-                Some(plain) if of_job >= WORTH => (of_job, plain.plan(self, first, of_job, out, at)),
-                _ => {
-                    let count = TOGETHER.min(rows - at);
-                    (count, (first..first + count).collect())
-                }
+                Some(plain) => plain.plan(self, start + at, rows - at, out, at),
+                None => (TOGETHER.min(rows - at), None),
             };
-            desk.plan(self, &left, out, start);
+            let all = start + at..start + at + count;
+            desk.plan(self, &left.unwrap_or_else(|| all.collect()), out, start);
             at += count;
         }
     }
@@ -184,20 +195,6 @@ impl Fleet<'_> {
                 jobs[start..start + most].iter().take_while(|job| **job == jobs[start]).count()
             }
         }
-    }
-
-    /// The clusters as plain plans take them; `None` where a setting differs between them.
-    fn sites(&self) -> Option<Vec<Site>> {
-        if self.clusters.columns.iter().any(|(field, _)| field.table() != Table::Cluster) {
-            return None;
-        }
-        let mut input = [self.shared.clone()];
-        let sites = (0_u32..).take(self.clusters.rows).map(|cluster| {
-            input[0].fault = self.shared.fault;
-            self.clusters.apply(&[cluster], &mut input);
-            Site::of(&input[0].cluster, input[0].fault.is_none())
-        });
-        Some(sites.collect())
     }
 
     /// The best rows of every job, as pairs, job by job and best first; ties in the order of the rows. A job none of whose
@@ -308,22 +305,37 @@ impl Desk {
     }
 }
 
-/// Plain rows of one job, planned together.
+/// What plain rows are planned from; without `kinds`, only those of one job are planned together.
+struct Ground<'a> {
+    sites: Sites,
+    kinds: Option<Kinds<'a>>,
+}
+
+/// Plain rows, planned together.
 struct Plain<'a> {
-    sites: &'a [Site],
+    ground: &'a Ground<'a>,
     input: [Input; 1],
     /// The job that the recipe is of: its next rows need not ask again.
     job: Option<u32>,
-    recipe: Option<Recipe>,
+    recipe: Option<One>,
+    each: Each,
     lanes: Lanes,
 }
 
 impl<'a> Plain<'a> {
-    fn new(fleet: &Fleet<'_>, sites: &'a [Site]) -> Plain<'a> {
-        Plain { sites, input: [fleet.shared.clone()], job: None, recipe: None, lanes: Lanes::new() }
+    fn new(fleet: &Fleet<'_>, ground: &'a Ground<'_>) -> Plain<'a> {
+        Plain {
+            ground,
+            input: [fleet.shared.clone()],
+            job: None,
+            recipe: None,
+            each: Each::new(),
+            lanes: Lanes::new(),
+        }
     }
 
-    /// Plans the plain ones of `rows` rows from `start` on, which stand at `at` in the columns; gives those that are left.
+    /// Plans plain rows from `start` on, at most `rows`, which stand at `at` in the columns. Gives how many were looked at, and
+    /// of these those that are left; `None` for all.
     fn plan(
         &mut self,
         fleet: &Fleet<'_>,
@@ -331,22 +343,46 @@ impl<'a> Plain<'a> {
         rows: usize,
         out: &mut [(Column, Out<'_>)],
         at: usize,
-    ) -> Vec<usize> {
-        let (job, cluster) = fleet.pair(start);
-        if self.job != Some(job) {
-            self.input[0].fault = fleet.shared.fault;
-            fleet.jobs.apply(&[job], &mut self.input);
-            (self.job, self.recipe) = (Some(job), Recipe::of(&self.input[0]));
-        }
-        let Some(recipe) = &self.recipe else { return (start..start + rows).collect() };
-        match fleet.pairs {
-            Pairs::Crossed => self.lanes.set(self.sites[cluster as usize..].iter().take(rows)),
-            Pairs::Named { clusters, .. } => {
-                let clusters = &clusters[start..start + rows];
-                self.lanes.set(clusters.iter().map(|&cluster| &self.sites[cluster as usize]));
+    ) -> (usize, Option<Vec<usize>>) {
+        let of_job = fleet.rows_of_job(start, rows);
+        let Ground { sites, kinds } = self.ground;
+        let (count, left) = match kinds {
+            _ if of_job >= WORTH => {
+                let (job, cluster) = fleet.pair(start);
+                if self.job != Some(job) {
+                    self.input[0].fault = fleet.shared.fault;
+                    fleet.jobs.apply(&[job], &mut self.input);
+                    (self.job, self.recipe) = (Some(job), One::of(&self.input[0]));
+                }
+                let Some(recipe) = &self.recipe else { return (of_job, None) };
+                match fleet.pairs {
+                    Pairs::Crossed => self.lanes.set(sites, (cluster..).take(of_job)),
+                    Pairs::Named { clusters, .. } => {
+                        self.lanes.set(sites, clusters[start..start + of_job].iter().copied());
+                    }
+                }
+                (of_job, self.lanes.plan(recipe, of_job, out, at))
             }
-        }
-        self.lanes.plan(recipe, rows, out, at).into_iter().map(|i| start + i).collect()
+            Some(kinds) => {
+                let count = BLOCK.min(rows);
+                let rows = start..start + count;
+                let mut crossed = ([0; BLOCK], [0; BLOCK]);
+                let (jobs, clusters) = match fleet.pairs {
+                    Pairs::Named { jobs, clusters } => (&jobs[rows.clone()], &clusters[rows]),
+                    Pairs::Crossed => {
+                        for (i, row) in rows.enumerate() {
+                            (crossed.0[i], crossed.1[i]) = fleet.pair(row);
+                        }
+                        (&crossed.0[..count], &crossed.1[..count])
+                    }
+                };
+                self.lanes.set(sites, clusters.iter().copied());
+                self.each.set(kinds, jobs, &mut self.lanes);
+                (count, self.each.plan(&mut self.lanes, count, out, at))
+            }
+            None => return (TOGETHER.min(rows), None),
+        };
+        (count, Some(left.into_iter().map(|i| start + i).collect()))
     }
 }
 

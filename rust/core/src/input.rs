@@ -1,6 +1,7 @@
 //! One row's input: a recipe, a cluster, the settings; every field with its name and its legal values.
 
 use std::borrow::Borrow;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::batch::MAX_BATCH;
@@ -26,12 +27,12 @@ pub enum Table {
 }
 
 /// What the values of a field are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Whole numbers.
-    Count,
-    /// Reals.
-    Real,
+    /// Whole numbers from 1 to this.
+    Count(u64),
+    /// Reals from the first to the second.
+    Real(f64, f64),
     /// True or false.
     Flag,
     /// Names, lengths and the like.
@@ -39,7 +40,7 @@ pub enum Kind {
 }
 
 macro_rules! fields {
-    ($($variant:ident $name:literal $table:ident $kind:ident $reason:ident $legal:literal)*) => {
+    ($($variant:ident $name:literal $table:ident $kind:ident $(($($limit:expr),*))? $reason:ident $legal:literal)*) => {
         /// A field of the input.
         #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they stand")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ macro_rules! fields {
             /// What its values are.
             #[must_use]
             pub fn kind(self) -> Kind {
-                match self { $(Field::$variant => Kind::$kind,)* }
+                match self { $(Field::$variant => Kind::$kind $(($($limit),*))?,)* }
             }
 
             /// The values that it may have.
@@ -99,60 +100,65 @@ macro_rules! fields {
     };
 }
 
+const I32: u64 = i32::MAX as u64;
+/// The reals next to 0 and 1.
+const LEAST: f64 = f64::from_bits(1);
+const BELOW_ONE: f64 = 1.0 - f64::EPSILON / 2.0;
+
 fields! {
-    EffectiveBatch "effective_batch" Job Count InvalidBatch "a whole number from 1 to 2^40"
-    Lr "lr" Job Real InvalidLr "a finite number above 0"
+    EffectiveBatch "effective_batch" Job Count(MAX_BATCH) InvalidBatch "a whole number from 1 to 2^40"
+    Lr "lr" Job Real(LEAST, f64::MAX) InvalidLr "a finite number above 0"
     Optimizer "optimizer" Job Other InvalidOptimizer "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
-    Momentum "momentum" Job Real InvalidOptimizer "a number from 0 to below 1"
+    Momentum "momentum" Job Real(0.0, BELOW_ONE) InvalidOptimizer "a number from 0 to below 1"
     Betas "betas" Job Other InvalidOptimizer "two numbers from 0 to below 1"
-    Eps "eps" Job Real InvalidOptimizer "a finite number, 0 or more"
-    WeightDecay "weight_decay" Job Real InvalidOptimizer "a finite number, 0 or more"
+    Eps "eps" Job Real(0.0, f64::MAX) InvalidOptimizer "a finite number, 0 or more"
+    WeightDecay "weight_decay" Job Real(0.0, f64::MAX) InvalidOptimizer "a finite number, 0 or more"
     Decay "decay" Job Other InvalidOptimizer "lr_multiplied or independent"
-    EmaDecay "ema_decay" Job Real InvalidOptimizer "a number from 0 to below 1"
-    DatasetSize "dataset_size" Job Count InvalidLength "a whole number of samples from 1 to 2^53; needed where a length is in ep"
+    EmaDecay "ema_decay" Job Real(0.0, BELOW_ONE) InvalidOptimizer "a number from 0 to below 1"
+    DatasetSize "dataset_size" Job Count(MAX_COUNT) InvalidLength "a whole number of samples from 1 to 2^53; needed where a length is in ep"
     Duration "duration" Job Other InvalidLength "a number above 0 with a unit: ep, st, sp or tok"
     Warmup "warmup" Job Other InvalidLength "a number with a unit: ep, st, sp, tok or %"
     Schedule "schedule" Job Other InvalidLength "a schedule's name, or its call with arguments"
-    MinLr "min_lr" Job Real InvalidLr "a finite number from 0 to lr"
-    SeqLen "seq_len" Job Count InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
+    MinLr "min_lr" Job Real(0.0, f64::MAX) InvalidLr "a finite number from 0 to lr"
+    SeqLen "seq_len" Job Count(MAX_BATCH) InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
     DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing"
     Convention "convention" Job Other InvalidLength "torch, lightning, transformers or megatron"
-    Gpus "gpus" Job Count InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
-    MicroBatch "micro_batch" Job Count InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
-    Accumulation "accumulation" Job Count InvalidBatch "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch"
-    ModelParallel "model_parallel" Job Count InvalidBatch "a whole number from 1 to 2^31"
-    Power "power" Job Real InvalidLr "a finite number"
-    NoiseScale "noise_scale" Job Real InvalidNoise "a finite number of samples above 0"
-    SigmaSq "sigma_sq" Job Real InvalidNoise "a finite number above 0"
-    MuSq "mu_sq" Job Real InvalidNoise "a finite number above 0"
+    Gpus "gpus" Job Count(MAX_GPUS) InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
+    MicroBatch "micro_batch" Job Count(I32) InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
+    Accumulation "accumulation" Job Count(I32) InvalidBatch "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch"
+    ModelParallel "model_parallel" Job Count(MAX_GPUS) InvalidBatch "a whole number from 1 to 2^31"
+    Power "power" Job Real(f64::MIN, f64::MAX) InvalidLr "a finite number"
+    NoiseScale "noise_scale" Job Real(LEAST, f64::MAX) InvalidNoise "a finite number of samples above 0"
+    SigmaSq "sigma_sq" Job Real(LEAST, f64::MAX) InvalidNoise "a finite number above 0"
+    MuSq "mu_sq" Job Real(LEAST, f64::MAX) InvalidNoise "a finite number above 0"
     Ramp "ramp" Job Other InvalidBatch "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch"
-    Parameters "parameters" Job Count InvalidBatch "a whole number from 1 to 2^53"
+    Parameters "parameters" Job Count(MAX_COUNT) InvalidBatch "a whole number from 1 to 2^53"
     Precision "precision" Job Other InvalidOptimizer "fp32, tf32, bf16 or fp16"
-    ClipNorm "clip_norm" Job Real InvalidOptimizer "a finite number above 0"
-    BucketCapMb "bucket_cap_mb" Job Real InvalidOptimizer "a finite number above 0"
+    ClipNorm "clip_norm" Job Real(LEAST, f64::MAX) InvalidOptimizer "a finite number above 0"
+    BucketCapMb "bucket_cap_mb" Job Real(LEAST, f64::MAX) InvalidOptimizer "a finite number above 0"
     BatchNorm "batch_norm" Job Flag InvalidBatch "true or false"
     DeviceBatches "device_batches" Job Other InvalidBatch "one whole number above 0 for each GPU"
-    Nodes "nodes" Cluster Count InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
-    GpusPerNode "gpus_per_node" Cluster Count InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
-    ClusterModelParallel "model_parallel" Cluster Count InvalidCluster "a whole number from 1 to 2^31"
+    Nodes "nodes" Cluster Count(MAX_GPUS) InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
+    GpusPerNode "gpus_per_node" Cluster Count(MAX_GPUS) InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
+    ClusterModelParallel "model_parallel" Cluster Count(MAX_GPUS) InvalidCluster "a whole number from 1 to 2^31"
     Gpu "gpu" Cluster Other InvalidCluster "a name"
-    MemoryGib "memory_gib" Cluster Real InvalidCluster "a finite number above 0"
-    IntraGbS "intra_gb_s" Cluster Real InvalidCluster "a finite number above 0"
-    InterGbS "inter_gb_s" Cluster Real InvalidCluster "a finite number above 0"
-    LatencyUs "latency_us" Cluster Real InvalidCluster "a finite number, 0 or more"
-    PricePerGpuHour "price_per_gpu_hour" Cluster Real InvalidCluster "a finite number, 0 or more"
+    MemoryGib "memory_gib" Cluster Real(LEAST, f64::MAX) InvalidCluster "a finite number above 0"
+    IntraGbS "intra_gb_s" Cluster Real(LEAST, f64::MAX) InvalidCluster "a finite number above 0"
+    InterGbS "inter_gb_s" Cluster Real(LEAST, f64::MAX) InvalidCluster "a finite number above 0"
+    LatencyUs "latency_us" Cluster Real(0.0, f64::MAX) InvalidCluster "a finite number, 0 or more"
+    PricePerGpuHour "price_per_gpu_hour" Cluster Real(0.0, f64::MAX) InvalidCluster "a finite number, 0 or more"
     Policy "policy" Settings Other InvalidSetting "keep, grow, goodput, or the effective batch to reach (1 to 2^40)"
     Rule "rule" Settings Other InvalidSetting "none, linear, sqrt, sde, adascale, saturating, surge, power or auto"
-    MaxMicroBatch "max_micro_batch" Settings Count InvalidSetting "a whole number from 1 to 2^31-1"
-    MaxBatch "max_batch" Settings Count InvalidSetting "a whole number from 1 to 2^40"
-    BatchTolerance "batch_tolerance" Settings Real InvalidSetting "a fraction from 0 to below 1"
-    MicroBatchMultiple "micro_batch_multiple" Settings Count InvalidSetting "a whole number from 1 to 2^31-1"
+    MaxMicroBatch "max_micro_batch" Settings Count(I32) InvalidSetting "a whole number from 1 to 2^31-1"
+    MaxBatch "max_batch" Settings Count(MAX_BATCH) InvalidSetting "a whole number from 1 to 2^40"
+    BatchTolerance "batch_tolerance" Settings Real(0.0, BELOW_ONE) InvalidSetting "a fraction from 0 to below 1"
+    MicroBatchMultiple "micro_batch_multiple" Settings Count(I32) InvalidSetting "a whole number from 1 to 2^31-1"
     RequireMultiple "require_multiple" Settings Flag InvalidSetting "true or false"
     Ragged "ragged" Settings Flag InvalidSetting "true or false; not with uneven or require_multiple"
     Uneven "uneven" Settings Flag InvalidSetting "true or false; not with ragged"
     BetaHalfLife "beta_half_life" Settings Flag InvalidSetting "true or false"
-    DeadlineHours "deadline_hours" Settings Real InvalidSetting "a finite number above 0"
-    Budget "budget" Settings Real InvalidSetting "a finite number above 0, in the currency of price_per_gpu_hour"
+    DeadlineHours "deadline_hours" Settings Real(LEAST, f64::MAX) InvalidSetting "a finite number above 0"
+    Budget "budget" Settings Real(LEAST, f64::MAX) InvalidSetting "a finite number above 0, in the currency of price_per_gpu_hour"
 }
 
 /// What to hold when the GPU count changes.
@@ -329,9 +335,14 @@ impl Job {
     /// Whether there is weight decay of which nobody said how the optimizer multiplies it.
     #[must_use]
     pub fn decay_unknown(&self) -> bool {
+        self.weight_decay > 0.0 && self.decay_unsaid()
+    }
+
+    /// As [`decay_unknown`](Job::decay_unknown), if there is weight decay.
+    pub(crate) fn decay_unsaid(&self) -> bool {
         let coupled =
             matches!(self.optimizer, Optimizer::Sgd | Optimizer::Adam | Optimizer::RmsProp | Optimizer::Lars);
-        self.weight_decay > 0.0 && self.decay.is_none() && !coupled
+        self.decay.is_none() && !coupled
     }
 
     /// The replicas that the recipe was tuned on.
@@ -454,8 +465,8 @@ impl Value {
         u64::try_from(n).ok().filter(|n| (1..=max).contains(n)).map(Some).ok_or(Illegal)
     }
 
-    /// A finite real for which `legal` holds; NaN where it is unknown.
-    fn real(&self, legal: impl Fn(f64) -> bool) -> Result<f64, Illegal> {
+    /// A real in the range; NaN where it is unknown.
+    fn real(&self, range: &RangeInclusive<f64>) -> Result<f64, Illegal> {
         let x = match *self {
             Value::Missing => return Ok(f64::NAN),
             Value::Int(n) => n as f64,
@@ -463,7 +474,7 @@ impl Value {
             Value::Real(x) => x,
             _ => return Err(Illegal),
         };
-        if x.is_finite() && legal(x) { Ok(x) } else { Err(Illegal) }
+        if range.contains(&x) { Ok(x) } else { Err(Illegal) }
     }
 
     fn flag(&self) -> Result<bool, Illegal> {
@@ -478,18 +489,6 @@ impl Value {
 
 /// A value that its field cannot have.
 struct Illegal;
-
-fn positive(x: f64) -> bool {
-    x > 0.0
-}
-
-fn not_negative(x: f64) -> bool {
-    x >= 0.0
-}
-
-fn fraction(x: f64) -> bool {
-    (0.0..1.0).contains(&x)
-}
 
 impl Input {
     /// Sets a field; an illegal value is kept as the row's fault.
@@ -508,34 +507,37 @@ impl Input {
     #[allow(clippy::too_many_lines, clippy::inline_always, reason = "one line a field")]
     #[inline(always)]
     fn assign(&mut self, field: Field, value: &Value) -> Result<(), Illegal> {
-        const I32: u64 = i32::MAX as u64;
         let Input { job, cluster, settings, .. } = self;
+        let most = if let Kind::Count(most) = field.kind() { most } else { 0 };
+        let range = if let Kind::Real(least, most) = field.kind() { least..=most } else { 0.0..=0.0 };
         let known = |x: f64| (!x.is_nan()).then_some(x);
         match field {
-            Field::EffectiveBatch => job.effective_batch = value.count(MAX_BATCH)?.ok_or(Illegal)?,
-            Field::Lr => job.lr = known(value.real(positive)?).ok_or(Illegal)?,
+            Field::EffectiveBatch => job.effective_batch = value.count(most)?.ok_or(Illegal)?,
+            Field::Lr => job.lr = known(value.real(&range)?).ok_or(Illegal)?,
             Field::Optimizer => match *value {
                 Value::Read(Read::Optimizer(optimizer)) => job.optimizer = optimizer,
                 Value::Missing => job.optimizer = Optimizer::AdamW,
                 _ => return Err(Illegal),
             },
-            Field::Momentum => job.momentum = value.real(fraction)?,
+            Field::Momentum => job.momentum = value.real(&range)?,
             Field::Betas => match *value {
-                Value::Read(Read::Betas(first, second)) if fraction(first) && fraction(second) => {
+                Value::Read(Read::Betas(first, second))
+                    if (0.0..1.0).contains(&first) && (0.0..1.0).contains(&second) =>
+                {
                     job.betas = (first, second);
                 }
                 Value::Missing => job.betas = (f64::NAN, f64::NAN),
                 _ => return Err(Illegal),
             },
-            Field::Eps => job.eps = value.real(not_negative)?,
-            Field::WeightDecay => job.weight_decay = known(value.real(not_negative)?).unwrap_or(0.0),
+            Field::Eps => job.eps = value.real(&range)?,
+            Field::WeightDecay => job.weight_decay = known(value.real(&range)?).unwrap_or(0.0),
             Field::Decay => match *value {
                 Value::Read(Read::Decay(decay)) => job.decay = Some(decay),
                 Value::Missing => job.decay = None,
                 _ => return Err(Illegal),
             },
-            Field::EmaDecay => job.ema_decay = value.real(fraction)?,
-            Field::DatasetSize => job.dataset_size = value.count(MAX_COUNT)?,
+            Field::EmaDecay => job.ema_decay = value.real(&range)?,
+            Field::DatasetSize => job.dataset_size = value.count(most)?,
             Field::Duration => match *value {
                 Value::Read(Read::Length(length)) if !length.is_zero() && length.unit != Unit::Percent => {
                     job.duration = Some(length);
@@ -548,8 +550,8 @@ impl Input {
                 Value::Missing => job.warmup = Length::ZERO,
                 _ => return Err(Illegal),
             },
-            Field::MinLr => job.min_lr = known(value.real(not_negative)?).unwrap_or(0.0),
-            Field::SeqLen => job.seq_len = value.count(MAX_BATCH)?,
+            Field::MinLr => job.min_lr = known(value.real(&range)?).unwrap_or(0.0),
+            Field::SeqLen => job.seq_len = value.count(most)?,
             Field::DropLast => {
                 job.drop_last = if let Value::Read(Read::DropLast(drop)) = *value {
                     drop
@@ -563,21 +565,21 @@ impl Input {
                 Value::Missing => job.convention = Convention::Torch,
                 _ => return Err(Illegal),
             },
-            Field::Gpus => job.gpus = value.count(MAX_GPUS)?,
-            Field::MicroBatch => job.micro_batch = value.count(I32)?,
-            Field::Accumulation => job.accumulation = value.count(I32)?,
-            Field::ModelParallel => job.model_parallel = value.count(MAX_GPUS)?.unwrap_or(1),
-            Field::Power => job.noise.power = value.real(|_| true)?,
-            Field::NoiseScale => job.noise.scale = value.real(positive)?,
-            Field::SigmaSq => job.noise.sigma_sq = value.real(positive)?,
-            Field::MuSq => job.noise.mu_sq = value.real(positive)?,
+            Field::Gpus => job.gpus = value.count(most)?,
+            Field::MicroBatch => job.micro_batch = value.count(most)?,
+            Field::Accumulation => job.accumulation = value.count(most)?,
+            Field::ModelParallel => job.model_parallel = value.count(most)?.unwrap_or(1),
+            Field::Power => job.noise.power = value.real(&range)?,
+            Field::NoiseScale => job.noise.scale = value.real(&range)?,
+            Field::SigmaSq => job.noise.sigma_sq = value.real(&range)?,
+            Field::MuSq => job.noise.mu_sq = value.real(&range)?,
             Field::Ramp => match value {
                 Value::Read(Read::Ramp(ramp)) => job.ramp = Some(Arc::clone(ramp)),
                 Value::Missing => job.ramp = None,
                 _ => return Err(Illegal),
             },
-            Field::Parameters => job.parameters = value.count(MAX_COUNT)?,
-            Field::ClipNorm | Field::BucketCapMb => drop(value.real(positive)?),
+            Field::Parameters => job.parameters = value.count(most)?,
+            Field::ClipNorm | Field::BucketCapMb => drop(value.real(&range)?),
             Field::BatchNorm => job.batch_norm = value.flag()?,
             Field::Gpu => match value {
                 Value::Read(Read::Gpu(name)) => cluster.gpu = Some(Arc::clone(name)),
@@ -589,14 +591,14 @@ impl Input {
                 _ => return Err(Illegal),
             },
             Field::DeviceBatches => job.unequal_devices = *value != Value::Missing,
-            Field::Nodes => cluster.nodes = value.count(MAX_GPUS)?.unwrap_or(1),
-            Field::GpusPerNode => cluster.gpus_per_node = value.count(MAX_GPUS)?.unwrap_or(8),
-            Field::ClusterModelParallel => cluster.model_parallel = value.count(MAX_GPUS)?,
-            Field::MemoryGib => cluster.memory_gib = value.real(positive)?,
-            Field::IntraGbS => cluster.intra_gb_s = value.real(positive)?,
-            Field::InterGbS => cluster.inter_gb_s = value.real(positive)?,
-            Field::LatencyUs => cluster.latency_us = value.real(not_negative)?,
-            Field::PricePerGpuHour => cluster.price_per_gpu_hour = value.real(not_negative)?,
+            Field::Nodes => cluster.nodes = value.count(most)?.unwrap_or(1),
+            Field::GpusPerNode => cluster.gpus_per_node = value.count(most)?.unwrap_or(8),
+            Field::ClusterModelParallel => cluster.model_parallel = value.count(most)?,
+            Field::MemoryGib => cluster.memory_gib = value.real(&range)?,
+            Field::IntraGbS => cluster.intra_gb_s = value.real(&range)?,
+            Field::InterGbS => cluster.inter_gb_s = value.real(&range)?,
+            Field::LatencyUs => cluster.latency_us = value.real(&range)?,
+            Field::PricePerGpuHour => cluster.price_per_gpu_hour = value.real(&range)?,
             Field::Policy => match value {
                 Value::Read(Read::Policy(policy)) => settings.policy = *policy,
                 Value::Missing => settings.policy = Policy::Keep,
@@ -607,16 +609,16 @@ impl Input {
                 Value::Missing => settings.rule = Rule::Auto,
                 _ => return Err(Illegal),
             },
-            Field::MaxMicroBatch => settings.max_micro_batch = value.count(I32)?,
-            Field::MaxBatch => settings.max_batch = value.count(MAX_BATCH)?,
-            Field::BatchTolerance => settings.batch_tolerance = known(value.real(fraction)?).unwrap_or(0.0),
-            Field::MicroBatchMultiple => settings.micro_batch_multiple = value.count(I32)?.unwrap_or(1),
+            Field::MaxMicroBatch => settings.max_micro_batch = value.count(most)?,
+            Field::MaxBatch => settings.max_batch = value.count(most)?,
+            Field::BatchTolerance => settings.batch_tolerance = known(value.real(&range)?).unwrap_or(0.0),
+            Field::MicroBatchMultiple => settings.micro_batch_multiple = value.count(most)?.unwrap_or(1),
             Field::RequireMultiple => settings.require_multiple = value.flag()?,
             Field::Ragged => settings.ragged = value.flag()?,
             Field::Uneven => settings.uneven = value.flag()?,
             Field::BetaHalfLife => settings.beta_half_life = value.flag()?,
-            Field::DeadlineHours => settings.deadline_hours = value.real(positive)?,
-            Field::Budget => settings.budget = value.real(positive)?,
+            Field::DeadlineHours => settings.deadline_hours = value.real(&range)?,
+            Field::Budget => settings.budget = value.real(&range)?,
         }
         Ok(())
     }
