@@ -26,6 +26,8 @@ JOB_FIELDS, CLUSTER_FIELDS, SETTINGS_FIELDS = (
     for kind in ("job", "cluster", "settings")
 )
 
+_RECORDS = {"job": "Recipe", "cluster": "Cluster or whole numbers of GPUs"}
+
 Codes = tuple[NDArray[np.uint32], list[str | None]]
 Data = NDArray[np.int64] | NDArray[np.float64] | Codes
 
@@ -94,6 +96,8 @@ def table_of(
     """
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]
+    elif isinstance(source, np.ndarray) and source.ndim == 1 and kind == "cluster":
+        source = source.tolist()
     if hasattr(source, "__arrow_c_stream__"):
         table = _from_arrow(kind, source, file)
     elif isinstance(source, Mapping):
@@ -104,7 +108,7 @@ def table_of(
     else:
         raise InputError(
             f"{type(source).__name__} is not a table; legal: a mapping of NumPy arrays, an object with __arrow_c_stream__, "
-            f"a path, or a sequence of {'Recipe' if kind == 'job' else 'Cluster'}",
+            f"a path, or a sequence of {_RECORDS[kind]}",
             field=kind,
         )
     table = replace(table, file=file, before=before, number=number)
@@ -118,7 +122,7 @@ def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
     made = [Cluster(nodes=1, gpus_per_node=r) if kind == "cluster" and type(r) is int else r for r in records]
     for row, record in enumerate(made, 1):
         if type(record) is not cls:
-            raise InputError(f"{type(record).__name__} is not a {cls.__name__}", row=row)
+            raise InputError(f"{record!r} is not legal; legal: {_RECORDS[kind]}", row=row, field=kind)
     columns = {}
     for name in cls.__struct_fields__:
         column = np.empty(len(made), dtype=object)
@@ -260,10 +264,8 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
     import pyarrow as pa
 
     table = source if isinstance(source, pa.Table) else pa.table(source)
-    # Arrow's kernels do not take string views yet, which polars sends.
-    views = [(i, f) for i, f in enumerate(table.schema) if pa.types.is_string_view(f.type)]
-    for index, view in views:
-        table = table.set_column(index, view.name, table[view.name].cast(pa.string()))
+    for index, name in enumerate(table.column_names):
+        table = table.set_column(index, name, _without_views(table[index]))
     known, carried = _split(kind, table.column_names, file)
     return Table(
         kind,
@@ -273,6 +275,22 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
         {name: table[name] for name in carried},
         arrow=True,
     )
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Arrow's kernels do not take string views yet, which polars sends, for categories too."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    if not (pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type)):
+        return column
+    chunks = [
+        pa.DictionaryArray.from_arrays(it.indices, it.dictionary.cast(pa.string()), ordered=kind.ordered)
+        for it in column.chunks
+    ]
+    return pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.string(), kind.ordered))
 
 
 def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
@@ -321,8 +339,19 @@ def with_defaults(table: Table, settings: dict[str, Any]) -> Table:
 
 
 def _filled(data: Data, value: Any) -> Data:
+    if isinstance(value, str) and not isinstance(
+        data, tuple
+    ):  # a policy: numbers in some rows, a word in the others
+        data = _factorize([_number(cell) for cell in data.tolist()])
     if isinstance(data, tuple):
         return data[0], [str(value) if text is None else text for text in data[1]]
     if data.dtype.kind == "i":
         return np.where(data == MISSING, value, data)
     return np.where(np.isnan(data), value, data)
+
+
+def _number(cell: float) -> float | None:
+    """A cell of numbers as one would write it: pandas has whole ones as reals where others are missing."""
+    if cell == MISSING or cell != cell:
+        return None
+    return int(cell) if cell == cell // 1 else cell

@@ -1,40 +1,62 @@
-"""Files that appear whole or not at all."""
+"""Files that are read whole, and appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
+from isobatch.errors import InputError
 
-@contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A new file beside `path` to write into, which takes its place when the block ends without an error.
+
+def read_whole(path: str | os.PathLike[str]) -> str:
+    """The text in a file.
+
+    Raises:
+        InputError: it cannot be read, or is no UTF-8; the message names it.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot be read: {error}", file=os.fspath(path)) from None
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file that appears whole or not at all.
+
+    Raises:
+        InputError: it cannot be written; the message names it.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with beside(folder / "a.txt") as file:
-    ...     _ = file.write_text("whole")
-    >>> [p.name for p in folder.iterdir()]
-    ['a.txt']
+    >>> write_whole(folder / "a.txt", b"whole")
+    >>> [(file.name, file.read_text()) for file in folder.iterdir()]
+    [('a.txt', 'whole')]
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    partial = Path(name)
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        yield partial
-        mask = os.umask(0)
-        os.umask(mask)
-        partial.chmod(0o666 & ~mask)
+        partial.write_bytes(data)
         partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError):
+            raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
         raise
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    with beside(path) as partial:
-        partial.write_bytes(data)
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Whether a file could be written there, before the work that it shall hold.
+
+    Raises:
+        InputError: there is no such folder, or it cannot be written.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InputError("there is no such folder", file=str(folder))
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise InputError("cannot be written", file=str(path))

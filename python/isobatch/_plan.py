@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, Self, cast
 
 import msgspec
@@ -13,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch._course import Course, Position
-from isobatch._files import write_whole
+from isobatch._files import read_whole, write_whole
 from isobatch.errors import InputError
 from isobatch.explain import explain
-from isobatch.profile import Profile, workloads_of
+from isobatch.profile import Profile, as_profiles, workloads_of
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipe import Cluster, Recipe
 from isobatch.schedules import Schedule
@@ -237,7 +236,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as JSON, whole or not at all."""
-        write_whole(Path(path), (self.to_json() + "\n").encode())
+        write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -246,11 +245,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the file cannot be read, or holds no plan of this version.
         """
-        try:
-            text = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(str(error.strerror), file=str(path)) from None
-        return cls.from_json(text, file=str(path))
+        return cls.from_json(read_whole(path), file=os.fspath(path))
 
 
 def _described(value: Any) -> Any:
@@ -333,6 +328,6 @@ def plan(
         deadline_hours,
         budget,
     )
-    workloads = None if profile is None else workloads_of(profile)
+    workloads = None if profile is None else workloads_of(as_profiles(profile))
     values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings), workloads)
     return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))

@@ -16,7 +16,7 @@ from isobatch import _core
 from isobatch._columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS, Table, table_of, with_defaults
 from isobatch._plan import Settings
 from isobatch.errors import InputError
-from isobatch.profile import Profile, workloads_of
+from isobatch.profile import Profile, as_profiles, workloads_of
 from isobatch.reason import reasons_of
 
 RESULTS = dict(_core.results())
@@ -124,7 +124,7 @@ class Query:
 
     @cached_property
     def _workloads(self) -> _core.Workloads | None:
-        return workloads_of(self.profiles) if self.profiles else None
+        return workloads_of(self.profiles)
 
 
 def query(
@@ -144,7 +144,12 @@ def query(
         raise InputError(f"{select!r} is not legal; legal: {', '.join(SELECT)}", field="select")
     if type(top) is not int or top < 1:
         raise InputError(f"{top!r} is not legal; legal: a whole number from 1", field="top")
-    profiles = () if profile is None else (profile,) if isinstance(profile, Profile) else tuple(profile)
+    if top != 1 and select == "all":
+        raise InputError("nothing is chosen of all rows: say by select what to choose by", field="top")
+    doubled = [name for name in columns or () if list(columns or ()).count(name) > 1]
+    if doubled:
+        raise InputError(f"{doubled[0]!r} stands twice", field="columns")
+    profiles = as_profiles(profile)
     if select != "all" and not profiles:
         raise InputError("a choice by time or cost needs a profile", field="profile")
     if select != "all" and clusters is None:

@@ -71,7 +71,7 @@ def sweep(
         settings: the keywords of `plan`.
 
     Raises:
-        InputError: a count below 1, no count that fills nodes, or as `plan_fleet`.
+        InputError: no profile, a count below 1, no count that fills nodes, or as `plan_fleet`.
 
     >>> from isobatch.profile import Constant
     >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
@@ -83,6 +83,10 @@ def sweep(
     >>> found.columns["samples_over_least"].tolist()[0]
     1.125
     """
+    if not isinstance(profile, Profile):
+        raise InputError(
+            f"is {profile!r}, must be a Profile: without one no count is faster", field="profile"
+        )
     node = Cluster() if cluster is None else cluster
     counts = np.asarray(gpus)
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:

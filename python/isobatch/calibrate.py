@@ -14,7 +14,7 @@ import numpy as np
 
 from isobatch._fit import Fit
 from isobatch.errors import InputError
-from isobatch.measurements import SAME, Measurements, check_together, check_values, joined
+from isobatch.measurements import SAME, Measurements, check_steps, check_tables, check_values, joined
 from isobatch.profile import Constant, Profile, Reduced
 
 
@@ -40,7 +40,8 @@ def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile
     for one in several:
         check_values(one)
     records = joined(several)
-    check_together(records)
+    check_steps(several)
+    check_tables(records)
     profile = Fit(records).profile()
     return profile if older is None else merge(profile, older)
 

@@ -106,7 +106,7 @@ def fit_power(batch: ArrayLike, lr: ArrayLike, *, weights: ArrayLike | None = No
     Feed the exponent to ``Recipe(power=...)`` and rule ``"power"``. Raises as :func:`fit_critical_batch`, without
     its last two cases.
 
-    >>> fit_power([1152, 2304, 4608], [8e-5, 1.6e-4, 3.2e-4]).exponent
+    >>> round(fit_power([1152, 2304, 4608], [8e-5, 1.6e-4, 3.2e-4]).exponent, 9)
     1.0
     """
     b, rate, w = _runs(batch, lr, "lr", weights)
@@ -115,8 +115,8 @@ def fit_power(batch: ArrayLike, lr: ArrayLike, *, weights: ArrayLike | None = No
     interval = None
     if covariance is not None:
         half = _t(len(b) - 2) * math.sqrt(covariance[1, 1])
-        interval = (round(exponent - half, 12), round(exponent + half, 12))
-    return PowerFit(coefficient=math.exp(constant), exponent=round(exponent, 12), interval=interval)
+        interval = (exponent - half, exponent + half)
+    return PowerFit(coefficient=math.exp(constant), exponent=exponent, interval=interval)
 
 
 def _runs(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from isobatch._files import read_whole
 from isobatch.errors import InputError
 from isobatch.profile import check_buckets
 
@@ -71,17 +71,21 @@ def load_measurements(path: str | os.PathLike[str]) -> Measurements:
     values that no measurement has.
     """
     try:
-        text = Path(path).read_bytes()
-        inside = "measurements" in msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        if inside:
+        text = read_whole(path)
+        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if "measurements" in keys:
             found = msgspec.json.decode(text, type=_Report).measurements
-        else:
+        elif "steps" in keys:
             found = msgspec.json.decode(text, type=Measurements)
+        else:
+            raise InputError(
+                "is neither a validator's report nor measurements: it has neither measurements nor steps"
+            )
         check_values(found)
     except InputError as error:
         raise InputError(error.message, file=os.fspath(path), row=error.row, field=error.field) from error
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(str(error), file=os.fspath(path)) from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"no measurements: {error}", file=os.fspath(path)) from error
     return found
 
 
@@ -123,21 +127,30 @@ def check_values(measured: Measurements) -> None:
         raise InputError(f"is {noise}, must be a number of samples above 0", field="noise_scale")
 
 
-def check_together(measured: Measurements) -> None:
-    """Whether there are enough, and they do not contradict one another."""
+def check_steps(several: Sequence[Measurements]) -> None:
+    """Whether there are enough step times, and they do not contradict one another."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
-    for row, step in enumerate(measured.steps, 1):
+    records = ((n, row, step) for n, one in enumerate(several, 1) for row, step in enumerate(one.steps, 1))
+    for number, row, step in records:
         shape = step.gpus, step.gpus_per_node, step.model_parallel, step.micro_batch, step.accumulation
         medians = by_shape.setdefault(shape, [])
         medians.append(float(np.median(step.step_seconds)))
-        if max(medians) > _CONTRADICTION * min(medians):
+        here, others = medians[-1], medians[:-1]
+        far = [other for other in others if max(here, other) > _CONTRADICTION * min(here, other)]
+        if far:
             raise InputError(
-                f"takes {max(medians):.4g} s here and {min(medians):.4g} s elsewhere, of the same configuration",
+                f"micro-batch {step.micro_batch} × accumulation {step.accumulation} on {step.gpus} GPUs takes {here:.4g} s here "
+                f"and {far[0]:.4g} s elsewhere: measure again what was disturbed",
+                file=f"report {number}" if len(several) > 1 else None,
                 row=row,
                 field="steps.step_seconds",
             )
     if len(by_shape) < 2:
         raise InputError(f"holds {len(by_shape)} configurations, needs two or more", field="steps")
+
+
+def check_tables(measured: Measurements) -> None:
+    """Whether the all-reduces tell latency from bandwidth."""
     tables = {(record.gpus_per_node < record.gpus) for record in measured.all_reduce}
     for across in tables:
         points = {(r.gpus, r.bytes) for r in measured.all_reduce if (r.gpus_per_node < r.gpus) == across}

@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch._arrays import common_rows, reals, wholes
-from isobatch._files import write_whole
+from isobatch._files import read_whole, write_whole
 from isobatch.errors import InputError
 
 SCHEMA = 1
@@ -157,15 +156,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the profile as JSON; the file appears whole or not at all."""
-        write_whole(Path(path), msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Reads a profile. Raises InputError, naming the file, for one that is not readable."""
         try:
-            return msgspec.json.decode(Path(path).read_bytes(), type=cls)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InputError(str(error), file=os.fspath(path)) from error
+            return msgspec.json.decode(read_whole(path), type=cls)
+        except msgspec.DecodeError as error:
+            raise InputError(f"no profile: {error}", file=os.fspath(path)) from error
 
     @classmethod
     def estimate(
@@ -403,14 +402,22 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ]
 
 
-def workloads_of(profiles: Profile | Sequence[Profile]) -> _core.Workloads:
-    """Profiles as the planner takes them."""
-    several = [profiles] if isinstance(profiles, Profile) else list(profiles)
-    names = [profile.gpu for profile in several]
+def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
+    """None, one or several profiles as several. Raises InputError for anything else."""
+    several = () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for profile in several:
+        if not isinstance(profile, Profile):
+            raise InputError(f"is {profile!r}, must be a Profile or several", field="profile")
+    return several
+
+
+def workloads_of(profiles: Sequence[Profile]) -> _core.Workloads | None:
+    """Profiles as the planner takes them; None for none."""
+    names = [profile.gpu for profile in profiles]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two profiles are for {name or 'any GPU type'}", field="profile")
-    return _core.Workloads([profile._given() for profile in several])
+    return _core.Workloads([profile._given() for profile in profiles]) if profiles else None
 
 
 def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:

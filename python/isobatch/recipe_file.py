@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from isobatch._files import read_whole
 from isobatch.errors import InputError
 from isobatch.recipe import Recipe
 
@@ -51,10 +52,7 @@ def make_recipe(fields: dict[str, Any], *, file: str | None = None) -> Recipe:
 
 
 def _parse(path: Path, file: str) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=file) from None
+    text = read_whole(path)
     try:
         if path.suffix == ".toml":
             return tomllib.loads(text)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError
@@ -91,6 +91,21 @@ def find(path: str | os.PathLike[str]) -> Files:
     if not found:
         raise InputError(f"there is no {', '.join(SUFFIXES)} file", file=os.fspath(path))
     return Files(fs, base, tuple(found), folder=pattern is None)
+
+
+def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
+    """What is read must not be written over, and plans in a folder of jobs would be jobs to the next run.
+
+    Raises:
+        InputError: the output is one of the files, or lies in their folder.
+    """
+    if type(fs) is not type(files.fs):
+        return
+    path, base = Path(output).resolve(), Path(files.base).resolve()
+    if path in {Path(info.path).resolve() for info in files.infos}:
+        raise InputError("the plans cannot go where the command reads from", file=output)
+    if path == base or (files.folder and path.is_relative_to(base)):
+        raise InputError(f"the plans cannot go into the folder that is read, {files.base}", file=output)
 
 
 def _plain(path: str) -> str:

@@ -131,13 +131,22 @@ class _TsvLines:
 
 
 def _joined(table: pa.Table) -> pa.Table:
+    """The table with its lists as texts; what no text can say is an error."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for index, field in enumerate(table.schema):
-        if pa.types.is_list(field.type):
-            texts = pc.binary_join(table[field.name].cast(pa.list_(pa.string())), ";")
-            table = table.set_column(index, field.name, texts)
+        if not pa.types.is_nested(field.type):
+            continue
+        try:
+            texts = table[index].cast(pa.list_(pa.string()))
+            if pc.list_flatten(texts).null_count:
+                raise pa.ArrowInvalid("a value in a list is missing")
+        except pa.ArrowException as error:
+            raise pa.ArrowInvalid(
+                f"column {field.name!r} is no text, but Parquet and JSON lines can hold it: {error}"
+            ) from None
+        table = table.set_column(index, field.name, pc.binary_join(texts, ";"))
     return table
 
 

@@ -161,3 +161,38 @@ def test_a_broken_write_leaves_nothing(files, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         fleet(files, "-o", str(files / "o.jsonl"))
     assert len(list(files.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["jobs.csv", "clusters.csv", "pairs.csv"])
+def test_what_is_read_is_not_written_over(files, monkeypatch, capsys, name):
+    (files / "pairs.csv").write_text("job,cluster\n007,small\n")
+    before = (files / name).read_bytes()
+    monkeypatch.chdir(files)
+    assert fleet(files, "--pairs", "pairs.csv", "-o", f"./{name}") == 2
+    assert f"{name}: the plans cannot go where the command reads from" in capsys.readouterr().err
+    assert (files / name).read_bytes() == before
+
+
+def test_plans_do_not_become_the_next_runs_jobs(tmp_path, capsys):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "a.csv").write_text(JOBS)
+    words = ["fleet", str(tmp_path / "jobs"), "-o", str(tmp_path / "jobs" / "plans.parquet")]
+    (tmp_path / "clusters.csv").write_text(CLUSTERS)
+    assert main([*words[:2], str(tmp_path / "clusters.csv"), *words[2:]]) == 2
+    assert "the plans cannot go into the folder that is read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["-o", "o.csv"], ["-o", "o.tsv"]])
+def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, words):
+    monkeypatch.chdir(files)
+    job = {"job": "a", "effective_batch": 256, "lr": 0.1}
+    (files / "jobs.jsonl").write_text(json.dumps(job | {"team": {"x": 1}}))
+    assert main(["fleet", "jobs.jsonl", "clusters.csv", *words]) == 2
+    message = "cannot be written: column 'team' is no text, but Parquet and JSON lines can hold it"
+    assert message in capsys.readouterr().err
+    (files / "jobs.jsonl").write_text(json.dumps(job | {"tags": ["x", None]}) + "\n")
+    assert main(["fleet", "jobs.jsonl", "clusters.csv", *words]) == 2
+    assert "column 'tags' is no text" in capsys.readouterr().err
+    assert not list(files.glob("o.*"))
+    assert main(["fleet", "jobs.jsonl", "clusters.csv", "-o", "o.parquet"]) == 0
+    assert pq.read_table("o.parquet")["tags"].to_pylist() == [["x", None]] * 2

@@ -1,11 +1,15 @@
 """`isobatch plan`, `isobatch rules`: what people see, and exit codes."""
 
 import json
+import subprocess
 
 import pytest
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.measurements import load_measurements
+from isobatch.recipe_file import load_recipe
+from isobatch.validate.report import Report
 
 JOB = """\
 effective_batch = 256
@@ -46,6 +50,15 @@ def test_infeasible_in_words(job, capsys):
     assert "GPU counts that work nearby: 4 and 8.\nBatches that work nearby: 252 and 259.\n" in out
 
 
+@pytest.mark.parametrize("name", ["no/such/plan.json", "."])
+def test_a_place_that_cannot_be_written_is_named(job, tmp_path, capsys, name):
+    path = tmp_path / name
+    assert main(["plan", job, "--gpus", "64", "-o", str(path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and f"isobatch plan: {path}: cannot be written" in shown.err
+    assert sorted(it.name for it in tmp_path.iterdir()) == ["job.toml"]
+
+
 def test_grow_cites_its_rule(job, capsys):
     assert main(["plan", job, "--gpus", "128", "--policy", "grow"]) == 0
     out = capsys.readouterr().out
@@ -81,9 +94,9 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--policy", "shrink"], "field 'policy': 'shrink' is not legal; legal: keep, grow"),
         (
             ["--gpus", "8", "--set", "optimzer=sgd"],
-            "field 'optimzer': there is no such field; did you mean 'optimizer'?",
+            "field '--set optimzer': there is no such field; did you mean 'optimizer'?",
         ),
-        (["--gpus", "8", "--set", "lr=NaN"], "field 'lr': nan is not legal; legal: a finite number above 0"),
+        (["--gpus", "8", "--set", "lr=NaN"], "isobatch plan: field '--set lr': nan is not legal"),
         (["--gpus", "8", "--ragged", "--uneven"], "field 'ragged'"),
     ],
 )
@@ -129,6 +142,17 @@ def test_recipes_in_three_formats_are_one(tmp_path):
     assert made == [expected] * 3
 
 
+@pytest.mark.parametrize("load", [ib.Plan.load, ib.Profile.load, load_measurements, load_recipe, Report.load])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
+    file = tmp_path / "it.json"
+    with pytest.raises(ib.InputError, match=r"it\.json: cannot be read: No such file or directory"):
+        load(file)
+    for content in (b"\xff\xfe", b"{", b"[]", b'{"schema": "\xff"}'):
+        file.write_bytes(content)
+        with pytest.raises(ib.InputError, match=r"it\.json[:,]"):
+            load(file)
+
+
 def test_a_saved_plan_of_another_version_is_refused(tmp_path):
     path = tmp_path / "plan.json"
     ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 8).save(path)
@@ -154,3 +178,21 @@ def test_no_command_is_wrong_use(capsys):
     assert "usage: isobatch" in capsys.readouterr().err
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"isobatch {ib.__version__}\n"
+
+
+def test_the_shell_completes(job, tmp_path, capsys):
+    pytest.importorskip("shtab", reason="comes with the extra 'fleet'")
+    assert main(["--completion", "bash"]) == 0
+    (tmp_path / "isobatch.sh").write_text(capsys.readouterr().out)
+
+    def completed(*words):
+        line = f"source isobatch.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+        line += '_shtab_isobatch 2>/dev/null; echo "${COMPREPLY[@]}"'
+        return subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True
+        ).stdout.split()
+
+    assert completed("isobatch", "ela") == ["elastic"]
+    assert completed("isobatch", "plan", "--batch-t") == ["--batch-tolerance"]
+    assert completed("isobatch", "plan", "jo") == ["job.toml"]
+    assert completed("isobatch", "calibrate", "--merge", "jo") == ["job.toml"]

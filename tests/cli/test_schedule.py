@@ -1,19 +1,15 @@
 """isobatch schedule."""
 
-import argparse
 import json
 
 import pytest
 
 from isobatch import schedules as S
-from isobatch.cli import schedule as command
+from isobatch.cli import main
 
 
 def call(*arguments):
-    parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers())
-    args = parser.parse_args(["schedule", *arguments])
-    return args.run(args)
+    return main(["schedule", *arguments])
 
 
 def test_prints_a_table(capsys):
@@ -41,8 +37,10 @@ def test_draws(capsys, tmp_path):
     assert call("cosine", "--steps", "100", "--plot") == 0
     assert "█" in capsys.readouterr().out
     path = tmp_path / "s.svg"
-    assert call("cosine", "--steps", "100", "--plot", str(path)) == 0
+    assert call("cosine", "--lr", "3e-4", "--steps", "1234567", "--plot", str(path)) == 0
     assert path.read_text().startswith("<svg") and list(tmp_path.iterdir()) == [path]
+    assert call("cosine", "--steps", "100", "--plot", str(tmp_path / "no" / "s.svg")) == 2
+    assert ">learning rate 0.0003<" in path.read_text() and ">1234567 steps<" in path.read_text()
 
 
 @pytest.mark.parametrize(

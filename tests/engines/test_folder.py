@@ -219,11 +219,11 @@ def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
 def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=10)
     for output in (jobs.folder, jobs.folder / "plans"):
-        with pytest.raises(ib.InputError, match="cannot go into the folder of the jobs"):
+        with pytest.raises(ib.InputError, match="cannot go into the folder that is read"):
             ib.plan_fleet(jobs.folder, CLUSTERS, output=output)
-    with pytest.raises(ib.InputError, match="cannot go into the folder of the jobs"):
+    with pytest.raises(ib.InputError, match="cannot go into the folder that is read"):
         ib.plan_fleet(jobs.folder / "00.parquet", CLUSTERS, output=jobs.folder)
-    assert names_in(jobs.folder) == ["00.parquet"]
+    assert names_in(jobs.folder) == ["00.parquet"] and not (jobs.folder / "plans").exists()
 
 
 def test_two_files_do_not_become_one(make_jobs, tmp_path):

@@ -19,6 +19,8 @@ ray = pytest.importorskip("ray", reason="the Ray engine comes with the extra 'ra
 
 REPETITIONS = range(int(os.environ.get("ISOBATCH_REPETITIONS", "1")))
 GPUS = [8, 96]
+PARTS = 48
+"""So many that a run still goes on when it is disturbed after the first ones."""
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -162,7 +164,7 @@ def check(jobs, folder, manifest):
 
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_workers_are_killed(cluster, tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", 24, 10_000)
+    jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
     killed = []
 
     def kill():
@@ -180,7 +182,7 @@ def test_workers_are_killed(cluster, tmp_path, _):
 
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_a_node_is_removed(cluster, tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", 24, 10_000)
+    jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
     node = cluster.add_node(num_cpus=1)
     manifest = while_running(
         jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False)
@@ -195,7 +197,7 @@ def test_a_node_is_removed(cluster, tmp_path, _):
 
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_the_driver_is_killed(cluster, tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", 16, 10_000)
+    jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
     (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\n0,1,8\n1,12,8\n")
     words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
     words += ["-o", str(tmp_path / "plans"), "--engine", "ray", "--address", cluster.address]

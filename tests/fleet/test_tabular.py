@@ -190,6 +190,8 @@ def test_a_bad_column_is_named(change, message):
     [
         ({"policy": "shrink"}, "field 'policy': 'shrink' is not legal; legal: keep"),
         ({"columns": ["micro"]}, "field 'micro': there is no such column; there are: job,"),
+        ({"columns": ["lr", "job", "lr"]}, "field 'columns': 'lr' stands twice"),
+        ({"top": 2}, "field 'top': nothing is chosen of all rows: say by select"),
         ({"pairs": {"job": ["a"]}}, "field 'cluster': the column is missing"),
         ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1, field 'job': there is no job 'z'"),
     ],
@@ -204,6 +206,59 @@ def test_what_is_no_table():
     for jobs in (3, None, "jobs.txt", [1, 2]):
         with pytest.raises(ib.InputError):
             ib.plan_fleet(jobs, [8])
+
+
+@pytest.mark.parametrize("clusters", [[8.0], ["8"], np.array([8.0]), [True]])
+def test_gpu_counts_are_whole_numbers(clusters):
+    with pytest.raises(
+        ib.InputError, match="row 1, field 'cluster': .* legal: Cluster or whole numbers of GPUs"
+    ):
+        ib.plan_fleet(numpy_columns(), clusters)
+
+
+def test_gpu_counts_in_an_array():
+    same(ib.plan_fleet(numpy_columns(), np.array(CLUSTERS), policy=512), expected())
+
+
+@pytest.mark.parametrize("kind", ["numpy", "arrow", "pandas"])
+def test_policies_that_are_numbers_in_some_rows(kind):
+    columns = {
+        "effective_batch": np.array([256] * 3),
+        "lr": np.array([0.1] * 3),
+        "policy": np.array([512, 0, 320]),
+    }
+    if kind == "numpy":
+        columns["policy"] = np.ma.MaskedArray(columns["policy"], mask=[False, True, False])
+    elif kind == "arrow":
+        pa = pytest.importorskip("pyarrow", reason="Arrow tables need pyarrow")
+        columns = pa.table({**columns, "policy": pa.array([512, None, 320])})
+    else:
+        pd = pytest.importorskip("pandas", reason="such columns come from pandas")
+        columns = pd.DataFrame({**columns, "policy": [512, None, 320]})
+        assert columns["policy"].dtype == float
+    made = ib.plan_fleet(columns, [8], policy="keep", columns=["effective_batch"])["effective_batch"]
+    assert np.asarray(made).tolist() == [512, 256, 320]
+
+
+def test_categories_of_polars():
+    pl = pytest.importorskip("polars", reason="such columns come from polars")
+    optimizers = ["sgd", "adamw", "lamb"]
+    plain = pl.DataFrame({"job": ["a", "b", "c"], "effective_batch": [256] * 3, "lr": [0.1] * 3})
+    columns = ["job", "beta1", "team"]
+    made = [
+        ib.plan_fleet(
+            plain.with_columns(
+                pl.col("job").cast(kind or pl.String),
+                pl.Series("optimizer", optimizers).cast(kind or pl.String),
+                pl.Series("team", optimizers).cast(kind or pl.String),
+            ),
+            [8],
+            columns=columns,
+        ).to_pylist()
+        for kind in (None, pl.Enum(["a", "b", "c", *optimizers]), pl.Categorical)
+    ]
+    assert made[0] == made[1] == made[2]
+    assert [row["team"] for row in made[0]] == optimizers
 
 
 def test_empty_tables():

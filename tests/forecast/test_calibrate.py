@@ -276,7 +276,10 @@ def step(**changes):
         ),
         ({"steps": (step(), step(micro_batch=0))}, "row 2, field 'steps.micro_batch': is 0"),
         ({"steps": (step(), step(step_seconds=()))}, "row 2, field 'steps.step_seconds'"),
-        ({"steps": (step(), step(step_seconds=(0.3,)), step(micro_batch=16))}, "of the same configuration"),
+        (
+            {"steps": (step(), step(step_seconds=(0.3,)), step(micro_batch=16))},
+            "row 2, field 'steps.step_seconds': micro-batch 8 × accumulation 1 on 1 GPUs takes 0.3 s",
+        ),
         (
             {"steps": (step(), step(gpus=3, model_parallel=2))},
             "field 'steps.model_parallel': does not divide",
@@ -345,4 +348,21 @@ def test_the_command(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["schema"] == 1
     assert main(["calibrate", str(tmp_path / "none.json"), "-o", str(tmp_path / "x.json")]) == 2
     assert "none.json" in capsys.readouterr().err
+    (tmp_path / "plan.json").write_text('{"schema": 1, "lr": 0.1}')
+    assert main(["calibrate", str(tmp_path / "plan.json"), "-o", str(tmp_path / "x.json")]) == 2
+    # The 2nd report's 1st step takes three times as long.
+    slow = msgspec.structs.replace(
+        data.steps[0], step_seconds=tuple(3 * it for it in data.steps[0].step_seconds)
+    )
+    slow_report = msgspec.structs.replace(data, steps=(slow, *data.steps[1:]))
+    (tmp_path / "slow.json").write_bytes(msgspec.json.encode(slow_report))
+    files = [str(tmp_path / "alone.json"), str(tmp_path / "slow.json")]
+    shown = capsys.readouterr().err
+    assert main(["calibrate", *files, "-o", str(tmp_path / "x.json")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "report 2, row 1, field 'steps.step_seconds': micro-batch" in said
+        and "s elsewhere: measure again" in said
+    )
+    assert "plan.json: is neither a validator's report nor measurements" in shown
     assert not (tmp_path / "x.json").exists()

@@ -242,6 +242,11 @@ def test_a_sweep_has_its_knee():
         ib.sweep(RECIPE, [9, 10], profile=profile())
     with pytest.raises(ib.InputError, match="field 'gpus'"):
         ib.sweep(RECIPE, [0], profile=profile())
+    with pytest.raises(ib.InputError, match="field 'profile': is None, must be a Profile"):
+        ib.sweep(RECIPE, [8], profile=None)
+    for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
+        with pytest.raises(ib.InputError, match="field 'profile': is 3, must be a Profile or several"):
+            planned(RECIPE, 8, profile=[profile(), 3])
 
 
 def test_a_moved_run_takes_what_its_legs_take():
@@ -265,6 +270,7 @@ def test_on_the_command_line(tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
     assert "knee" in shown.err
+    assert "7 counts are left out: they do not fill nodes of 8 GPUs" in shown.err
     assert main(["plan", *job, *known, "--sweep-gpus", "1,3", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "infeasible"]

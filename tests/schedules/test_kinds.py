@@ -213,3 +213,19 @@ def test_a_schedule_cannot_be_changed():
         schedule.form = None
     with pytest.raises(AttributeError):
         schedule.form.scale = 2.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (S.constant(0.5), "0.5"),
+        (S.warmup(S.cosine(1, 10), 5), "linear 0 → 1 in 5, from 5 cosine 1 → 0 in 10"),
+        (S.exponential(1, 0.9), "1 × 0.9 every 1"),
+        (S.step(1, 5, 0.1), "1 × 0.1 in stairs of 5"),
+        (S.inverse_sqrt(1, 100), "1 / (1 + x/100)^0.5"),
+        (S.multistep(1, [3], 0.1), "1, from 3 0.1"),
+        (S.cosine_restarts(1, 10, 2), "cosine 1 → 0 in 10, again every 10 × 2^i"),
+    ],
+)
+def test_a_schedule_says_what_it_does(schedule, text):
+    assert repr(schedule) == f"Schedule({text})"

@@ -94,6 +94,24 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
         probe(host, 1, 0.3)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "field 'PLAN': a plan's file is needed"),
+        (["plan.json", "--compare", "a", "b"], "field '--compare': compares two reports, and takes no plan"),
+        (["plan.json", "-o", "no/such/report.json"], "no/such: there is no such folder"),
+        (["plan.json", "-o", "."], ".: cannot be written"),
+        (["plan.json"], "plan.json: cannot be read: No such file"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, capsys, words, message):
+    from isobatch.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["validate", *words]) == 2
+    assert f"isobatch validate: {message}" in capsys.readouterr().err
+
+
 def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     from isobatch.cli import main
     from isobatch.validate.report import MicroBatchSearch

@@ -47,6 +47,8 @@ def show_sweep(args: argparse.Namespace, recipe: Any) -> int:
             print(json.dumps(_plain(row)))
     else:
         show_table(_SHOWN, [[_cell(row[name]) for name in _SHOWN] for row in feasible])
+    if unfilled := len(counts) - len(rows):
+        print(f"{unfilled} counts are left out: they do not fill nodes of {per_node} GPUs", file=sys.stderr)
     _summary(found, len(feasible), len(rows))
     return 0 if feasible else 1
 

@@ -12,7 +12,11 @@ from isobatch.cli._show import show_table
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
-    command = subparsers.add_parser("calibrate", help="fit a profile to measurements", description=__doc__)
+    command = subparsers.add_parser(
+        "calibrate",
+        help="fit a profile to measurements",
+        description="Fits a profile, for forecasts, to validator reports.",
+    )
     command.add_argument(
         "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
     )

@@ -1,4 +1,4 @@
-"""``isobatch elastic``: the batch that works at the most GPU counts."""
+"""`isobatch elastic`: the batch that works at the most GPU counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "elastic",
         help="the effective batch under a cap that works at the most GPU counts",
-        description=__doc__,
+        description="Finds the effective batch under a cap that works at the most GPU counts.",
     )
     parser.add_argument(
         "--max-batch", type=int, required=True, metavar="N", help="no effective batch above this"

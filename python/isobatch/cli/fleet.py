@@ -16,7 +16,11 @@ SHOWN = 40
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
-    command = subparsers.add_parser("fleet", help="plan every job on every cluster", description=__doc__)
+    command = subparsers.add_parser(
+        "fleet",
+        help="plan every job on every cluster",
+        description="Plans every job on every cluster. A row that has no plan says why; the others go on.",
+    )
     command.add_argument(
         "jobs",
         help="CSV, Parquet or JSON lines with Recipe's fields; a file, a folder, a glob or a URL (s3://…)",
@@ -126,7 +130,7 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.engines.blocks import BLOCK, planned, stream
     from isobatch.engines.summary import Summary
     from isobatch.errors import InputError
-    from isobatch.tables import find, read_table
+    from isobatch.tables import find, location, read_table, refuse_output
 
     for name, given in (
         ("--partition-by", args.partition_by is not None),
@@ -136,6 +140,9 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     ):
         if given:
             raise InputError("needs a folder as the output: -o FOLDER", field=name)
+    for path in (args.jobs, args.clusters, args.pairs):
+        if args.output and path is not None:
+            refuse_output(find(path), *location(args.output))
     if args.pairs:
         fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK)
     else:
@@ -151,17 +158,24 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
 
 @contextmanager
 def _sink(args: argparse.Namespace, asked: Any) -> Iterator[Callable[[Any], None]]:
+    from isobatch.errors import InputError
     from isobatch.writing import CsvLines, JsonLines, table_writer
 
     if args.output:
         with table_writer(args.output, asked.metadata) as write:
             yield write
-    elif args.json:
-        yield JsonLines(sys.stdout.buffer)
-    elif sys.stdout.isatty():
-        yield _Screen()
-    else:
-        yield CsvLines(sys.stdout.buffer)
+        return
+    import pyarrow as pa
+
+    try:
+        if args.json:
+            yield JsonLines(sys.stdout.buffer)
+        elif sys.stdout.isatty():
+            yield _Screen()
+        else:
+            yield CsvLines(sys.stdout.buffer)
+    except pa.ArrowException as error:
+        raise InputError(f"cannot be written: {error}", file="stdout") from None
 
 
 class _Screen:

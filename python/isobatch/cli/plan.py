@@ -12,7 +12,11 @@ from isobatch.cli._sweep import show_sweep
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
-    command = subparsers.add_parser("plan", help="plan one recipe on one cluster", description=__doc__)
+    command = subparsers.add_parser(
+        "plan",
+        help="plan one recipe on one cluster",
+        description="Plans one recipe on one cluster: what to train with there, or why not and what would work.",
+    )
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
     command.add_argument(
         "--set",
@@ -64,4 +68,9 @@ def _recipe(args: argparse.Namespace) -> Any:
         if not changes:
             raise InputError("name a recipe file, or give its fields by --set", field="recipe")
         return make_recipe(changes)
-    return load_recipe(args.recipe, changes)
+    try:
+        return load_recipe(args.recipe, changes)
+    except InputError as error:
+        if error.field in changes:
+            raise InputError(error.message, field=f"--set {error.field}") from None
+        raise

@@ -12,7 +12,9 @@ from isobatch.cli._settings import add_settings, settings
 def add(subparsers: Any) -> None:
     """Registers the command."""
     command = subparsers.add_parser(
-        "replan", help="move a run that is under way to other hardware or another batch", description=__doc__
+        "replan",
+        help="move a run that is under way to other hardware or another batch",
+        description="Moves a run that is under way to other hardware or another batch.",
     )
     command.add_argument(
         "plan", help="the plan that the run follows: a .json file of `plan -o` or of an earlier move"

@@ -9,7 +9,9 @@ from typing import Any
 def add(subparsers: Any) -> None:
     """Registers the command."""
     command = subparsers.add_parser(
-        "rules", help="the scaling rules, with formula, range and source", description=__doc__
+        "rules",
+        help="the scaling rules, with formula, range and source",
+        description="Lists the scaling rules with their formulas, ranges and sources.",
     )
     command.add_argument("--json", action="store_true", help="as JSON")
 

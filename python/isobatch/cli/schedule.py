@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,18 +38,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="draw it: on the terminal, or into an SVG file",
     )
     parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints, draws or writes the schedule. 0: done; 2: wrong use or unreadable input."""
-    from isobatch.errors import InputError
-
-    try:
-        schedule = _schedule(args)
-    except InputError as error:
-        print(f"isobatch schedule: {error}", file=sys.stderr)
-        return 2
+    """Prints, draws or writes the schedule."""
+    schedule = _schedule(args)
     if args.json:
         print(schedule.to_json())
     elif args.plot is None:
@@ -64,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
+    from isobatch._files import read_whole
     from isobatch.errors import InputError
     from isobatch.schedules import Schedule, Units, resolve
 
     if args.spec.endswith(".json"):
         try:
-            text = Path(args.spec).read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", file=args.spec) from None
-        return Schedule.from_json(text)
+            return Schedule.from_json(read_whole(args.spec))
+        except InputError as error:
+            raise InputError(error.message, file=args.spec, field=error.field) from None
     if args.steps is None:
         raise InputError("say how long the run is", field="--steps")
     units = Units(
@@ -99,13 +91,10 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
+    from isobatch._files import write_whole
     from isobatch.schedules import _draw
 
     if args.plot == "-":
         print(_draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
         return
-    path = Path(args.plot)
-    # The picture appears whole or not at all.
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(_draw.svg(schedule, args.steps), encoding="utf-8")
-    beside.replace(path)
+    write_whole(args.plot, _draw.svg(schedule, args.steps).encode())

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from isobatch._files import check_place
 from isobatch.errors import InputError
 from isobatch.validate import arguments
 
@@ -37,6 +38,8 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Validates, or compares two reports."""
     if args.compare is not None:
+        if args.plan is not None:
+            raise InputError("compares two reports, and takes no plan", field="--compare")
         from isobatch.validate.comparing import compare, show
         from isobatch.validate.report import Report
 
@@ -52,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         return rank(args)
     from isobatch.validate.launching import launch
 
+    if args.output is not None and args.node_rank == 0:
+        check_place(args.output)
     report = launch(
         args.plan,
         args.nproc_per_node,

@@ -78,12 +78,9 @@ class Folder:
 
     @classmethod
     def at(cls, path: str) -> Folder:
-        """The folder of a path or URL; it is made where it is not there."""
+        """The folder of a path or URL; it need not be there yet."""
         fs, base = location(path)
-        folder = cls(fs, base.rstrip("/"))
-        with named(path):
-            fs.create_dir(folder.base, recursive=True)
-        return folder
+        return cls(fs, base.rstrip("/"))
 
     def path(self, name: str) -> str:
         """Of a file in it."""
@@ -103,7 +100,7 @@ class Folder:
 
         manifest = self._manifest()
         if manifest is None:
-            listed = self.fs.get_file_info(FileSelector(self.base))
+            listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
             if any(PurePosixPath(info.path).name != PARTIAL for info in listed):
                 raise InputError(
                     "the folder is not empty, and holds no manifest of an earlier run", file=self.base

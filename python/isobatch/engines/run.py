@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from isobatch.engines.folder import Folder, Manifest, Receipt
 from isobatch.engines.parts import Part, list_parts
 from isobatch.engines.work import Failure, Work, digest_of
 from isobatch.errors import InputError
-from isobatch.tables import Files, find
+from isobatch.tables import Files, find, refuse_output
 
 FIELDS = {*JOB_FIELDS, *CLUSTER_FIELDS, *SETTINGS_FIELDS}
 ENGINES = ("local", "ray")
@@ -47,7 +46,7 @@ def plan_files(
     if listing.schema is not None:
         _refuse_columns(query, listing.schema.names, partition_by)
     folder = Folder.at(os.fspath(output))
-    _refuse_inside(folder, files)
+    refuse_output(files, folder.fs, folder.base)
     arguments = _arguments(query, partition_by)
     try:
         done = folder.done(arguments, resume=resume)
@@ -116,16 +115,6 @@ def _digest_of_table(table: Table) -> str:
         values = column.to_pylist() if table.arrow else column.tolist()
         columns += [name.encode(), repr(values).encode()]
     return _digest(*columns)
-
-
-def _refuse_inside(folder: Folder, files: Files) -> None:
-    """Plans must not become jobs."""
-    if type(folder.fs) is not type(files.fs):
-        return
-    base, jobs = Path(folder.base).resolve(), Path(files.base).resolve()
-    inside = base.is_relative_to(jobs) and files.folder
-    if base == jobs or inside:
-        raise InputError("the plans cannot go into the folder of the jobs", file=folder.base)
 
 
 def _refuse_changed(

@@ -25,7 +25,7 @@ def span(schedule: Schedule) -> float:
 
 
 def svg(schedule: Schedule, steps: float | None = None) -> str:
-    """The curve as an SVG element, with its peak, its end and a title."""
+    """The curve as an SVG element, with its peak, its last step and a title."""
     stop = span(schedule) if steps is None else steps
     x = np.unique(np.concatenate([np.linspace(0, stop, 240), _corners(schedule, stop)]))
     y = schedule.values(x)
@@ -40,9 +40,9 @@ def svg(schedule: Schedule, steps: float | None = None) -> str:
         f"<title>{html.escape(repr(schedule))}</title>"
         f'<path d="M{MARGIN} {MARGIN}V{base}H{right}" fill="none" stroke="currentColor" opacity=".4"/>'
         f'<polyline points="{points}" fill="none" stroke="#1f77b4" stroke-width="1.8"/>'
-        f'<text x="{MARGIN}" y="{MARGIN - 8}" {text}>{top:g}</text>'
+        f'<text x="{MARGIN}" y="{MARGIN - 8}" {text}>learning rate {top:.12g}</text>'
         f'<text x="{MARGIN}" y="{HEIGHT - MARGIN + 16}" {text}>0</text>'
-        f'<text x="{right}" y="{HEIGHT - MARGIN + 16}" text-anchor="end" {text}>{stop:g} steps</text>'
+        f'<text x="{right}" y="{HEIGHT - MARGIN + 16}" text-anchor="end" {text}>{stop:.12g} steps</text>'
         "</svg>"
     )
 
@@ -68,5 +68,5 @@ def terminal(schedule: Schedule, steps: float | None = None, *, width: int = 72,
         label = f"{top:>10.4g} " if row == rows - 1 else f"{0:>10} " if row == 0 else " " * 11
         lines.append(label + "│" + "".join(_BLOCKS[cell] for cell in cells))
     lines.append(" " * 11 + "└" + "─" * width)
-    lines.append(" " * 11 + f" 0{f'{stop:g} steps':>{width - 1}}")
+    lines.append(" " * 11 + f" 0{f'{stop:.12g} steps':>{width - 1}}")
     return "\n".join(lines)

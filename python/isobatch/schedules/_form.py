@@ -481,6 +481,12 @@ def _segment_text(segment: Segment) -> str:
             what = f"table of {len(values)}"
         case Power(stretch=1.0, exponent=1.0):
             what = f"linear {segment.a:g} → {segment.b:g} in {segment.length:g}"
+        case Exponential(rate=rate, stairs=stairs):
+            what = f"{segment.a:g} × {rate:g} {'in stairs of' if stairs else 'every'} {segment.length:g}"
+        case Reciprocal(exponent=exponent):
+            what = f"{segment.a:g} / (1 + x/{segment.length:g})^{exponent:g}"
         case shape:
             what = f"{shape.kind} {segment.a:g} → {segment.b:g} in {segment.length:g}"
+    if isinstance(segment.shape, Exponential | Reciprocal) and segment.b:
+        what += f", towards {segment.b:g}"
     return what if segment.start == 0 else f"from {segment.start:g} {what}"

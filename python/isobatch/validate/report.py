@@ -6,12 +6,11 @@ import hashlib
 import importlib.resources
 import os
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from isobatch._files import write_whole
+from isobatch._files import read_whole, write_whole
 from isobatch._plan import Plan
 from isobatch.errors import InputError
 from isobatch.measurements import Measurements
@@ -281,7 +280,7 @@ class Report(_Part, frozen=True, kw_only=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report as JSON, whole or not at all."""
-        write_whole(Path(path), (self.to_json() + "\n").encode())
+        write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -291,15 +290,13 @@ class Report(_Part, frozen=True, kw_only=True):
             InputError: the file cannot be read, or holds no report of this version.
         """
         try:
-            text = Path(path).read_bytes()
+            text = read_whole(path)
             schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
             if schema != SCHEMA:
                 raise InputError(
                     f"{schema!r} is not legal; legal: {SCHEMA!r}", file=str(path), field="schema"
                 )
             return msgspec.json.decode(text, type=cls)
-        except OSError as error:
-            raise InputError(str(error.strerror), file=str(path)) from None
         except msgspec.MsgspecError as error:
             raise InputError(f"no report: {error}", file=str(path)) from None
 
