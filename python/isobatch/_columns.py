@@ -298,8 +298,8 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
 
     kind = column.type
     if pa.types.is_dictionary(kind):
-        if pa.types.is_string(kind.value_type):
-            return _of_dictionary(column)
+        if pa.types.is_string(kind.value_type) and column.num_chunks == 1:
+            return _of_dictionary(column.chunk(0))
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
@@ -309,7 +309,8 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
         reals = column.cast(pa.float64(), safe=False)
         return np.asarray((reals.fill_null(float("nan")) if reals.null_count else reals).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _of_dictionary(column.cast(pa.string()).combine_chunks().dictionary_encode())
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        return _of_dictionary(encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded)
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint32), [None]
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
@@ -317,10 +318,9 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
     raise InputError(f"values of type {kind} are not legal", file=file, field=name)
 
 
-def _of_dictionary(column: pa.ChunkedArray | pa.DictionaryArray) -> Codes:
+def _of_dictionary(encoded: pa.DictionaryArray) -> Codes:
     import pyarrow as pa
 
-    encoded = column.unify_dictionaries().combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if len(encoded.dictionary) > len(encoded):
         # Most of its texts are not here.
         encoded = encoded.dictionary_decode().dictionary_encode()
