@@ -1,11 +1,14 @@
 //! Rows planned together, where they are plain.
 
+use std::ops::Range;
+
 use super::{Column, Fleet, Out, Pairs, TOGETHER};
 use crate::input::Input;
 use crate::plain::{BLOCK, Each, Kinds, Lanes, One, Sites};
 
-/// Rows of one job from which on planning them by themselves takes less time than among others.
+/// Rows of one job from which on planning them by themselves takes less time than among others, and than one by one.
 const WORTH: usize = 8;
+const WORTH_ALONE: usize = 4;
 
 /// What plain rows are planned from; without `kinds`, only those of one job are planned together.
 pub(super) struct Ground<'a> {
@@ -55,43 +58,60 @@ impl<'a> Together<'a> {
         at: usize,
     ) -> (usize, Option<Vec<usize>>) {
         let of_job = fleet.rows_of_job(start, rows);
-        let Ground { sites, kinds } = self.ground;
-        let (count, left) = match kinds {
-            _ if of_job >= WORTH => {
-                let (job, cluster) = fleet.pair(start);
-                if self.job != Some(job) {
-                    self.input[0].fault = fleet.shared.fault;
-                    fleet.jobs.apply(&[job], &mut self.input);
-                    (self.job, self.recipe) = (Some(job), One::of(&self.input[0]));
-                }
-                let Some(recipe) = &self.recipe else { return (of_job, None) };
-                match fleet.pairs {
-                    Pairs::Crossed => self.lanes.set(sites, (cluster..).take(of_job)),
-                    Pairs::Named { clusters, .. } => {
-                        self.lanes.set(sites, clusters[start..start + of_job].iter().copied());
-                    }
-                }
-                (of_job, self.lanes.plan(recipe, of_job, out, at))
-            }
-            Some(kinds) => {
+        let (count, left) = match &self.ground.kinds {
+            Some(kinds) if of_job < WORTH => {
                 let count = BLOCK.min(rows);
-                let rows = start..start + count;
-                let mut crossed = ([0; BLOCK], [0; BLOCK]);
-                let (jobs, clusters) = match fleet.pairs {
-                    Pairs::Named { jobs, clusters } => (&jobs[rows.clone()], &clusters[rows]),
-                    Pairs::Crossed => {
-                        for (i, row) in rows.enumerate() {
-                            (crossed.0[i], crossed.1[i]) = fleet.pair(row);
-                        }
-                        (&crossed.0[..count], &crossed.1[..count])
-                    }
-                };
-                self.lanes.set(sites, clusters.iter().copied());
-                self.each.set(kinds, jobs, &mut self.lanes);
-                (count, self.each.plan(&mut self.lanes, count, out, at))
+                (count, Some(self.of_many_jobs(kinds, fleet, start..start + count, out, at)))
             }
-            None => return (TOGETHER.min(rows), None),
+            None if of_job < WORTH_ALONE => (TOGETHER.min(rows), None),
+            _ => (of_job, self.of_one_job(fleet, start..start + of_job, out, at)),
         };
-        (count, Some(left.into_iter().map(|i| start + i).collect()))
+        (count, left.map(|left| left.into_iter().map(|i| start + i).collect()))
+    }
+
+    fn of_one_job(
+        &mut self,
+        fleet: &Fleet<'_>,
+        rows: Range<usize>,
+        out: &mut [(Column, Out<'_>)],
+        at: usize,
+    ) -> Option<Vec<usize>> {
+        let (job, cluster) = fleet.pair(rows.start);
+        if self.job != Some(job) {
+            self.input[0].fault = fleet.shared.fault;
+            fleet.jobs.apply(&[job], &mut self.input);
+            (self.job, self.recipe) = (Some(job), One::of(&self.input[0]));
+        }
+        let recipe = self.recipe.as_ref()?;
+        let sites = &self.ground.sites;
+        match fleet.pairs {
+            Pairs::Crossed => self.lanes.set(sites, (cluster..).take(rows.len())),
+            Pairs::Named { clusters, .. } => self.lanes.set(sites, clusters[rows.clone()].iter().copied()),
+        }
+        Some(self.lanes.plan(recipe, rows.len(), out, at))
+    }
+
+    fn of_many_jobs(
+        &mut self,
+        kinds: &Kinds<'_>,
+        fleet: &Fleet<'_>,
+        rows: Range<usize>,
+        out: &mut [(Column, Out<'_>)],
+        at: usize,
+    ) -> Vec<usize> {
+        let count = rows.len();
+        let mut crossed = ([0; BLOCK], [0; BLOCK]);
+        let (jobs, clusters) = match fleet.pairs {
+            Pairs::Named { jobs, clusters } => (&jobs[rows.clone()], &clusters[rows]),
+            Pairs::Crossed => {
+                for (i, row) in rows.enumerate() {
+                    (crossed.0[i], crossed.1[i]) = fleet.pair(row);
+                }
+                (&crossed.0[..count], &crossed.1[..count])
+            }
+        };
+        self.lanes.set(&self.ground.sites, clusters.iter().copied());
+        self.each.set(kinds, jobs, &mut self.lanes);
+        self.each.plan(&mut self.lanes, count, out, at)
     }
 }
