@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Any, Self, TypeAlias, final
 
 import numpy as np
@@ -13,11 +14,14 @@ __all__ = [
     "Workloads",
     "choose_rows",
     "elastic_rows",
+    "elastic_splits",
     "fields",
     "fill_schedules",
     "fleet_fault",
     "forecast_rows",
     "goodput_rows",
+    "integer_groups",
+    "integers",
     "micro_batch_rows",
     "plan_fleet",
     "reasons",
@@ -117,7 +121,16 @@ def elastic_rows(
     weights: NDArray[np.float64] | None,
     ranges: tuple[NDArray[np.uint64], NDArray[np.uint64]],
     prefer_larger: bool,
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+def elastic_splits(
+    batch: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    gpus: NDArray[np.uint64],
+    model_parallel: NDArray[np.uint64],
+    micros: _Groups,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]: ...
+def integers(values: Iterable[Any]) -> NDArray[np.int64]: ...
+def integer_groups(groups: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 def goodput_rows(
     rows: int,
     times: list[NDArray[np.float64]],

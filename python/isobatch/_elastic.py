@@ -5,8 +5,8 @@ A batch that shall train unchanged on 12, 16 or 24 GPUs must be a multiple of re
 counts), exactly: the core proves that no other batch does better.
 """
 
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -41,20 +41,42 @@ class Elastic(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
 
 
-class ElasticMany(msgspec.Struct, frozen=True, kw_only=True):
+class ElasticMany(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The answers to many configurations, as columns.
 
     ``effective_batch`` (int64, −1 where nothing works) and ``weight`` (float64) have one value a configuration.
     Those of configuration ``i`` in ``gpus``, ``micro_batch`` and ``accumulation`` (int64) lie at
-    ``offsets[i]:offsets[i + 1]``. ``len()`` counts configurations; ``many[i]`` is the ``i``-th as :class:`Elastic`.
+    ``offsets[i]:offsets[i + 1]``; the last two are worked out when they are first asked for. ``len()`` counts
+    configurations; ``many[i]`` is the ``i``-th as :class:`Elastic`.
     """
 
     effective_batch: NDArray[np.int64]
     weight: NDArray[np.float64]
     offsets: NDArray[np.int64]
     gpus: NDArray[np.int64]
-    micro_batch: NDArray[np.int64]
-    accumulation: NDArray[np.int64]
+    _model_parallel: NDArray[np.uint64]
+    _micro_batches: Groups
+
+    @cached_property
+    def _splits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        micro_batch, accumulation = _core.elastic_splits(
+            self.effective_batch.view(np.uint64),
+            self.offsets,
+            self.gpus.view(np.uint64),
+            self._model_parallel,
+            self._micro_batches,
+        )
+        return micro_batch.view(np.int64), accumulation.view(np.int64)
+
+    @property
+    def micro_batch(self) -> NDArray[np.int64]:
+        """Samples per replica per pass at every count: the largest allowed."""
+        return self._splits[0]
+
+    @property
+    def accumulation(self) -> NDArray[np.int64]:
+        """Passes per optimizer step at every count."""
+        return self._splits[1]
 
     def __len__(self) -> int:
         return len(self.effective_batch)
@@ -134,9 +156,10 @@ def elastic_many(
     micros = _groups(micro_batches, "micro_batches", rows)
     _check_primitive(micros)
     ranges, counts = _counts(gpus, rows, weighted=weights is not None)
+    parallel = _column(model_parallel, "model_parallel", rows, _core.ELASTIC_MAX)
     weight, *columns = _core.elastic_rows(
         cap,
-        _column(model_parallel, "model_parallel", rows, _core.ELASTIC_MAX),
+        parallel,
         _column(1 if gpus_per_node is None else gpus_per_node, "gpus_per_node", rows, _core.ELASTIC_MAX),
         micros,
         counts,
@@ -144,37 +167,40 @@ def elastic_many(
         ranges,
         prefer_larger,
     )
-    batch, end, working, micro_batch, accumulation = (column.view(np.int64) for column in columns)
+    batch, offsets, working = (column.view(np.int64) for column in columns)
+    batch[batch == 0] = -1
     return ElasticMany(
-        effective_batch=np.where(batch > 0, batch, -1),
+        effective_batch=batch,
         weight=weight,
-        offsets=np.concatenate([[0], end]),
+        offsets=offsets,
         gpus=working,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
+        _model_parallel=parallel,
+        _micro_batches=micros,
     )
 
 
 def _column(values: ArrayLike, field: str, rows: int | None, most: int) -> NDArray[np.uint64]:
     """One checked whole number a row; ``rows=None`` takes the length from the values."""
-    column = np.asarray(_integers(values) if isinstance(values, (list, tuple)) else values)
+    column = _integers(values) if isinstance(values, (list, tuple)) else np.asarray(values)
     if column.ndim > 1 or (column.ndim == 1 and rows not in (None, len(column))):
         raise InputError(
             f"has shape {column.shape}, must be one value or one for each of {rows} rows", field=field
         )
     checked = _whole(np.atleast_1d(column), field, most, lambda i: i + 1 if column.size > 1 else None)
-    return np.ascontiguousarray(np.broadcast_to(checked, (len(checked) if rows is None else rows,)))
+    return checked if rows is None else _each(checked, rows)
 
 
-def _integers(values: Iterable[Any]) -> Any:
-    """Whole numbers as an array, which takes NumPy three times as long; the values as they are where they are not that."""
-    kept = list(values)
-    if not kept or isinstance(kept[0], bool):
-        return kept
+def _each(values: NDArray[np.uint64], rows: int) -> NDArray[np.uint64]:
+    """One value a row, where there may be one for all."""
+    return values if len(values) == rows else np.full(rows, values[0])
+
+
+def _integers(values: Sequence[Any]) -> NDArray[Any]:
+    """Whole numbers as an array, which takes NumPy several times as long; as NumPy sees them where they are not that."""
     try:
-        return np.frombuffer(array("q", kept), np.int64)
+        return _core.integers(values)
     except (TypeError, OverflowError):
-        return kept
+        return np.asarray(values)
 
 
 def _whole(
@@ -206,12 +232,15 @@ def _cut(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """All values end to end, and where each group begins and ends."""
     groups = values if _nested(values, field, rows) else [values]
-    cuts = np.zeros(len(groups) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, groups), np.int64, len(groups)), out=cuts[1:])
-    empty = np.flatnonzero(cuts[1:] == cuts[:-1])
-    if empty.size:
-        raise InputError("is empty, must hold at least one value", row=int(empty[0]), field=field)
-    return np.asarray(_integers(chain.from_iterable(groups))), cuts
+    try:
+        flat, cuts = _core.integer_groups(groups)
+    except (TypeError, OverflowError):
+        flat = np.asarray(list(chain.from_iterable(groups)))
+        cuts = np.cumsum([0, *map(len, groups)])
+    empty = cuts[1:] == cuts[:-1]
+    if empty.any():
+        raise InputError("is empty, must hold at least one value", row=int(empty.argmax()) + 1, field=field)
+    return flat, cuts
 
 
 def _group_of(cuts: NDArray[np.int64]) -> Callable[[int], int | None]:
@@ -233,13 +262,10 @@ def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) ->
     spans = [span for span in rows_of if isinstance(span, range) and span.step == 1 and len(span)]
     if not weighted and len(spans) == len(rows_of):
         group_of = _group_of(np.arange(len(spans) + 1))
-        ends = np.array([(span.start, span.stop - 1) for span in spans])
-        first, last = (
-            np.ascontiguousarray(np.broadcast_to(_whole(end, "gpus", _core.ELASTIC_MAX, group_of), (rows,)))
-            for end in ends.T
-        )
+        ends = [span.start for span in spans], [span.stop - 1 for span in spans]
+        first, last = (_whole(np.array(end), "gpus", _core.ELASTIC_MAX, group_of) for end in ends)
         nothing = np.zeros(0, np.uint64), np.zeros(1, np.int64), np.full(rows, -1)
-        return (first, last), nothing
+        return (_each(first, rows), _each(last, rows)), nothing
     counts = _groups(gpus, "gpus", rows)
     values, cuts, _ = counts
     # Sorted by group, then count, a count given twice lies beside itself.

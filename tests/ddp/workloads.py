@@ -65,6 +65,23 @@ def tokens():
     return Workload(_model(), _sgd, batch, loss, weight=lambda b: float(b["mask"].sum()))
 
 
+def sparse():
+    """An embedding whose gradient has rows of those words only that are in the batch."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1)
+
+        def forward(self, words):
+            return self.head(self.embed(words))
+
+    def batch(n, generator, device):
+        return torch.randint(50, (n,), generator=generator).to(device)
+
+    return Workload(Words(), _sgd, batch, lambda model, words: model(words).square().mean())
+
+
 def summed_over_ranks():
     def hook(_, bucket):
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])

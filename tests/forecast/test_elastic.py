@@ -78,6 +78,23 @@ def test_many_with_the_same_counts_are_one_by_one(gpus, nodes, prefer_larger):
         assert many[i] == ib.elastic(max_batch=caps[i], micro_batches=micros[i], **options)
 
 
+def test_numbers_come_in_any_sequence():
+    rows = [[4, 6], [2, 3]]
+    expected = ib.elastic_many(max_batch=[1000, 2000], micro_batches=rows)
+    for micros in (
+        tuple(map(tuple, rows)),
+        np.array(rows),
+        [np.array(row) for row in rows],
+        [range(4, 7, 2), (2, 3)],
+    ):
+        found = ib.elastic_many(max_batch=np.array([1000, 2000]), micro_batches=micros)
+        assert [found[i] for i in (0, 1)] == [expected[i] for i in (0, 1)]
+    with pytest.raises(ib.InputError, match="field 'micro_batches': holds float64"):
+        ib.elastic_many(max_batch=[1000, 2000], micro_batches=[[4, 6], [2.0, 3]])
+    with pytest.raises(ib.InputError, match="row 2, field 'micro_batches': is empty"):
+        ib.elastic_many(max_batch=[1000, 2000], micro_batches=[[4, 6], []])
+
+
 def test_shared_values_serve_every_row():
     many = ib.elastic_many(
         max_batch=[100, 200], micro_batches=[2, 4], gpus=[1, 2, 3, 8], weights=[1, 1, 1, 9]

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,11 @@ MISTAKES = {
 }
 
 
+def test_the_results_list_each_mistake():
+    page = (Path(__file__).parents[2] / "bench" / "results" / "validate.md").read_text(encoding="utf-8")
+    assert [cause for cause in MISTAKES.values() if cause not in page] == []
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(two, mistake):
     for error, _ in two(train, PLAIN, mistake):
@@ -135,6 +141,90 @@ def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
     for error, _ in two(train, PLAIN, mistake, layers=layers):
         assert cause in error.cause
         assert error.step <= 1
+
+
+def alone(lr, set_rate=None, steps=70):
+    """A loop of one process under guard, whose learning rate `set_rate` may spoil before a step."""
+    import torch
+
+    from isobatch.integrations import guard
+    from isobatch.integrations.torch import PlanLR
+
+    made = ib.plan(recipe(effective_batch=8, duration="100st", dataset_size=None), 1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    scheduler = PlanLR(optimizer, made)
+    guard(made).attach(model, optimizer)
+    for step in range(steps):
+        if set_rate is not None:
+            set_rate(step, optimizer.param_groups[0])
+        model(torch.ones(8, 2)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+
+
+def test_a_learning_rate_in_a_tensor_is_as_exact_as_its_format():
+    import torch
+
+    alone(torch.tensor(0.1))
+    with pytest.raises(GuardError, match="another learning rate"):
+        alone(torch.tensor(0.1), lambda step, group: group["lr"].mul_(1 + 1e-5) if step == 66 else None)
+
+
+@pytest.mark.parametrize("at", [0, 20, 66])
+def test_a_learning_rate_that_is_no_number_is_seen_at_once(at):
+    def spoil(step, group):
+        if step == at:
+            group["lr"] = float("nan")
+
+    with pytest.raises(GuardError, match="learning rate nan") as caught:
+        alone(0.1, spoil)
+    assert caught.value.step == at
+
+
+def test_a_sparse_gradient_may_be_the_one_that_is_kept():
+    import torch
+
+    from isobatch.integrations import guard
+
+    made = ib.plan(
+        recipe(effective_batch=8, duration="100st", warmup="0st", dataset_size=None, schedule="constant"), 1
+    )
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=True), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard(made).attach(model, optimizer)
+    with pytest.raises(GuardError, match=r"gradient of rank 0 at step 19 is not finite"):
+        for step in range(40):
+            loss = model(torch.arange(8)).mean()
+            (loss * torch.nan if step == 19 else loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_loader_is_in_the_end_what_it_was():
+    """And its sampler's set_epoch may be called by name."""
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    from isobatch.integrations import guard
+
+    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
+    data = torch.utils.data.TensorDataset(torch.randn(16, 2))
+    sampler = DistributedSampler(data, 1, 0)
+    loader = DataLoader(data, 8, sampler=sampler)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = guard(made).attach(model, optimizer, loader)
+    for epoch in range(2):
+        sampler.set_epoch(epoch=epoch)
+        for (x,) in loader:
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    watch.finish()
+    kinds = [DataLoader, DistributedSampler, torch.utils.data.BatchSampler]
+    assert [type(thing) for thing in (loader, sampler, loader.batch_sampler)] == kinds
 
 
 def test_the_error_says_what_it_is_about_and_crosses_processes():

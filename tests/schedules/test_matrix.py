@@ -95,6 +95,14 @@ def test_every_kind_in_one_matrix(steps):
         assert (single >= 0).all()
 
 
+@pytest.mark.parametrize("power", [0.5, 1.5, 2, 2.5, 4, 6, 9, 10, 15])
+def test_steep_powers(power):
+    # Peaks just below a power of two have the smallest ulp for their size.
+    schedules = [S.polynomial(peak, 12_345, power) for peak in (0.0626, 0.1, 0.99)]
+    steps = range(12_400)
+    within(schedules, steps, ib.schedule_matrix(schedules, steps), 0.9)
+
+
 def test_long_rows_are_cut_and_do_not_drift():
     schedules = [
         S.warmup(S.cosine(0.3, 999_000), 1000),

@@ -83,6 +83,16 @@ def test_an_option_that_is_not_legal_is_named(fields):
         Options(**fields)
 
 
+def test_the_command_line_has_the_same_defaults():
+    import argparse
+
+    from isobatch.validate import arguments
+
+    parser = argparse.ArgumentParser()
+    arguments.add(parser)
+    assert arguments.options(parser.parse_args(["plan.json"])) == Options()
+
+
 @pytest.mark.parametrize(
     ("host", "message"), [("127.0.0.1", "nobody answers"), ("no.such.host.invalid", "not resolve")]
 )
@@ -114,7 +124,7 @@ def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, ca
 
 def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     from isobatch.cli import main
-    from isobatch.validate.report import MicroBatchSearch
+    from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
     found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
@@ -128,6 +138,19 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     assert "--find-micro-batch" in capsys.readouterr().err
 
 
+def test_other_versions_are_named_with_their_rank():
+    pytest.importorskip("torch", reason="the validator needs torch")
+    from isobatch.validate.machine import same_versions
+
+    def who(rank):
+        return f"rank {rank}"
+
+    same, other = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
+    assert same_versions([same, same], who).verdict is Verdict.PASS
+    proof = same_versions([same, same, other], who)
+    assert (proof.verdict, proof.text) == (Verdict.CAUTION, "torch 2.9 on rank 0, 2.8 on rank 2")
+
+
 @pytest.mark.parametrize(
     ("fast", "slow", "verdict"),
     [
@@ -138,12 +161,12 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     ],
 )
 def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
-    """8 samples, 3 of them fast, for 1 MB that takes 100 µs on the link of 10 GB/s that is expected."""
+    """8 samples, one of them fast, for 1 MB that takes 100 µs on the link of 10 GB/s that is expected."""
     pytest.importorskip("torch", reason="the validator needs torch")
     from types import SimpleNamespace
 
     from isobatch.validate import allreduce
-    from isobatch.validate.report import AllReduceRow
+    from isobatch.validate.figures import AllReduceRow
 
     row = AllReduceRow(
         dtype="float32",
@@ -157,7 +180,7 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
         alg_bw_gb_s=1e3 / slow,
         bus_bw_gb_s=1e3 / slow,
         wrong_elements=0,
-        samples_us=[fast] * 3 + [slow] * 5,
+        samples_us=[fast] + [slow] * 7,
     )
     group = SimpleNamespace(emulated=False, world_size=2)
     assert allreduce._bandwidth(group, Options(bus_gb_s=10.0), [row]).verdict is verdict

@@ -61,6 +61,20 @@ def test_noise_on_the_others_does_not_hide_a_slow_rank():
     assert verdict([noisy, quiet(0.030)])[0] is Verdict.FAIL
 
 
+def test_ranks_that_all_wait_are_told_from_a_slow_one():
+    """Other programs take both cores; what is left of the time is too little to compare by, and errs by as much as it is."""
+    windows = [[Window(0.014, 0.7)] * 25, [Window(0.010, 0.86)] * 25]
+    assert verdict(windows)[0] is Verdict.INCONCLUSIVE
+    assert verdict([[Window(0.060, 0.7)] * 25, windows[1]])[0] is Verdict.CAUTION
+
+
+def test_a_slow_rank_is_named_beside_one_that_waits():
+    windows = [[Window(0.030, 0.66)] * 25, quiet(0.010), quiet(0.015), quiet(0.010)]
+    found, cause = verdict(windows)
+    assert found is Verdict.CAUTION
+    assert "slow rank: rank 2;" in cause
+
+
 def test_time_without_a_processor_is_counted():
     """A thread that competes with itself for one processor: two of these processes need more time than they wait."""
     if not Path("/proc/self/schedstat").exists():
@@ -72,10 +86,10 @@ def test_time_without_a_processor_is_counted():
     rival = subprocess.Popen([sys.executable, "-uc", "print()\nwhile True: pass"], stdout=subprocess.PIPE)
     try:
         rival.stdout.read(1)
-        waited, begun = stragglers._waiting_seconds(), time.perf_counter()
+        before, begun = stragglers._threads(), time.perf_counter()
         while time.perf_counter() - begun < 0.4:
             pass
-        waited = stragglers._waiting_seconds() - waited
+        waited = stragglers.waited_seconds(before, stragglers._threads())
     finally:
         rival.kill()
         rival.communicate()

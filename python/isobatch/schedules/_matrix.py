@@ -104,8 +104,11 @@ def _rows(schedules: Any) -> list[Schedule]:
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
         return _from_columns(schedules)
+    entries: list[Any] = list(schedules)
+    if set(map(type, entries)) == {Schedule}:
+        return entries
     rows = []
-    for row, entry in enumerate(schedules):
+    for row, entry in enumerate(entries):
         schedule = entry if isinstance(entry, Schedule) else getattr(entry, "schedule", None)
         if not isinstance(schedule, Schedule):
             raise InputError(

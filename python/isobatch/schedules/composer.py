@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Required, TypedDict, Unpack
 
 from isobatch._core import Schedule
 from isobatch.errors import InputError
@@ -49,15 +50,38 @@ __all__ = [
 _TIME = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(ep|ba|sp|tok|dur)\s*")
 
 
-class _Trainer:
-    """What turns Composer's times into batches."""
+class Trainer(TypedDict, total=False):
+    """What every scheduler takes beside its own arguments."""
 
-    def __init__(self, max_duration: str, batches_per_epoch: int | None, **per_batch: int | None) -> None:
+    max_duration: Required[str]
+    batches_per_epoch: int | None
+    samples_per_batch: int | None
+    tokens_per_batch: int | None
+    lr: float
+
+
+class _Run:
+    """The optimizer's rate, and what turns Composer's times into batches."""
+
+    def __init__(
+        self,
+        *,
+        max_duration: str,
+        batches_per_epoch: int | None = None,
+        samples_per_batch: int | None = None,
+        tokens_per_batch: int | None = None,
+        lr: float = 1.0,
+    ) -> None:
+        self.lr = rate("lr", lr)
         self.per_epoch = batches_per_epoch
-        self.per_batch = {"ba": 1, "sp": per_batch["samples_per_batch"], "tok": per_batch["tokens_per_batch"]}
+        self.per_batch = {"ba": 1, "sp": samples_per_batch, "tok": tokens_per_batch}
         self.duration, self.unit = self._read("max_duration", max_duration)
         if self.unit == "dur":
             raise InputError(f"{max_duration!r} cannot be measured in itself", field="max_duration")
+
+    def share(self, field: str, alpha: float) -> float:
+        """A multiple of the optimizer's rate."""
+        return self.lr * rate(field, alpha)
 
     def _read(self, field: str, time: str) -> tuple[float, str]:
         match = _TIME.fullmatch(str(time))
@@ -96,6 +120,13 @@ class _Trainer:
         value, unit = self.time(field, time)
         return -(-value // self.rate(field, unit))
 
+    def drops(self, start: int, milestones: Sequence[str], gamma: float) -> list[Segment]:
+        """From a batch on, lr·gamma^(milestones reached)."""
+        factor = rate("gamma", gamma)
+        points = sorted(self.batch("milestones", milestone) for milestone in milestones)
+        levels = [level(max(at, start), self.lr * factor**count) for count, at in enumerate(points, start=1)]
+        return [level(start, self.lr), *levels]
+
     def fall(self, shape: Shape, t_max: str, a: float, b: float) -> Schedule:
         """From a to b over t_max."""
         value, unit = self.time("t_max", t_max)
@@ -124,172 +155,99 @@ class _Trainer:
 def StepScheduler(
     step_size: str,
     gamma: float = 0.1,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·gamma^⌊time/step_size⌋.
 
     >>> StepScheduler("2ep", 0.5, max_duration="6ep", batches_per_epoch=10).values([19, 20, 40]).tolist()
     [1.0, 0.5, 0.25]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    value, unit = trainer.time("step_size", step_size)
+    run = _Run(**trainer)
+    value, unit = run.time("step_size", step_size)
     shape = Exponential(rate=length("gamma", gamma), stairs=True)
-    stairs = Segment(length=length("step_size", value), a=rate("lr", lr), shape=shape, beyond=True)
-    return trainer.clocked(lone(stairs), "step_size", unit)
+    stairs = Segment(length=length("step_size", value), a=run.lr, shape=shape, beyond=True)
+    return run.clocked(lone(stairs), "step_size", unit)
 
 
 def MultiStepScheduler(
     milestones: Sequence[str],
     gamma: float = 0.1,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·gamma^(milestones reached); milestones may differ in unit.
 
     >>> MultiStepScheduler(["2ep", "30ba"], 0.5, max_duration="6ep", batches_per_epoch=10).values([20, 30]).tolist()
     [0.5, 0.25]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base, factor = rate("lr", lr), rate("gamma", gamma)
-    points = sorted(trainer.batch("milestones", milestone) for milestone in milestones)
-    drops = [level(at, base * factor**count) for count, at in enumerate(points, start=1)]
-    return lone(level(0.0, base), *drops)
+    run = _Run(**trainer)
+    return lone(*run.drops(0, milestones, gamma))
 
 
 def ConstantScheduler(
     alpha: float = 1.0,
     t_max: str = "1dur",
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·alpha before t_max, lr from there on, as Composer has it.
 
     >>> ConstantScheduler(0.5, "10ba", max_duration="20ba").values([9, 10]).tolist()
     [0.5, 1.0]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base = rate("lr", lr)
-    return lone(level(0.0, base * rate("alpha", alpha)), level(trainer.batch("t_max", t_max), base))
+    run = _Run(**trainer)
+    return lone(level(0.0, run.share("alpha", alpha)), level(run.batch("t_max", t_max), run.lr))
 
 
 def LinearScheduler(
     alpha_i: float = 1.0,
     alpha_f: float = 0.0,
     t_max: str = "1dur",
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·(alpha_i + (alpha_f − alpha_i)·min(1, time/t_max)).
 
     >>> LinearScheduler(max_duration="10ba").at(4)
     0.6
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base = rate("lr", lr)
-    return trainer.fall(Power(), t_max, base * rate("alpha_i", alpha_i), base * rate("alpha_f", alpha_f))
+    run = _Run(**trainer)
+    return run.fall(Power(), t_max, run.share("alpha_i", alpha_i), run.share("alpha_f", alpha_f))
 
 
 def ExponentialScheduler(
     gamma: float,
     decay_period: str = "1ep",
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·gamma^(time/decay_period).
 
     >>> ExponentialScheduler(0.25, "10ba", max_duration="1ep").at(5)
     0.5
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    value, unit = trainer.time("decay_period", decay_period)
+    run = _Run(**trainer)
+    value, unit = run.time("decay_period", decay_period)
     over = length("decay_period", value)
-    curve = Segment(
-        length=over, a=rate("lr", lr), shape=Exponential(rate=length("gamma", gamma)), beyond=True
-    )
-    return trainer.clocked(lone(curve), "decay_period", unit)
+    curve = Segment(length=over, a=run.lr, shape=Exponential(rate=length("gamma", gamma)), beyond=True)
+    return run.clocked(lone(curve), "decay_period", unit)
 
 
 def CosineAnnealingScheduler(
     t_max: str = "1dur",
     alpha_f: float = 0.0,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·(alpha_f + (1 − alpha_f)·(1 + cos(π·min(1, time/t_max)))/2).
 
     >>> CosineAnnealingScheduler(max_duration="10ba").at(5)
     0.5
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base = rate("lr", lr)
-    return trainer.fall(Cosine(), t_max, base, base * rate("alpha_f", alpha_f))
+    run = _Run(**trainer)
+    return run.fall(Cosine(), t_max, run.lr, run.share("alpha_f", alpha_f))
 
 
 def CosineAnnealingWarmRestartsScheduler(
     t_0: str,
     t_mult: float = 1.0,
     alpha_f: float = 0.0,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """Cosines from lr to lr·alpha_f, the first over t_0, each next int(t_mult·the last) long.
 
@@ -297,25 +255,20 @@ def CosineAnnealingWarmRestartsScheduler(
     >>> s.values([0, 10, 25, 47]).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base, (over, unit) = rate("lr", lr), trainer.time("t_0", t_0)
-    run = math.ceil(trainer.duration * (trainer.per_epoch or 1) * trainer.rate("t_0", unit))
-    growth, bottom, start = number("t_mult", t_mult), base * rate("alpha_f", alpha_f), 0
+    run = _Run(**trainer)
+    over, unit = run.time("t_0", t_0)
+    whole = math.ceil(run.duration * (run.per_epoch or 1) * run.rate("t_0", unit))
+    growth, bottom, start = number("t_mult", t_mult), run.share("alpha_f", alpha_f), 0
     segments: list[Segment] = []
     while True:
         if over < 1:
             raise InputError("the cycles shrink to nothing before the run ends", field="t_mult")
-        wave = Segment(start=start, origin=start, length=over, a=base, b=bottom, shape=Cosine())
-        if int(growth * over) == over or start > run:
+        wave = Segment(start=start, origin=start, length=over, a=run.lr, b=bottom, shape=Cosine())
+        if int(growth * over) == over or start > whole:
             # From here on the cycles are equal.
-            rest = lone(Segment(length=over, a=base, b=bottom, shape=Cosine()), cycle=Cycle(period=over))
+            rest = lone(Segment(length=over, a=run.lr, b=bottom, shape=Cosine()), cycle=Cycle(period=over))
             segments.append(Segment(start=start, origin=start, shape=Inner(form=rest.form), beyond=True))
-            return trainer.clocked(lone(*segments), "t_0", unit)
+            return run.clocked(lone(*segments), "t_0", unit)
         segments.append(wave)
         start, over = start + over, int(growth * over)
 
@@ -324,38 +277,23 @@ def PolynomialScheduler(
     power: float,
     t_max: str = "1dur",
     alpha_f: float = 0.0,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """lr·(alpha_f + (1 − alpha_f)·(1 − min(1, time/t_max))^power).
 
     >>> PolynomialScheduler(2.0, max_duration="10ba").at(5)
     0.25
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base, shape = rate("lr", lr), Power(exponent=number("power", power))
-    return trainer.fall(shape, t_max, base, base * rate("alpha_f", alpha_f))
+    run = _Run(**trainer)
+    shape = Power(exponent=number("power", power))
+    return run.fall(shape, t_max, run.lr, run.share("alpha_f", alpha_f))
 
 
 def MultiStepWithWarmupScheduler(
     t_warmup: str,
     milestones: Sequence[str],
     gamma: float = 0.1,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """A straight line from 0 to lr over t_warmup, then lr·gamma^(milestones reached).
 
@@ -363,47 +301,28 @@ def MultiStepWithWarmupScheduler(
     >>> s.values([5, 10, 30]).tolist()
     [0.5, 1.0, 0.5]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base, factor = rate("lr", lr), rate("gamma", gamma)
-    warm, unit = trainer.time("t_warmup", t_warmup)
+    run = _Run(**trainer)
+    warm, unit = run.time("t_warmup", t_warmup)
     # The line is in the warmup's own unit; the milestones may be in others.
-    rate_of = trainer.rate("t_warmup", unit)
-    end = -(-warm // rate_of)
-    rise = [line(0.0, warm / rate_of, 0.0, base)] if warm else []
-    points = sorted(trainer.batch("milestones", milestone) for milestone in milestones)
-    drops = [level(max(at, end), base * factor**count) for count, at in enumerate(points, start=1)]
-    return lone(*rise, level(end, base), *drops)
+    worth = run.rate("t_warmup", unit)
+    rise = [line(0.0, warm / worth, 0.0, run.lr)] if warm else []
+    return lone(*rise, *run.drops(-(-warm // worth), milestones, gamma))
 
 
 def ConstantWithWarmupScheduler(
     t_warmup: str,
     alpha: float = 1.0,
     t_max: str = "1dur",
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """A straight line from 0 to lr·alpha over t_warmup, then lr·alpha.
 
     >>> ConstantWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10]).tolist()
     [0.5, 1.0]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    height = rate("lr", lr) * rate("alpha", alpha)
-    return trainer.warmed(Power(), t_warmup, t_max, height, height)
+    run = _Run(**trainer)
+    height = run.share("alpha", alpha)
+    return run.warmed(Power(), t_warmup, t_max, height, height)
 
 
 def LinearWithWarmupScheduler(
@@ -411,53 +330,31 @@ def LinearWithWarmupScheduler(
     alpha_i: float = 1.0,
     alpha_f: float = 0.0,
     t_max: str = "1dur",
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """A straight line from 0 to lr·alpha_i over t_warmup, then one to lr·alpha_f at t_max.
 
     >>> LinearWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10, 35, 60]).tolist()
     [0.5, 1.0, 0.5, 0.0]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base = rate("lr", lr)
-    a, b = base * rate("alpha_i", alpha_i), base * rate("alpha_f", alpha_f)
-    return trainer.warmed(Power(), t_warmup, t_max, a, b)
+    run = _Run(**trainer)
+    a, b = run.share("alpha_i", alpha_i), run.share("alpha_f", alpha_f)
+    return run.warmed(Power(), t_warmup, t_max, a, b)
 
 
 def CosineAnnealingWithWarmupScheduler(
     t_warmup: str,
     t_max: str = "1dur",
     alpha_f: float = 0.0,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """A straight line from 0 to lr over t_warmup, then a cosine to lr·alpha_f at t_max.
 
     >>> CosineAnnealingWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10, 35, 60]).tolist()
     [0.5, 1.0, 0.5, 0.0]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base = rate("lr", lr)
-    return trainer.warmed(Cosine(), t_warmup, t_max, base, base * rate("alpha_f", alpha_f))
+    run = _Run(**trainer)
+    return run.warmed(Cosine(), t_warmup, t_max, run.lr, run.share("alpha_f", alpha_f))
 
 
 def PolynomialWithWarmupScheduler(
@@ -465,23 +362,13 @@ def PolynomialWithWarmupScheduler(
     power: float = 2.0,
     t_max: str = "1dur",
     alpha_f: float = 0.0,
-    *,
-    max_duration: str,
-    batches_per_epoch: int | None = None,
-    samples_per_batch: int | None = None,
-    tokens_per_batch: int | None = None,
-    lr: float = 1.0,
+    **trainer: Unpack[Trainer],
 ) -> Schedule:
     """A straight line from 0 to lr over t_warmup, then (1 − u)^power down to lr·alpha_f at t_max.
 
     >>> PolynomialWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10, 35, 60]).tolist()
     [0.5, 1.0, 0.25, 0.0]
     """
-    trainer = _Trainer(
-        max_duration,
-        batches_per_epoch,
-        samples_per_batch=samples_per_batch,
-        tokens_per_batch=tokens_per_batch,
-    )
-    base, shape = rate("lr", lr), Power(exponent=number("power", power))
-    return trainer.warmed(shape, t_warmup, t_max, base, base * rate("alpha_f", alpha_f))
+    run = _Run(**trainer)
+    shape = Power(exponent=number("power", power))
+    return run.warmed(shape, t_warmup, t_max, run.lr, run.share("alpha_f", alpha_f))

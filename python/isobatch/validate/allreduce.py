@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from isobatch.validate.figures import AllReduce, AllReduceRow, Fit
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
-from isobatch.validate.report import AllReduce, AllReduceRow, Fit, Proof, Verdict
+from isobatch.validate.report import NOISY, Proof, Verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, LEAST, MOST = 2, 5, 20
@@ -195,16 +196,13 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Pro
             values=values,
         )
     short = 1 - large.bus_bw_gb_s / options.bus_gb_s
-    # Noise only makes it slower: where one in four was fast enough, it was not the link.
-    fast = float(np.quantile(large.samples_us, 0.25)) / large.time_us
-    noisy = short > options.caution >= 1 - (1 - short) / fast
-    if noisy:
-        verdict, cause = Verdict.INCONCLUSIVE, "the host is too noisy to tell"
-    elif short > options.caution:
-        verdict = Verdict.FAIL if short > options.fail else Verdict.CAUTION
+    # Noise only makes it slower: where one sample was fast enough, it was not the link.
+    fast = min(large.samples_us) / large.time_us
+    verdict, cause = Verdict.by(short, options), None
+    if verdict is not Verdict.PASS:
         cause = "a slow link, or another route than the one expected"
-    else:
-        verdict, cause = Verdict.PASS, None
+    if short > options.caution >= 1 - (1 - short) / fast:
+        verdict, cause = Verdict.INCONCLUSIVE, NOISY
     return Proof(
         name="bandwidth",
         verdict=verdict,

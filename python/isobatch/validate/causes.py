@@ -37,9 +37,9 @@ def gradient(
     return f"{', or '.join(fitting)} ({ratio:.4g}×)" if fitting else None
 
 
-def close(a: float, b: float, peak: float) -> bool:
-    """Whether two learning rates agree within 8 units in the last place of the peak."""
-    return abs(a - b) <= ULPS * 2.0**-52 * abs(peak)
+def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
+    """Whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
+    return abs(a - b) <= ULPS * ulp * abs(peak)
 
 
 def learning_rate(
@@ -50,6 +50,7 @@ def learning_rate(
     accumulation: int,
     ranks: int,
     initial: float | None = None,
+    ulp: float = 2.0**-52,
 ) -> tuple[int, str] | None:
     """The first step whose learning rate is not the plan's, and why; None where all are.
 
@@ -58,18 +59,23 @@ def learning_rate(
         lr_at: the plan's.
         initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one that runs twice as
             fast, so where this is another learning rate, nothing else is suspected.
+        ulp: as in `close`.
 
     >>> learning_rate([0.0, 0.2, 0.4], lambda step: 0.1 * step, peak=1.0, accumulation=1, ranks=2)
     (1, 'scheduler stepped once per process (2× too fast)')
     """
-    first = next((k for k, lr in enumerate(observed) if not close(lr, lr_at(k), peak)), None)
+
+    def same(a: float, b: float) -> bool:
+        return close(a, b, peak, ulp)
+
+    first = next((k for k, lr in enumerate(observed) if not same(lr, lr_at(k))), None)
     if first is None:
         return None
-    if initial is not None and not close(initial, peak, peak):
+    if initial is not None and not same(initial, peak):
         return first, f"another learning rate, {initial / peak:.4g}× the plan's"
 
     def runs(factor: int, ahead: int) -> bool:
-        return all(close(lr, lr_at(k * factor + ahead), peak) for k, lr in enumerate(observed))
+        return all(same(lr, lr_at(k * factor + ahead)) for k, lr in enumerate(observed))
 
     both = accumulation * ranks
     faults = {
@@ -80,7 +86,7 @@ def learning_rate(
         f"scheduler stepped once per process and micro-batch ({both}× too fast)": min(accumulation, ranks) > 1
         and runs(both, 0),
         "scheduler stepped before the optimizer": runs(1, 1),
-        "scheduler never stepped": first > 0 and all(close(lr, lr_at(0), peak) for lr in observed),
+        "scheduler never stepped": first > 0 and all(same(lr, lr_at(0)) for lr in observed),
     }
     fitting = [name for name, found in faults.items() if found]
     if not fitting:

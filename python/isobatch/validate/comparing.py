@@ -45,7 +45,9 @@ def _facts(report: Report) -> dict[str, Any]:
     if report.step is not None:
         for name in ("sync_median_seconds", "compute_median_seconds", "samples_per_second", "gradient_bytes"):
             facts[name] = getattr(report.step, name)
-        facts["peak_memory_bytes"] = report.step.micro_batches[-1].peak_memory_bytes
+        # Not the last one: a search for the largest micro-batch adds its own.
+        planned = (row for row in report.step.micro_batches if row.micro_batch == report.step.micro_batch)
+        facts["peak_memory_bytes"] = next(planned).peak_memory_bytes
     if report.allreduce is not None:
         for row in report.allreduce.table:
             if row.mode == "isolated":

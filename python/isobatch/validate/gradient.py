@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from isobatch.validate import causes
-from isobatch.validate.proofs import Difference
+from isobatch.validate.checksum import checksum, dense, differing
+from isobatch.validate.difference import Copies, Difference, grads, moved, put, weights
 from isobatch.validate.report import Proof, Verdict
-from isobatch.validate.training import LOSS_SCALE, Training, checksum, differing, full_precision, state
+from isobatch.validate.training import LOSS_SCALE, Training, full_precision
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
@@ -24,8 +25,6 @@ SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
 
 HELD = 64
 """Micro-batches that a rank holds at once."""
-
-Copies = list[Tensor | None]
 
 
 def affordable(training: Training, one: float) -> tuple[Training, str | None]:
@@ -51,39 +50,6 @@ def affordable(training: Training, one: float) -> tuple[Training, str | None]:
     )
 
 
-def _kept(tensors: list[Tensor | None]) -> Copies:
-    """Copies in the host's memory, where a device may have no room for them."""
-    return [None if t is None else t.detach().to("cpu", copy=True) for t in tensors]
-
-
-def _weights(model: nn.Module) -> Copies:
-    return _kept([p for p in model.parameters() if p.requires_grad])
-
-
-def _grads(model: nn.Module) -> Copies:
-    return _kept([p.grad for p in model.parameters() if p.requires_grad])
-
-
-def _put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
-    trained = [p for p in model.parameters() if p.requires_grad]
-    for p, value in zip(trained, weights, strict=True):
-        assert value is not None
-        p.data.copy_(value)
-    for p, grad in zip(trained, grads or [None] * len(trained), strict=True):
-        p.grad = None if grad is None else grad.to(p.device)
-
-
-def _difference(found: Copies, reference: Copies) -> Difference:
-    """A gradient that is None counts as zeros."""
-    ours, theirs = [], []
-    for f, r in zip(found, reference, strict=True):
-        some = f if f is not None else r
-        if some is not None:
-            ours.append(torch.zeros_like(some) if f is None else f)
-            theirs.append(torch.zeros_like(some) if r is None else r)
-    return Difference(ours, theirs)
-
-
 def reference(
     training: Training, measured: str, amp: torch.dtype | None, dtype: torch.dtype | None, scale: float
 ) -> Copies:
@@ -104,7 +70,7 @@ def reference(
     for p in model.parameters():
         if p.grad is not None:
             p.grad *= guess / units / scale
-    found = _grads(model)
+    found = grads(model)
     model.zero_grad(set_to_none=True)
     return found
 
@@ -141,12 +107,14 @@ def prove(
     batches = training.micro_batches(SEED, dtype=dtype)
     loss_weights = training.weights(batches)
     model.eval()  # without dropout; batch norm then uses its running statistics
-    before, theirs = _weights(model), None
+    before, theirs = weights(model), None
     proofs: list[Proof] = []
     with full_precision():
         while True:
             training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=amp)
-            finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+            finite = all(
+                p.grad is None or bool(torch.isfinite(dense(p.grad)).all()) for p in model.parameters()
+            )
             broken = [rank for rank, good in enumerate(group.gather(finite)) if not good]
             model.zero_grad(set_to_none=True)
             if not broken or scale <= 1:
@@ -168,25 +136,23 @@ def prove(
             scaler.unscale_(optimizer)
         sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
         if theirs is not None:
-            ours = _grads(model)
-            proof = _gradient(
-                training, _difference(ours, theirs), gate, "gradient" + suffix, name_of, smaller
-            )
-            proofs.append(proof if exact is None else _with_format(proof, _difference(ours, exact), name_of))
+            ours = grads(model)
+            proof = _gradient(training, Difference(ours, theirs), gate, "gradient" + suffix, name_of, smaller)
+            proofs.append(proof if exact is None else _with_format(proof, Difference(ours, exact), name_of))
         if scaler is None:
             training.step(optimizer, None)
         else:
             scaler.step(optimizer)
-        after = group.gather(checksum(state(model)))
+        after = group.gather(checksum(list(model.parameters())))
         optimizer.zero_grad(set_to_none=True)
         del optimizer  # its state makes room for the reference's
         if theirs is not None and amp is None:
-            stepped = _weights(model)
-            _put(model, before, theirs)
+            stepped = weights(model)
+            put(model, before, theirs)
             training.step(training.optimizer(model), None)
             steady = training.options.hook == "none" and coarse in (torch.float32, torch.float64)
-            proofs += _after(stepped, _weights(model), before, gate, suffix, exact=steady)
-        _put(model, before)
+            proofs += _after(stepped, weights(model), before, gate, suffix, exact=steady)
+        put(model, before)
     for name, values in ("gradients", sums), ("weights", after):
         proofs.append(_equal(training, name, suffix, values))
     told: list[Proof] = group.from_first(proofs)
@@ -262,17 +228,17 @@ def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
 def _after(
     found: Copies, theirs: Copies, before: Copies, gate: float, suffix: str, *, exact: bool
 ) -> list[Proof]:
-    weights = _difference(found, theirs)
-    update = _difference(_moved(found, before), _moved(theirs, before))
-    good = weights.error <= gate
+    whole = Difference(found, theirs)
+    update = Difference(moved(found, before), moved(theirs, before))
+    good = whole.error <= gate
     proofs = [
         Proof(
             name="weights" + suffix,
             verdict=Verdict.PASS if good else Verdict.FAIL,
-            text=f"relative L2 {weights.error:.2g} after the step",
+            text=f"relative L2 {whole.error:.2g} after the step",
             cause=None if good else "the optimizer saw another gradient",
             gate=gate,
-            values={"relative_l2": weights.error},
+            values={"relative_l2": whole.error},
         )
     ]
     text = f"relative L2 {update.error:.2g}"
@@ -289,10 +255,6 @@ def _after(
         )
     )
     return proofs
-
-
-def _moved(after: Copies, before: Copies) -> Copies:
-    return [a - b for a, b in zip(after, before, strict=True) if a is not None and b is not None]
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:

@@ -6,20 +6,21 @@ import gc
 import importlib
 import logging
 import os
+import signal
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isobatch import __version__
+import msgspec
+
 from isobatch._plan import Plan
 from isobatch.errors import InputError
 from isobatch.validate import network
+from isobatch.validate.draft import Draft
 from isobatch.validate.options import Options
-from isobatch.validate.report import Proof, Report, Verdict, digest
+from isobatch.validate.report import Proof, Report, Verdict
 
 RENDEZVOUS_SECONDS = 30.0
 
@@ -37,9 +38,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         report = run(
             Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
         )
-        if (
-            os.environ["LOCAL_RANK"] == "0"
-        ):  # once on each host; rank 0's has it already, unless it is unfinished
+        if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
         return str(error)
@@ -78,8 +77,6 @@ def launch(
         plan = Plan.load(plan)
     options = options or Options()
     if isinstance(workload, str):
-        import msgspec
-
         options = msgspec.structs.replace(options, workload=workload)
     factory = workload if callable(workload) else None
     for name, value in (("nproc_per_node", nproc_per_node), ("nnodes", nnodes)):
@@ -93,12 +90,15 @@ def launch(
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=_fork or factory is not None)
-        begun = time.monotonic()
+        draft = Draft(plan, options)
         lost = _launch(config, (plan.to_json(), options, folder, factory))
         path = Path(folder) / "report.json"
         if path.exists():
             return Report.load(path)
-        return _lost(plan, options, lost or "no rank has told anything", time.monotonic() - begun)
+        # A rank died before rank 0 could write anything.
+        text = lost or "no rank has told anything"
+        draft.add(Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, cause="dead rank"))
+        return draft.report()
 
 
 def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool) -> Any:
@@ -154,11 +154,8 @@ def _preload() -> None:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for module in (
-            "torch._dynamo",
-            "isobatch.validate.worker",
-        ):  # DDP needs the first, and it is the slowest of all
-            importlib.import_module(module)
+        importlib.import_module("torch._dynamo")  # DDP needs it, and it is the slowest of all
+        importlib.import_module("isobatch.validate.worker")
     finally:
         if collecting:
             gc.enable()
@@ -188,22 +185,4 @@ def _launch(config: Any, args: tuple[Any, ...]) -> str | None:
 
 
 def _how(code: int) -> str:
-    import signal
-
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _lost(plan: Plan, options: Options, text: str, seconds: float) -> Report:
-    """The report of a validation in which a rank died before rank 0 could write one."""
-    proof = Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, cause="dead rank")
-    return Report(
-        isobatch_version=__version__,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        wall_seconds=round(seconds, 3),
-        verdict=Verdict.FAIL,
-        rehearsal=None,
-        plan=plan,
-        plan_digest=digest(plan),
-        options=options,
-        proofs=[proof],
-    )

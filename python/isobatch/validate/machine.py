@@ -7,6 +7,7 @@ import platform
 import statistics
 import subprocess
 import time
+from collections.abc import Callable
 
 import msgspec
 import torch
@@ -14,8 +15,9 @@ import torch.distributed as dist
 
 from isobatch import __version__
 from isobatch.validate import stragglers
+from isobatch.validate.figures import Link, Machine, Rank
 from isobatch.validate.group import Group
-from isobatch.validate.report import Link, Machine, Proof, Rank, Verdict
+from isobatch.validate.report import Proof, Verdict
 
 # Nothing else of the environment goes into a report: it may hold secrets.
 ENVIRONMENT = (
@@ -172,6 +174,22 @@ def slow_links(group: Group, found: list[Link]) -> Proof:
     )
 
 
+def same_versions(told: list[dict[str, str]], who: Callable[[int], str]) -> Proof:
+    """Whether all ranks have the same versions, else which ones differ, and where."""
+    differ = []
+    for name in sorted(set().union(*told)):
+        found = [versions.get(name, "none") for versions in told]
+        first = {version: who(found.index(version)) for version in found}
+        if len(first) > 1:
+            differ.append(f"{name} " + ", ".join(f"{version} on {rank}" for version, rank in first.items()))
+    return Proof(
+        name="versions",
+        verdict=Verdict.CAUTION if differ else Verdict.PASS,
+        text="; ".join(differ) or "the same on all ranks",
+        cause="another environment on one of the nodes" if differ else None,
+    )
+
+
 def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
     """The machine, and whether a rank or a link is slower than the others."""
     rank, ranks_proof = speed(group, SECONDS[extent])
@@ -187,11 +205,5 @@ def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
         topology=topology(group),
         links=found,
     )
-    differing = {tuple(sorted(v.items())) for v in group.gather(versions())}
-    same = Proof(
-        name="versions",
-        verdict=Verdict.PASS if len(differing) == 1 else Verdict.CAUTION,
-        text="the same on all ranks" if len(differing) == 1 else "ranks differ in their versions",
-        cause=None if len(differing) == 1 else "another environment on one of the nodes",
-    )
+    same = same_versions(group.gather(versions()), group.pulse.who)
     return machine, [same, ranks_proof, slow_links(group, found)]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from isobatch.validate.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.group import Group
-from isobatch.validate.report import MicroBatchSearch, MicroBatchTry, Proof, Verdict
+from isobatch.validate.report import Proof, Verdict
 from isobatch.validate.training import Training, out_of_memory
 
 TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs

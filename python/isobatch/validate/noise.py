@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from isobatch.validate.report import Noise, Proof, Verdict
+from isobatch.validate.figures import Noise
+from isobatch.validate.report import Proof, Verdict
 from isobatch.validate.training import HOOKS, Training
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
@@ -56,7 +57,7 @@ def noise_scale(
 
     Returns:
         (noise scale in samples, its standard error by the jackknife over steps, |G|², tr Σ); the first two None where |G|²
-        is not above 0.
+        is not above 0, or would not be with a step less.
 
     >>> noise_scale(np.array([3.0, 3.0]), np.array([2.0, 2.0]), small=1, large=2)
     (2.0, 0.0, 1.0, 2.0)
@@ -65,11 +66,9 @@ def noise_scale(
     trace = (local - averaged) / (1 / small - 1 / large)
     n = len(g_sq)
     mean_g, mean_s = float(g_sq.mean()), float(trace.mean())
-    if mean_g <= 0:
-        return None, None, mean_g, mean_s
     without_g, without_s = (g_sq.sum() - g_sq) / (n - 1), (trace.sum() - trace) / (n - 1)
-    if (without_g <= 0).any():
-        return mean_s / mean_g, None, mean_g, mean_s
+    if mean_g <= 0 or (without_g <= 0).any():
+        return None, None, mean_g, mean_s
     ratios = without_s / without_g
     error = float(np.sqrt((n - 1) / n * np.square(ratios - ratios.mean()).sum()))
     return mean_s / mean_g, error, mean_g, mean_s
@@ -120,9 +119,18 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         small_batch=small,
         large_batch=large,
     )
-    if scale_value is None:
-        text = f"the mean gradient cannot be told from zero in {steps} steps"
+    whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
+    if scale_value is None or error is None:
+        text = f"the mean gradient cannot be told from zero in {steps} steps (--noise-steps){whose}"
         return noise, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=text)
-    around = "unknown" if error is None else f"{error:.2g}"
-    text = f"{scale_value:.3g} ± {around} samples over {steps} steps of this workload"
+    text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}"
     return noise, Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
+
+
+def _figures(value: float, digits: int) -> str:
+    """So many significant figures, written out.
+
+    >>> _figures(884.6, 2), _figures(0.1234, 2)
+    ('880', '0.12')
+    """
+    return f"{float(f'{value:.{digits}g}'):.10g}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from isobatch.errors import InputError
+
+Extent = Literal["quick", "usual", "full"]
+Device = Literal["auto", "cpu", "cuda"]
+Hook = Literal["none", "fp16", "bf16"]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,13 +36,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         InputError: a value is not legal.
     """
 
-    extent: Literal["quick", "usual", "full"] = "usual"
+    extent: Extent = "usual"
     workload: str = "mlp"
     parameters: int = 1_000_000
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     compile: bool = False
     channels_last: bool = False
-    hook: Literal["none", "fp16", "bf16"] = "none"
+    hook: Hook = "none"
     noise_steps: int = 8
     bus_gb_s: float | None = None
     step_seconds: float | None = None
@@ -50,12 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     phase_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        legal = {
-            "extent": ("quick", "usual", "full"),
-            "device": ("auto", "cpu", "cuda"),
-            "hook": ("none", "fp16", "bf16"),
-        }
-        for name, values in legal.items():
+        for name, kind in (("extent", Extent), ("device", Device), ("hook", Hook)):
+            values = get_args(kind)
             if getattr(self, name) not in values:
                 raise InputError(
                     f"{getattr(self, name)!r} is not legal; legal: {', '.join(values)}", field=name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isobatch.measurements import AllReduceRecord, Measurements, StepRecord
-from isobatch.validate.report import AllReduce, Machine, Noise, Step
+from isobatch.validate.figures import AllReduce, Machine, Noise, Step
 
 
 def measurements(

@@ -46,7 +46,8 @@ def show(report: Report, file: IO[str] | None = None) -> None:
         machine = report.machine
         devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
         console.print(
-            f"{len(machine.ranks)} ranks on {machine.nodes} nodes, {machine.backend}, {devices}; "
+            f"{len(machine.ranks)} {'rank' if len(machine.ranks) == 1 else 'ranks'} on {machine.nodes} "
+            f"{'node' if machine.nodes == 1 else 'nodes'}, {machine.backend}, {devices}; "
             f"torch {machine.versions['torch']}; {report.wall_seconds:.1f} s",
             highlight=False,
         )

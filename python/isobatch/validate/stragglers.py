@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isobatch.validate.group import Group
-from isobatch.validate.report import Proof, Verdict
+from isobatch.validate.report import NOISY, Proof, Verdict
 
 FIRST, MOST = 5, 25  # windows, and where a rank looks slow
 LEAST = 3  # repetitions in a window, unless fewer take LEAST_SECONDS
@@ -20,6 +20,7 @@ LEAST_SECONDS = 0.5
 LIMIT_SECONDS = 15.0  # to look closer
 CAUTION, FAIL = 1.25, 2.0  # times the median of the others
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
+WORKING = 0.1  # of the busiest thread's time on a processor: one that ran less did not do the work
 
 
 class Window(NamedTuple):
@@ -36,7 +37,7 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
     A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is slow too.
     """
     group.barrier()
-    waiting, begun, count = _waiting_seconds(), time.perf_counter(), 0
+    before, begun, count = _threads(), time.perf_counter(), 0
     while True:
         work()
         group.sync()
@@ -44,32 +45,43 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
         took = time.perf_counter() - begun
         if took >= seconds and (count >= LEAST or took >= LEAST_SECONDS):
             break
-    waited = _waiting_seconds() - waiting if group.device.type == "cpu" else 0.0
+    waited = waited_seconds(before, _threads()) if group.device.type == "cpu" else 0.0
     return Window(took / count, min(0.95, waited / took))
 
 
-def _waiting_seconds() -> float:
-    """How long this process's threads were ready to run and did not, all together, since they began: each waits for the
-    others at the end of a piece of work. 0 where the system does not say."""
-    waited = 0
+Threads = dict[str, tuple[int, int]]
+"""By thread: nanoseconds on a processor, and ready to run without one."""
+
+
+def _threads() -> Threads:
+    """This process's threads as the system counts them; none where it does not."""
+    found = {}
     for file in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # a thread that has just ended
-            waited += int(file.read_text().split()[1])
-    return waited / 1e9
+            ran, waited, _ = file.read_text().split()
+            found[file.parent.name] = int(ran), int(waited)
+    return found
+
+
+def waited_seconds(before: Threads, after: Threads) -> float:
+    """How long the threads that did the work were ready to run and did not, all together: each waits for the others at the
+    end of a piece of work. Threads that hardly ran are left out: gloo's look for messages all the time, and wait each time.
+
+    >>> waited_seconds({"main": (0, 0), "gloo": (0, 0)}, {"main": (10**9, 10**9), "gloo": (10**6, 10**9)})
+    1.0
+    """
+    own = [(ran - before[t][0], waited - before[t][1]) for t, (ran, waited) in after.items() if t in before]
+    most = max((ran for ran, _ in own), default=0)
+    return sum(waited for ran, waited in own if ran >= WORKING * most) / 1e9
 
 
 def slower(values: list[float]) -> list[float]:
-    """How many times each value is above the median of the others. (A deviation from the median of all could never flag one
-    of two.)
+    """How many times each value is above the median of the others.
 
     >>> slower([1.0, 1.0, 3.0])
     [0.5, 0.5, 3.0]
     """
-    if len(values) < 2:
-        return [1.0] * len(values)
-    return [
-        value / statistics.median(values[:index] + values[index + 1 :]) for index, value in enumerate(values)
-    ]
+    return [value / other for value, other in zip(values, _others(values), strict=True)]
 
 
 def prove(
@@ -98,39 +110,46 @@ def prove(
 def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int], str]) -> Proof:
     """What windows of all ranks say.
 
-    A rank is slow where it is slower than the others' median in nine of ten windows, without the time in which it waited for
-    a processor that others used. Whatever else looks slow is a host's noise, which comes and goes, or hits whoever is there.
+    A rank is slow where it is slower than the others' median in nine of ten windows, also without the time in which it waited
+    for a processor that others used. The others keep theirs: on a host where everybody waits, only a rank that is slow beyond
+    that is told from noise, which comes and goes, or hits whoever is there.
     """
-    ratios = _ratios([[w.seconds for w in row] for row in windows])
-    typical = np.median(ratios, axis=0)
+    seconds = np.array([[w.seconds for w in row] for row in windows])
+    waited = np.array([[w.waited for w in row] for row in windows])
+    others = np.array([_others(list(column)) for column in seconds.T]).T
+    typical = np.median(seconds / others, axis=1)
     slowest = int(typical.argmax())
-    waited = [float(np.mean([w.waited for w in row])) for row in windows]
     values = {
         "times_median_of_others": typical.tolist(),
-        "windows": len(ratios),
-        "window_spread": [max(w.seconds for w in row) / min(w.seconds for w in row) for row in windows],
-        "waited_share": waited,
+        "windows": seconds.shape[1],
+        "window_spread": (seconds.max(axis=1) / seconds.min(axis=1)).tolist(),
+        "waited_share": waited.mean(axis=1).tolist(),
     }
     if typical[slowest] < CAUTION:
-        text = f"{what}: the slowest rank takes {typical[slowest]:.2f} × the median of the others"
+        text = (
+            f"{what}: the slowest, {who(slowest)}, takes {typical[slowest]:.3f} × the median of the others; a caution from "
+            f"{CAUTION} ×"
+        )
         return Proof(name=name, verdict=Verdict.PASS, text=text, gate=CAUTION, values=values)
-    own = _ratios([[w.seconds * (1 - w.waited) for w in row] for row in windows])
-    slow = [rank for rank in range(len(windows)) if np.quantile(own[:, rank], 1 - ALWAYS) >= CAUTION]
-    if slowest not in slow:
+    own = seconds * (1 - waited) / others
+    times, always = np.median(own, axis=1), np.quantile(own, 1 - ALWAYS, axis=1)
+    slow = [rank for rank in range(len(windows)) if min(typical[rank], always[rank]) >= CAUTION]
+    if not slow:
+        count, often = seconds.shape[1], int((own[slowest] >= CAUTION).sum())
         return Proof(
             name=name,
             verdict=Verdict.INCONCLUSIVE,
-            text=f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others in most windows, but not in "
-            f"all, or waits for a processor ({waited[slowest]:.0%} of the time)",
-            cause="the host is too noisy to tell",
+            text=f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others; without the "
+            f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
+            f"{CAUTION} × or more in {often} of {count} windows, where a slow rank has nine of ten",
+            cause=NOISY,
             gate=CAUTION,
             values=values,
         )
-    times = np.median(own, axis=0)
     named = ", ".join(f"{who(rank)} {times[rank]:.2f} ×" for rank in slow)
     return Proof(
         name=name,
-        verdict=Verdict.FAIL if times[slowest] >= FAIL else Verdict.CAUTION,
+        verdict=Verdict.FAIL if times[slow].max() >= FAIL else Verdict.CAUTION,
         text=f"{what}: {named} the median of the others, in nine of ten windows at least {CAUTION} ×",
         cause=f"slow rank: {', '.join(who(rank) for rank in slow)}; every step waits for it",
         gate=CAUTION,
@@ -138,6 +157,6 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
     )
 
 
-def _ratios(seconds: list[list[float]]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """How many times each rank is above the median of the others, shape (windows, ranks)."""
-    return np.array([slower(list(row)) for row in zip(*seconds, strict=True)])
+def _others(values: list[float]) -> list[float]:
+    """For each value the median of the others. (A deviation from the median of all could never flag one of two.)"""
+    return [statistics.median(values[:index] + values[index + 1 :]) for index in range(len(values))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,7 +16,7 @@ from isobatch._plan import Plan
 from isobatch.errors import InputError
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
-from isobatch.validate.workload import Workload
+from isobatch.validate.workload import Workload, mapped
 
 PRECISIONS = {
     None: None,
@@ -31,7 +31,6 @@ PRECISIONS = {
     "float16": torch.float16,
     "16-mixed": torch.float16,
 }
-CHECKSUM_WORDS = 1 << 24  # at a time: their sums need room on the device
 LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
@@ -52,9 +51,8 @@ def autocast_type(plan: Plan) -> torch.dtype | None:
 def full_precision() -> Iterator[None]:
     """Without TensorFloat-32, which rounds to 10 bits."""
     backends: Any = torch.backends
-    if hasattr(
-        backends.cuda.matmul, "fp32_precision"
-    ):  # torch 2.9; it refuses to tell the older names once this is set
+    # From torch 2.9 on; it refuses to tell the older names once this is set.
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
         switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
         name: str = "fp32_precision"
         off: str | bool = "ieee"
@@ -126,13 +124,15 @@ class Training:
         """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
         batch = self.workload.batch(n, generator, self.group.device)
-        if self.options.channels_last:
-            batch = _mapped(
-                batch, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
-            )
-        return (
-            batch if dtype is None else _mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
-        )
+
+        def formatted(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            if self.options.channels_last and one.dim() == 4:
+                one = one.contiguous(memory_format=torch.channels_last)
+            return one.to(dtype) if dtype is not None and one.is_floating_point() else one
+
+        return mapped(batch, formatted)
 
     def micro_batches(
         self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
@@ -238,42 +238,3 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
     )
-
-
-def _mapped(batch: Any, function: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        return {key: _mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(_mapped(value, function) for value in batch)
-    return batch
-
-
-def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Two sums over the bits of some tensors, which differ where any bit does (but for chance): plain, and weighted by
-    place."""
-    plain = placed = 0
-    for tensor in tensors:
-        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        pad = -raw.numel() % 4
-        words = (torch.cat([raw, raw.new_zeros(pad)]) if pad else raw).view(torch.int32)
-        sums = 0
-        for start in range(0, words.numel(), CHECKSUM_WORDS):
-            some = words[start : start + CHECKSUM_WORDS].long()
-            place = torch.arange(start + 1, start + 1 + some.numel(), device=words.device) % 65_521
-            plain = (plain + int(some.sum())) % 2**63
-            sums += int((some * place).sum())
-        placed = (placed * 31 + sums) % 2**63
-    return plain, placed
-
-
-def state(model: nn.Module) -> list[Tensor]:
-    """What must be equal on all ranks: the parameters."""
-    return [p.data for p in model.parameters()]
-
-
-def differing(group_sums: Sequence[Any]) -> list[int]:
-    """The ranks whose sums are not those of most ranks; with two, the one that is not rank 0."""
-    most = max(group_sums, key=lambda sums: (group_sums.count(sums), sums == group_sums[0]))
-    return [rank for rank, sums in enumerate(group_sums) if sums != most]

@@ -2,61 +2,34 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
 
-import msgspec
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from isobatch import __version__
 from isobatch._plan import Plan
 from isobatch.errors import InputError
-from isobatch.validate import allreduce, gradient, machine, memory, noise, proofs, sampling, timing
+from isobatch.validate import (
+    allreduce,
+    gradient,
+    learning_rate,
+    loss,
+    machine,
+    memory,
+    noise,
+    sampling,
+    timing,
+)
+from isobatch.validate.draft import Draft
 from isobatch.validate.group import Group
 from isobatch.validate.options import Options
 from isobatch.validate.record import measurements
-from isobatch.validate.report import Proof, Report, Verdict, digest
+from isobatch.validate.report import Proof, Report, Verdict
 from isobatch.validate.training import Training, autocast_type, out_of_memory
 from isobatch.validate.workload import Workload, load, made
 
 BUILD_SEED = 0
-
-
-class Draft:
-    """A report in the making on rank 0: whole enough at any time to be written when a rank is lost."""
-
-    def __init__(self, plan: Plan, options: Options) -> None:
-        self._begun = time.monotonic()
-        self.phase_seconds: dict[str, float] = {}
-        self._report = Report(
-            isobatch_version=__version__,
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-            wall_seconds=0.0,
-            verdict=Verdict.UNCHECKED,
-            rehearsal=None,
-            plan=plan,
-            plan_digest=digest(plan),
-            options=options,
-            proofs=[],
-        )
-
-    def add(self, *found: Proof, **parts: Any) -> None:
-        """More proofs, and parts of the report by name."""
-        proofs = [*self._report.proofs, *found]
-        self._report = msgspec.structs.replace(self._report, proofs=proofs, **parts)
-
-    def report(self) -> Report:
-        """The report as it stands."""
-        return msgspec.structs.replace(
-            self._report,
-            verdict=Verdict.of([proof.verdict for proof in self._report.proofs]),
-            wall_seconds=round(time.monotonic() - self._begun, 3),
-            phase_seconds=dict(self.phase_seconds),
-        )
 
 
 def run(
@@ -82,12 +55,13 @@ def run(
     """
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
-    autocast_type(plan)
+    autocast_type(plan)  # refuses what it does not know, before any rank waits for another
     torch.manual_seed(BUILD_SEED)
     workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
     draft = Draft(plan, options)
     group = Group(options)
     if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
+        group.close()
         raise InputError("the search on a CPU needs one, in GiB a rank", field="memory_limit_gib")
     draft.phase_seconds = group.pulse.phase_seconds
 
@@ -104,11 +78,9 @@ def run(
         group.pulse.linger()
         raise
     except Exception as error:
-        where = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-        if out_of_memory(error):
-            where = f"out of memory: {where}"
+        said = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
         traceback.print_exc()
-        group.pulse.fail(where)
+        group.pulse.fail(f"out of memory: {said}" if out_of_memory(error) else said)
         raise
     report: Report = group.from_first(draft.report())
     group.close()
@@ -132,8 +104,8 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         world = _world(plan, group)
         rehearsed = group.world_size < (plan.data_parallel or 1)
         rehearsal = f"{group.world_size}/{plan.data_parallel}" if rehearsed else None
-        draft.add(*world, rehearsal=rehearsal)
-        if any(proof.verdict is Verdict.FAIL for proof in world):
+        draft.add(world, rehearsal=rehearsal)
+        if world.verdict is Verdict.FAIL:
             return
     with phase("machine"):
         machine_found, speeds = machine.measure(group, options.extent)
@@ -148,11 +120,11 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
             draft.add(unfit)
             return
     with phase("step"):
-        measured, loss = proofs.prove_reduction(training)
+        measured, reduction = loss.prove(training)
         one = timing.micro_batch_seconds(training)
         small, smaller = gradient.affordable(training, one)
         found, exact = gradient.prove(small, measured, smaller=smaller)
-        draft.add(loss, *found)
+        draft.add(reduction, *found)
         if training.dtype is not None:
             found, _ = gradient.prove(small, measured, training.dtype, exact=exact, smaller=smaller)
             draft.add(*found)
@@ -160,7 +132,7 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         with phase("step in double precision"):
             draft.add(*gradient.prove_double(small, measured, smaller))
     with phase("learning rate"):
-        draft.add(proofs.prove_learning_rate(training))
+        draft.add(learning_rate.prove(training))
     with phase("buckets"):
         timed = timing.affordable(training, one)
         buckets = timing.bucket_bytes(timed)
@@ -181,30 +153,21 @@ def _phases(plan: Plan, options: Options, workload: Workload, group: Group, draf
         draft.add(proof, noise=scale, measurements=measurements(machine_found, step, table, scale))
 
 
-def _world(plan: Plan, group: Group) -> list[Proof]:
+def _world(plan: Plan, group: Group) -> Proof:
     planned, ranks = plan.data_parallel or 1, group.world_size
-    parts = "; only the data-parallel part is proven" if planned != plan.world_size else ""
-    values = {"ranks": ranks, "data_parallel": planned}
+    verdict, cause = Verdict.PASS, None
     if ranks > planned:
-        return [
-            Proof(
-                name="world",
-                verdict=Verdict.FAIL,
-                text=f"{ranks} ranks, but the plan has {planned} replicas",
-                cause="another world size",
-                gate=0,
-                values=values,
-            )
-        ]
-    if ranks == planned:
-        text = f"{ranks} ranks, as planned{parts}"
-        return [Proof(name="world", verdict=Verdict.PASS, text=text, gate=0, values=values)]
-    return [
-        Proof(
-            name="world",
-            verdict=Verdict.UNCHECKED,
-            text=f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all replicas "
-            f"are proven; the gradient over {planned} replicas and the performance are not{parts}",
-            values=values,
+        verdict, cause = Verdict.FAIL, "another world size"
+        text = f"{ranks} ranks, but the plan has {planned} replicas"
+    elif ranks == planned:
+        text = f"{ranks} ranks, as planned"
+    else:
+        verdict = Verdict.UNCHECKED
+        text = (
+            f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all replicas are "
+            f"proven; the gradient over {planned} replicas and the performance are not"
         )
-    ]
+    if planned != plan.world_size:
+        text += "; only the data-parallel part is proven"
+    values = {"ranks": ranks, "data_parallel": planned}
+    return Proof(name="world", verdict=verdict, text=text, cause=cause, gate=0, values=values)

@@ -1,21 +1,21 @@
 //! Elastic batches in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::elastic::{Config, Counts, MAX_GPUS, elastic};
+use isobatch_core::elastic::{Config, Counts, MAX_GPUS, elastic, is_light, split};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::pool;
 
 type Column<'py> = Bound<'py, PyArray1<u64>>;
-type Columns<'py> =
-    (Bound<'py, PyArray1<f64>>, Column<'py>, Column<'py>, Column<'py>, Column<'py>, Column<'py>);
+type Columns<'py> = (Bound<'py, PyArray1<f64>>, Column<'py>, Column<'py>, Column<'py>);
+/// Values of all groups, where each begins and the last one ends, and each row's group.
+type Groups<'py> = (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
 
 /// The largest GPU count that `elastic_rows` accepts.
 pub const LARGEST: u64 = MAX_GPUS;
 
 /// Answers many elastic questions. Micro-batches and listed GPU counts are groups cut out of one array by
 /// offsets; a row names its groups. A row whose counts group is −1 asks for every count from `first` to `last`.
-/// Returns weight, batch (0 where none), each row's end in the three arrays that follow, and for every count that works
-/// the count, its micro-batch and its accumulation.
+/// Returns weight, batch (0 where none), where each row begins and the last one ends among the counts that work, and these.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // Columns of one table.
 #[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
@@ -24,8 +24,8 @@ pub fn elastic_rows<'py>(
     max_batch: PyReadonlyArray1<'py, u64>,
     model_parallel: PyReadonlyArray1<'py, u64>,
     gpus_per_node: PyReadonlyArray1<'py, u64>,
-    micros: (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>),
-    counts: (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>),
+    micros: Groups<'py>,
+    counts: Groups<'py>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
     ranges: (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u64>),
     prefer_larger: bool,
@@ -55,16 +55,39 @@ pub fn elastic_rows<'py>(
     };
     let found = py.detach(|| {
         let configs: Vec<Config> = (0..max_batch.len()).map(config).collect();
-        if configs.len() == 1 { elastic(&configs) } else { pool::install(|| elastic(&configs)) }
+        if is_light(&configs) { elastic(&configs) } else { pool::install(|| elastic(&configs)) }
     });
     Ok((
         found.weight.into_pyarray(py),
         found.batch.into_pyarray(py),
-        found.end.into_pyarray(py),
+        found.offsets.into_pyarray(py),
         found.gpus.into_pyarray(py),
-        found.micro_batch.into_pyarray(py),
-        found.accumulation.into_pyarray(py),
     ))
+}
+
+/// The micro-batch and the accumulation at every count that works.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
+pub fn elastic_splits<'py>(
+    py: Python<'py>,
+    batch: PyReadonlyArray1<'py, u64>,
+    offsets: PyReadonlyArray1<'py, i64>,
+    gpus: PyReadonlyArray1<'py, u64>,
+    model_parallel: PyReadonlyArray1<'py, u64>,
+    micros: Groups<'py>,
+) -> PyResult<(Column<'py>, Column<'py>)> {
+    let (batch, offsets, gpus) = (batch.as_slice()?, offsets.as_slice()?, gpus.as_slice()?);
+    let model_parallel = model_parallel.as_slice()?;
+    let (values, cuts, group) = (micros.0.as_slice()?, micros.1.as_slice()?, micros.2.as_slice()?);
+    let (micro_batch, accumulation): (Vec<u64>, Vec<u64>) = py.detach(|| {
+        let splits = (0..batch.len()).flat_map(|row| {
+            let micros = &values[cut(cuts, usize::try_from(group[row]).expect("a group"))];
+            let replicas = gpus[cut(offsets, row)].iter().map(move |gpus| gpus / model_parallel[row]);
+            replicas.map(move |replicas| split(batch[row], replicas, micros).expect("a count that works"))
+        });
+        splits.unzip()
+    });
+    Ok((micro_batch.into_pyarray(py), accumulation.into_pyarray(py)))
 }
 
 fn cut(cuts: &[i64], group: usize) -> std::ops::Range<usize> {

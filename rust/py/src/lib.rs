@@ -6,6 +6,7 @@ mod errors;
 mod fleet;
 mod forecast;
 mod goodput;
+mod integers;
 mod outlook;
 mod plan;
 mod pool;
@@ -19,13 +20,15 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::elastic::elastic_rows;
+    use crate::elastic::{elastic_rows, elastic_splits};
     #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
     use crate::forecast::{forecast_rows, micro_batch_rows};
     #[pymodule_export]
     use crate::goodput::goodput_rows;
+    #[pymodule_export]
+    use crate::integers::{integer_groups, integers};
     #[pymodule_export]
     use crate::outlook::Workloads;
     #[pymodule_export]

@@ -16,8 +16,9 @@ from isobatch.integrations._guard.run import Run
 from isobatch.integrations._guard.watch import Watch
 from isobatch.integrations._guard.wrapping import flat, inner, local, sharded
 from isobatch.validate import causes
-from isobatch.validate.training import PRECISIONS, checksum, differing
-from isobatch.validate.workload import part
+from isobatch.validate.checksum import checksum, differing
+from isobatch.validate.training import PRECISIONS
+from isobatch.validate.workload import mapped, part
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 
@@ -133,7 +134,11 @@ class Gradient:
             run.unchecked.append("the gradient's size: the loop takes batches from elsewhere")
             return
         device = next(self._model.parameters()).device
-        self._size(grads, [_moved(batch, device) for batch in batches], random)
+
+        def moved(one: Any) -> Any:
+            return one.to(device) if isinstance(one, Tensor) else one
+
+        self._size(grads, [mapped(batch, moved) for batch in batches], random)
 
     def _size(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
@@ -269,13 +274,3 @@ class Gradient:
             self._run.own = False
             for buffer, value in buffers:
                 buffer.copy_(value)
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if hasattr(batch, "items"):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(_moved(value, device) for value in batch)
-    return batch

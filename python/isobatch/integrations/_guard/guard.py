@@ -18,7 +18,7 @@ from isobatch.integrations._guard.run import Run, named
 from isobatch.integrations._guard.samples import Samples
 from isobatch.integrations._guard.watch import Watch
 from isobatch.integrations._guard.wrapping import local, sharded
-from isobatch.validate.training import checksum, differing, state
+from isobatch.validate.checksum import checksum, differing
 
 
 class Guard:
@@ -32,6 +32,7 @@ class Guard:
         self.plan, self.unchecked = plan, list[str]()
         self._loss, self._weight = loss, weight
         self._handles: list[Any] = []
+        self._patience = OVERFLOWS * (plan.accumulation or 1)  # micro-batches without a step
 
     def attach(
         self,
@@ -103,18 +104,20 @@ class Guard:
         Raises:
             GuardError: the last epoch did not serve what the plan says.
         """
-        if not self._handles:
-            return
-        self._remove()
-        self._samples.finish()
+        if self._handles:
+            self._remove()
+            self._samples.finish()
 
     def _remove(self) -> None:
+        if not self._handles:
+            return
         for handle in self._handles:
             handle.remove()
-        if self._handles:
-            self._finite.remove()
-            self._settle()
         self._handles.clear()
+        self._finite.remove()
+        self._settle()
+        if self._watch is not None:
+            self._watch.remove()
 
     def _forward(self, *_: Any) -> None:
         run = self._run
@@ -123,7 +126,7 @@ class Guard:
         if self._gradient is not None:
             self._gradient.forward()
         self._samples.forward()
-        if run.micro > OVERFLOWS * (self.plan.accumulation or 1):
+        if run.micro > self._patience:
             self._finite.stuck()
 
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -163,7 +166,7 @@ class Guard:
         if run.rare:
             self._equal_weights()
         self._samples.epochs()
-        run.since, run.micro = run.since + 1, 0
+        run.advance()
         if gradient is not None and not run.near:
             self._settle()
 
@@ -179,7 +182,7 @@ class Guard:
         if not self._replicated:
             return
         run = self._run
-        off = differing(run.exchange("weights", checksum([local(p) for p in state(self._model)])))
+        off = differing(run.exchange("weights", checksum([local(p) for p in self._model.parameters()])))
         if off:
             cause = "other weights on one rank" if len(off) == 1 else "other weights on some ranks"
             run.stop(cause, f"the weights of {named(off)} are not those of the others", off)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from isobatch.integrations._guard.run import Run
 from isobatch.validate import causes
+from isobatch.validate.learning_rate import ulp
 
 OBSERVED = 64  # steps kept for the diagnosis
 ROUNDED = 1e-9  # a factor that is read off a learning rate is not exact
 SEARCHED = 10_000_000  # steps of a plan in which a learning rate is looked for
+AHEAD = 64  # steps whose learning rates are worked out at once: the code is then not fetched anew each time
+
+
+class _Allowed(NamedTuple):
+    """A group's factor, and how far its learning rate may be off: by so much, and by so much of it."""
+
+    factor: float
+    absolute: float
+    relative: float
+
+    def holds(self, rate: Any, planned: float) -> bool:
+        """Whether a learning rate is the planned one. A NaN is not."""
+        want = planned * self.factor
+        return bool(abs(rate - want) <= self.absolute + self.relative * want)
 
 
 class Rates:
@@ -22,6 +37,8 @@ class Rates:
     def __init__(self, run: Run, optimizer: Any) -> None:
         self._run, self._optimizer = run, optimizer
         self._factors: list[float | None] = []
+        self._allowed: list[_Allowed] = []  # when all factors are known
+        self._ahead: list[float] = []
         self._plain = 0  # a group that has factor 1, if any has
         self._observed: list[list[float]] = []
         self._planned = run.plan.total_steps is not None
@@ -33,13 +50,18 @@ class Rates:
         """Before an optimizer step."""
         if not self._planned:
             return
-        run, groups, factors = self._run, self._optimizer.param_groups, self._factors
-        planned = self._at(run.since)
-        if run.since >= OBSERVED and len(groups) == len(factors):  # mostly there is nothing to see
-            for group, factor in zip(groups, factors, strict=True):
-                if factor is None or group["lr"] != planned * factor:
+        groups, since = self._optimizer.param_groups, self._run.since
+        if since % AHEAD == 0:
+            self._ahead = [self._at(step) for step in range(since, since + AHEAD)]
+        planned = self._ahead[since % AHEAD]
+        if len(groups) == len(self._allowed):  # all factors are known, and mostly there is nothing to see
+            for group, (factor, absolute, relative) in zip(groups, self._allowed, strict=True):
+                want = planned * factor
+                if not abs(group["lr"] - want) <= absolute + relative * want:  # a NaN is not, either
                     break
             else:
+                if len(self._observed) < OBSERVED:
+                    self._observed.append([float(group["lr"]) for group in groups])
                 return
         self._look(planned, [float(group["lr"]) for group in groups])
 
@@ -49,6 +71,8 @@ class Rates:
             self._observed.append(rates)
         if len(self._factors) != len(rates) or None in self._factors:
             self._settle(planned, rates)
+            known = None not in self._factors
+            self._allowed = [self._allow(index) for index in range(len(rates))] if known else []
         stray = self._strays(rates, planned)
         if stray and run.skipped:  # Many loops step the scheduler where the loss scaler skipped a step.
             stray = self._strays(rates, self._at(run.since + run.skipped))
@@ -63,8 +87,8 @@ class Rates:
         groups = self._optimizer.param_groups
         self._factors += [group.get("lr_multiplier") for group in groups[len(self._factors) :]]
         unknown = [index for index, factor in enumerate(self._factors) if factor is None]
-        made_so = [i for i in unknown if self._is_peak(groups[i].get("initial_lr"))]
-        following = [i for i in unknown if causes.close(rates[i], planned, self._peak)]
+        made_so = [i for i in unknown if self._was_peak(i)]
+        following = [i for i in unknown if self._allow(i).holds(rates[i], planned)]
         plain = [i for i in made_so if i in following] or made_so or following
         self._plain = next(iter(plain), self._plain)
         base = rates[self._plain] if plain else planned
@@ -72,18 +96,22 @@ class Rates:
             for index in unknown:
                 self._factors[index] = 1.0 if index in plain else rates[index] / base
 
-    def _is_peak(self, rate: float | None) -> bool:
-        return rate is not None and causes.close(float(rate), self._peak, self._peak)
+    def _was_peak(self, index: int) -> bool:
+        """Whether a scheduler wrote down that a group was made with the plan's learning rate."""
+        group = self._optimizer.param_groups[index]
+        rate = group.get("initial_lr")
+        return rate is not None and causes.close(float(rate), self._peak, self._peak, ulp(group["lr"]))
+
+    def _allow(self, index: int) -> _Allowed:
+        """What a group may have; one whose factor is not known, as if it were 1."""
+        known = self._factors[index]
+        factor = 1.0 if known is None else known
+        rounding = causes.ULPS * ulp(self._optimizer.param_groups[index]["lr"]) * self._peak * factor
+        return _Allowed(factor, rounding, 0.0 if factor == 1.0 else ROUNDED)
 
     def _strays(self, rates: list[float], planned: float) -> list[int]:
         """The groups whose learning rate is not the plan's."""
-        found = []
-        for index, (rate, known) in enumerate(zip(rates, self._factors, strict=True)):
-            factor = 1.0 if known is None else known
-            rounding = 0.0 if factor == 1.0 else ROUNDED * abs(rate)
-            if abs(rate - planned * factor) > rounding + causes.ULPS * 2.0**-52 * self._peak * factor:
-                found.append(index)
-        return found
+        return [i for i, rate in enumerate(rates) if not self._allow(i).holds(rate, planned)]
 
     def _stop(self, stray: list[int], rates: list[float], planned: float) -> None:
         run, groups = self._run, self._optimizer.param_groups
@@ -94,11 +122,7 @@ class Rates:
         text = f"learning rate {rates[index]:.6g}{of}, {planned * factor:.6g} planned"
         if len(stray) < len(groups):
             run.stop(f"parameter group {index} does not follow the plan, others do", text)
-        if (
-            len(groups) > 1
-            and self._factors[index] is None
-            and not self._is_peak(groups[index].get("initial_lr"))
-        ):
+        if len(groups) > 1 and self._factors[index] is None and not self._was_peak(index):
             told = ", ".join(f"{rate:.6g}" for rate in rates)
             run.stop(
                 "another learning rate: no parameter group has the plan's",
@@ -114,11 +138,11 @@ class Rates:
             accumulation=run.plan.accumulation or 1,
             ranks=run.ranks,
             initial=initial,
+            ulp=ulp(groups[index]["lr"]),
         )
         cause = fault[1] if fault is not None else "another learning rate"
-        resumed = (
-            run.since == 0 and cause.startswith("another") and (initial is None or self._is_peak(initial))
-        )
+        made_so = initial is None or causes.close(initial, self._peak, self._peak, ulp(groups[index]["lr"]))
+        resumed = run.since == 0 and cause.startswith("another") and made_so
         if resumed and (steps := self._steps_with(observed[0])):
             cause += f", or resumed: it is the plan's at step {' or '.join(map(str, steps))}"
         run.stop(cause, text)
@@ -126,5 +150,6 @@ class Rates:
     def _steps_with(self, rate: float) -> list[int]:
         """The steps at which the plan has this learning rate, if they are few."""
         values = self._run.plan.schedule.values(range(min(self._run.plan.total_steps or 0, SEARCHED)))
-        found = np.flatnonzero(np.abs(np.asarray(values) - rate) <= causes.ULPS * 2.0**-52 * self._peak)
+        lr = self._optimizer.param_groups[self._plain]["lr"]
+        found = np.flatnonzero(np.abs(np.asarray(values) - rate) <= causes.ULPS * ulp(lr) * self._peak)
         return found.tolist() if len(found) <= 3 else []

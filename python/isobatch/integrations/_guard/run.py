@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -20,14 +20,16 @@ class Run:
     """A training under guard.
 
     `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
-    last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what could not be looked at, and why.
+    last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
+    could not be looked at, and why. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
+    what is done only then costs nothing in a long run.
     """
 
     def __init__(self, plan: Plan, unchecked: list[str], process_group: dist.ProcessGroup | None) -> None:
         self.plan, self.unchecked, self.group = plan, unchecked, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
         self.since, self.micro, self.skipped = 0, 0, 0
-        self.own = False
+        self.own, self.near, self.rare = False, True, True
         there = dist.is_available() and dist.is_initialized()
         self.ranks = dist.get_world_size(process_group) if there else 1
         self.rank = dist.get_rank(process_group) if there else 0
@@ -47,15 +49,10 @@ class Run:
         """The optimizer step that comes next, counted as the plan counts."""
         return int(self.start) + self.since
 
-    @property
-    def near(self) -> bool:
-        """Whether this is one of the first steps."""
-        return self.since < CLOSE_STEPS
-
-    @property
-    def rare(self) -> bool:
-        """Whether it is step 0, 1, 2, 4, 8 …: what is done only then costs nothing in a long run."""
-        return not self.since & (self.since - 1)
+    def advance(self) -> None:
+        """An optimizer step is checked. What is asked many times at each step is worked out here, once."""
+        self.since, self.micro = self.since + 1, 0
+        self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any) -> list[Any]:
         """Everybody's value. That all ranks are at the same check is checked by the way."""
@@ -80,7 +77,7 @@ class Run:
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._control)
         return tensor
 
-    def stop(self, cause: str, text: str, ranks: Sequence[int] = (), *, step: int | None = None) -> None:
+    def stop(self, cause: str, text: str, ranks: Sequence[int] = (), *, step: int | None = None) -> NoReturn:
         """Ends the training."""
         raise GuardError(self.step if step is None else step, cause, text, tuple(ranks))
 

@@ -14,27 +14,43 @@ from isobatch.integrations.torch import PlanSampler
 KEPT = 64  # sample ids of a past epoch, to compare orders
 COUNTED_DATASET = 50_000_000  # above it an epoch's samples are counted, not told apart
 COUNTED_KEPT = 65_536  # of its ids
+NOTED = 64  # micro-batches whose ids are packed at once: less of a loop's time, and of a processor's cache, than one by one
 
 
 class Epoch:
     """What a sampler served since it was last iterated.
 
-    `ids` are samples in order, `count` how many, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
+    `count` is how many samples, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
     PlanSampler began. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
     left out, to resume.
     """
 
     def __init__(self, place: tuple[int, int] | None, length: int | None) -> None:
-        self.ids, self.sizes, self.count = array("q"), list[int](), 0
+        self.sizes, self.count = list[int](), 0
+        self._ids, self._noted = array("q"), list[tuple[int, ...]]()
         self.place, self._length, self._ended = place, length, False
         self.trained = self.skipped = 0
 
     def note(self, ids: list[int], every: bool) -> None:
         """A micro-batch was served."""
         if every or self.count < COUNTED_KEPT:
-            self.ids.extend(ids)
-        self.sizes.append(len(ids))
-        self.count += len(ids)
+            self._noted.append(tuple(ids))
+            if len(self._noted) == NOTED:
+                self._pack()
+        size = len(ids)
+        self.sizes.append(size)
+        self.count += size
+
+    def _pack(self) -> None:
+        for ids in self._noted:
+            self._ids.extend(ids)
+        self._noted.clear()
+
+    @property
+    def ids(self) -> array[int]:
+        """The samples, in order."""
+        self._pack()
+        return self._ids
 
     def end(self) -> None:
         """The sampler has no more."""
@@ -77,11 +93,17 @@ class Watch:
         self.sampled = self.batch_sampler is not None and hasattr(dataset, "__getitem__")
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
         self.size = len(dataset) if self.sampled and hasattr(dataset, "__len__") else 0
-        _retype(loader, "__iter__", self._batches)
+        self._kinds = [_retype(loader, "__iter__", self._batches)]
         if self.sampled:
-            _retype(self.batch_sampler, "__iter__", self._ids)
+            self._kinds.append(_retype(self.batch_sampler, "__iter__", self._ids))
         if hasattr(self.sampler, "set_epoch"):
-            _retype(self.sampler, "set_epoch", self._set_epoch)
+            self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
+
+    def remove(self) -> None:
+        """Loader and samplers are again what they were."""
+        for thing, kind in reversed(self._kinds):
+            _set_class(thing, kind)
+        self._kinds.clear()
 
     def _batches(self, own: Any) -> Iterator[Any]:
         inner = own()
@@ -132,19 +154,22 @@ class Watch:
         self.batches.clear()
 
 
-def _retype(thing: Any, method: str, noted: Any) -> None:
-    """Calls of `thing.method(*args)` become `noted(the method as it was, *args)`."""
+def _retype(thing: Any, method: str, noted: Any) -> tuple[Any, type]:
+    """Calls of `thing.method(*args)` become `noted(the method as it was, *args)`. Gives the thing and the class it had."""
     kind = type(thing)
 
-    def called(self: Any, *args: Any) -> Any:
-        return noted(lambda *given: getattr(kind, method)(self, *given), *args)
+    def called(self: Any, *args: Any, **named: Any) -> Any:
+        return noted(lambda *given: getattr(kind, method)(self, *given), *args, **named)
 
     new = type(kind.__name__, (kind,), {"__module__": kind.__module__, method: called})
     try:
-        vars(object)["__class__"].__set__(
-            thing, new
-        )  # the real one: Accelerate's loaders pose as another class
+        _set_class(thing, new)
     except TypeError:
-        raise InputError(
-            f"a {kind.__name__} cannot be watched: give a DataLoader, or None", field="loader"
-        ) from None
+        text = f"a {kind.__name__} cannot be watched: give a DataLoader, or None"
+        raise InputError(text, field="loader") from None
+    return thing, kind
+
+
+def _set_class(thing: Any, kind: type) -> None:
+    """Sets the real one: Accelerate's loaders pose as another class."""
+    vars(object)["__class__"].__set__(thing, kind)

@@ -7,6 +7,8 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from isobatch.validate.checksum import dense
+
 
 def inner(model: nn.Module) -> nn.Module:
     """The model inside of DDP, and of torch.compile around it."""
@@ -25,5 +27,5 @@ def flat(model: nn.Module) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    """What this rank holds of it, with its zeros where it is sparse."""
+    return dense(tensor.to_local() if isinstance(tensor, DTensor) else tensor)

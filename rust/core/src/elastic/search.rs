@@ -2,8 +2,10 @@
 //!
 //! A batch c whose primes below p are settled can only grow by a factor r ≤ cap/c without primes below p. Such an r
 //! has few divisors, so what it can still add to the counts that work at c is bounded.
+use super::divisors::divisors;
 use super::primes::{divisors_at_most, next_rough, primes, records, valuation};
-use super::{Best, Problem, Scratch, TOLERANCE, index};
+use super::problem::{Best, Problem, Scratch};
+use super::{TOLERANCE, index};
 
 /// What is known at one depth of the search.
 #[derive(Debug, Default)]
@@ -24,13 +26,13 @@ impl Problem<'_> {
         };
         // A good batch to start from prunes most of the tree: highly composite multiples of each micro-batch.
         let composite = &records()[0];
-        let mut counts = Vec::new();
         for &m in self.micros {
             let fits = composite.partition_point(|(n, _)| n * m <= self.cap);
             for (n, _) in &composite[fits.saturating_sub(2)..fits] {
-                self.working(n * m, &mut counts);
-                let total = counts.iter().map(|&j| self.weight(j)).sum();
-                search.offer(n * m, total);
+                divisors(n * m, self.hi, &mut scratch.divisors);
+                let works = |left: u64| self.micros.iter().any(|m| left.is_multiple_of(*m));
+                let counts = scratch.divisors.iter().filter(|(_, left)| works(*left));
+                search.offer(n * m, counts.map(|&(j, _)| self.weight(j)).sum());
             }
         }
         let mut levels = std::mem::take(&mut scratch.levels);

@@ -1,5 +1,6 @@
 //! Small caps: every batch's counts, marked multiple by multiple.
-use super::{Best, Problem, Scratch, TOLERANCE, index};
+use super::problem::{Best, Problem, Scratch};
+use super::{TOLERANCE, index};
 
 impl Problem<'_> {
     /// Marks every multiple of every product up to the cap and reads off the best.

@@ -4,19 +4,20 @@
 //! it. Batches that several micro-batches divide are multiples of their lcm L, fewer the larger it is: each is
 //! looked at, D over the subsets T of these micro-batches added and subtracted at B/lcm(T).
 use std::collections::HashMap;
-use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::primes::lcm;
-use super::{Best, Config, Counts, Problem, index};
+use super::problem::{Best, Problem};
+use super::question::Stride;
+use super::{Config, Counts, in_pool, index};
 
 /// A table is made where it has at most this many entries for each configuration that uses it,
 const ENTRIES_PER_ROW: u64 = 1 << 10;
 /// and in all.
 const MOST_ENTRIES: u64 = 1 << 24;
 /// Above this many looks into the table the search is faster.
-const MOST_LOOKS: u64 = 40_000;
+const MOST_LOOKS: u64 = 100_000;
 /// More micro-batches have too many subsets.
 const MOST_MICROS: usize = 6;
 const CHUNK: usize = 1 << 15;
@@ -31,48 +32,54 @@ pub(super) struct Table {
 /// First and last count, and which way ties go; counts in a list have no table.
 pub(super) type Key = (u64, u64, bool);
 
-/// The tables that pay.
+/// The tables that pay: none for a question alone.
 pub(super) fn tables_for(configs: &[Config]) -> HashMap<Key, Table> {
     let mut wanted: HashMap<Key, (u64, u64)> = HashMap::new();
-    let ranges = configs.iter().filter(|config| matches!(config.gpus, Counts::Range(..)));
-    let keyed = ranges.map(|config| (Table::key(config), config)).collect::<Vec<_>>();
-    for same in keyed.chunk_by(|a, b| a.0 == b.0) {
-        let (rows, entries) = wanted.entry(same[0].0).or_default();
-        *rows += same.len() as u64;
-        for (_, config) in same {
-            let smallest = config.micro_batches.iter().min().expect("a micro-batch") * replicas(config);
-            *entries = (*entries).max(config.max_batch / smallest + 1);
+    let mut keyed = configs
+        .iter()
+        .filter(|config| matches!(config.gpus, Counts::Range(..)))
+        .map(|config| {
+            let stride = Stride::of(config);
+            let smallest = config.micro_batches.iter().min().expect("a micro-batch") * stride.replicas;
+            (Table::key(config, stride), config.max_batch / smallest + 1)
+        })
+        .peekable();
+    while let Some((key, mut entries)) = keyed.next() {
+        let mut rows = 1;
+        while let Some((_, more)) = keyed.next_if(|(next, _)| *next == key) {
+            entries = entries.max(more);
+            rows += 1;
         }
+        let known = wanted.entry(key).or_default();
+        *known = (known.0 + rows, known.1.max(entries));
     }
-    wanted.retain(|_, (rows, entries)| *entries <= MOST_ENTRIES.min(ENTRIES_PER_ROW * *rows));
+    let pays = |rows: u64, entries: u64| rows > 1 && entries <= MOST_ENTRIES.min(ENTRIES_PER_ROW * rows);
+    wanted.retain(|_, (rows, entries)| pays(*rows, *entries));
     wanted.into_iter().map(|(key, (_, entries))| (key, Table::new(key, entries))).collect()
 }
 
-fn unit(config: &Config) -> u64 {
-    lcm(config.model_parallel, config.gpus_per_node.unwrap_or(1))
-}
-
-fn replicas(config: &Config) -> u64 {
-    unit(config) / config.model_parallel
-}
-
 impl Table {
-    pub(super) fn key(config: &Config) -> Key {
+    pub(super) fn key(config: &Config, stride: Stride) -> Key {
         match config.gpus {
-            Counts::Range(lo, hi) => (lo.div_ceil(unit(config)), hi / unit(config), config.prefer_larger),
+            Counts::Range(lo, hi) => (lo.div_ceil(stride.gpus), hi / stride.gpus, config.prefer_larger),
             Counts::List(..) => (0, 0, config.prefer_larger),
         }
     }
 
     fn new((lo, hi, prefer_larger): Key, entries: u64) -> Table {
         let mut counts = vec![0_u16; index(entries)];
-        counts.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, counts)| {
+        let fill = |(chunk, counts): (usize, &mut [u16])| {
             let start = (chunk * CHUNK) as u64;
             for d in lo..=hi.min(start + counts.len() as u64 - 1) {
                 let first = index(start.div_ceil(d) * d - start);
                 counts.iter_mut().skip(first).step_by(index(d)).for_each(|count| *count += 1);
             }
-        });
+        };
+        if in_pool() {
+            counts.par_chunks_mut(CHUNK).enumerate().for_each(fill);
+        } else {
+            counts.chunks_mut(CHUNK).enumerate().for_each(fill);
+        }
         // Every count divides 0, which is no batch.
         counts[0] = 0;
         let mut best = Vec::with_capacity(counts.len());
@@ -97,10 +104,16 @@ impl Table {
             return None;
         }
         sets.fill(micros, cap);
-        let first = |last: u64| if prefer_larger { last / 2 + 1 } else { 1 };
-        let looks: u64 =
-            sets.sets.iter().map(|set| (set.last + 1 - first(set.last)) * set.terms.len() as u64).sum();
-        if looks > MOST_LOOKS {
+        let Sets { lcms, several, terms } = sets;
+        let range = |multiple: u64| {
+            let last = cap / multiple;
+            if prefer_larger { last / 2 + 1..=last } else { 1..=last }
+        };
+        let looks = |&(set, multiple): &(usize, u64)| {
+            let batches = range(multiple);
+            (batches.end() + 1 - batches.start()) * ((1 << set.count_ones()) - 1)
+        };
+        if several.iter().map(looks).sum::<u64>() > MOST_LOOKS {
             return None;
         }
         let mut best = Best { total: 0.0, batch: cap };
@@ -114,71 +127,57 @@ impl Table {
             let n = self.best[index(cap / m)];
             offer(self.counts[n as usize], m * u64::from(n));
         }
-        for set in &sets.sets {
+        for &(set, multiple) in &*several {
+            terms.clear();
+            let mut subset = set;
+            while subset > 0 {
+                let sign = if subset.count_ones() % 2 == 1 { 1 } else { -1 };
+                terms.push((index(multiple / lcms[subset]), sign));
+                subset = (subset - 1) & set;
+            }
             let mut most = (0, 0);
-            for k in first(set.last)..=set.last {
-                let looks = sets.terms[set.terms.clone()]
-                    .iter()
-                    .map(|&(factor, sign)| sign * i32::from(self.counts[index(k * factor)]));
+            for k in range(multiple) {
+                let looks =
+                    terms.iter().map(|&(factor, sign)| sign * i32::from(self.counts[index(k) * factor]));
                 let total = looks.sum::<i32>();
                 if total > most.0 || (total == most.0 && prefer_larger) {
                     most = (total, k);
                 }
             }
-            offer(u16::try_from(most.0).unwrap_or(0), most.1 * set.multiple);
+            offer(u16::try_from(most.0).unwrap_or(0), most.1 * multiple);
         }
         Some(best)
     }
 }
 
-/// The sets of two and more micro-batches that divide some batch under a cap together.
+/// Sets of micro-batches, a bit each.
 #[derive(Default)]
 pub(super) struct Sets {
-    sets: Vec<Set>,
-    /// The terms of all sets, one after another.
-    terms: Vec<(u64, i32)>,
-}
-
-struct Set {
-    /// Their lcm: these batches are multiple × k, k up to last.
-    multiple: u64,
-    last: u64,
-    /// For every subset, multiple over the subset's lcm, and the sign with which it counts.
-    terms: Range<usize>,
+    /// The lcm of every set; 0 where it is above the cap.
+    lcms: Vec<u64>,
+    /// The sets of two and more, and their lcms, that have batches under the cap.
+    several: Vec<(usize, u64)>,
+    /// For every subset of one set, the set's lcm over the subset's, and the sign with which it counts.
+    terms: Vec<(usize, i32)>,
 }
 
 impl Sets {
     fn fill(&mut self, micros: &[u64], cap: u64) {
-        self.sets.clear();
-        self.terms.clear();
-        for set in (1_u32..1 << micros.len()).filter(|set| set.count_ones() > 1) {
-            let start = self.terms.len();
-            match self.fill_terms(set, micros, cap) {
-                Some(multiple) => {
-                    self.terms.remove(start); // the empty subset
-                    let terms = start..self.terms.len();
-                    self.terms[terms.clone()].iter_mut().for_each(|(common, _)| *common = multiple / *common);
-                    self.sets.push(Set { multiple, last: cap / multiple, terms });
+        let Sets { lcms, several, .. } = self;
+        lcms.clear();
+        lcms.push(1);
+        several.clear();
+        for &m in micros {
+            lcms.push(m);
+            let last = lcms.len() - 1;
+            for set in 1..last {
+                let common = if lcms[set] == 0 { 0 } else { lcm(lcms[set], m) };
+                let common = if common > cap { 0 } else { common };
+                if common > 0 {
+                    several.push((lcms.len(), common));
                 }
-                None => self.terms.truncate(start),
+                lcms.push(common);
             }
         }
-    }
-
-    /// The lcm of every subset, with its sign; returns that of all, none where it is above the cap.
-    fn fill_terms(&mut self, set: u32, micros: &[u64], cap: u64) -> Option<u64> {
-        let start = self.terms.len();
-        self.terms.push((1, -1));
-        for (_, &m) in micros.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1) {
-            for i in start..self.terms.len() {
-                let (common, sign) = self.terms[i];
-                let common = lcm(common, m);
-                if common > cap {
-                    return None;
-                }
-                self.terms.push((common, -sign));
-            }
-        }
-        self.terms.last().map(|&(multiple, _)| multiple)
     }
 }

@@ -1,12 +1,9 @@
-//! Short polynomials that stand for a shape over a block of steps, and the loops that evaluate them.
+//! Short polynomials that stand for a shape over a block of steps.
 //!
 //! A block is re-anchored on the closed form at its centre; its width is what the remainder of the Taylor series
 //! allows, so that the error is bounded whatever the length of the run.
 
 use std::sync::LazyLock;
-
-use multiversion::multiversion;
-use multiversion::target::target_cfg_f;
 
 /// Terms of a short float32 block, for shapes whose series converges fast (cosine, exponential).
 pub(crate) const SHORT_F32: usize = 7;
@@ -15,6 +12,8 @@ pub(crate) const LONG_F32: usize = 8;
 /// Terms of a float64 block.
 pub(crate) const TERMS_F64: usize = 10;
 pub(crate) const MAX_TERMS: usize = TERMS_F64;
+/// Terms of a shape that is a polynomial itself, mostly.
+pub(crate) const FEW_TERMS: usize = 4;
 
 /// How long a series is, and how far it may be taken.
 #[derive(Debug, Clone, Copy)]
@@ -78,9 +77,10 @@ impl Plan {
                 *c = binomial;
                 binomial *= (exponent - k as f64) / (k + 1) as f64;
             }
-            // What follows the first term left out is at most as large again; an eighth keeps the rounding small.
+            // What follows the first term left out is at most as large again; a slope of a tenth of the value over the
+            // block keeps small what rounding its steps to float32 does.
             let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
-            plan.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.125);
+            plan.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
             plan.exponent = exponent;
         }
         plan
@@ -133,148 +133,5 @@ impl Expansion {
 
     pub fn at(&self, s: f64) -> f64 {
         self.coefficients[..=self.degree].iter().rev().fold(0.0, |sum, c| sum * s + c)
-    }
-}
-
-macro_rules! fill_f32 {
-    ($name:ident, $terms:ident) => {
-        /// Writes hi + (c₀ + c₁s + …) for s = i·rate + offset, where hi + c₀ is the anchor in two float32.
-        #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-        pub(crate) fn $name(out: &mut [f32], hi: f32, c: &[f32; $terms], offset: f32, rate: f32) {
-            for (i, out) in out.iter_mut().enumerate() {
-                #[allow(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_possible_wrap,
-                    clippy::cast_precision_loss
-                )]
-                let i = i as i32 as f32;
-                let mut p = c[$terms - 1];
-                // Without the instruction, mul_add is a slow call.
-                if target_cfg_f!(target_feature = "fma") {
-                    let s = i.mul_add(rate, offset);
-                    for k in (0..$terms - 1).rev() {
-                        p = p.mul_add(s, c[k]);
-                    }
-                } else {
-                    let s = i * rate + offset;
-                    for k in (0..$terms - 1).rev() {
-                        p = p * s + c[k];
-                    }
-                }
-                *out = hi + p;
-            }
-        }
-    };
-}
-fill_f32!(fill_short_f32, SHORT_F32);
-fill_f32!(fill_long_f32, LONG_F32);
-
-/// Writes Σ cₖ·sᵏ for s = i·rate + offset.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn fill_f64(out: &mut [f64], c: &[f64; TERMS_F64], offset: f64, rate: f64) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32);
-        if target_cfg_f!(target_feature = "fma") {
-            let s = i.mul_add(rate, offset);
-            let mut p = c[TERMS_F64 - 1];
-            for k in (0..TERMS_F64 - 1).rev() {
-                p = p.mul_add(s, c[k]);
-            }
-            *out = p;
-        } else {
-            let s = i * rate + offset;
-            let mut p = c[TERMS_F64 - 1];
-            for k in (0..TERMS_F64 - 1).rev() {
-                p = p * s + c[k];
-            }
-            *out = p;
-        }
-    }
-}
-
-/// Writes one value throughout, in the widest stores.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn level_f32(out: &mut [f32], value: f32) {
-    out.fill(value);
-}
-
-/// Writes one value throughout, in the widest stores.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn level_f64(out: &mut [f64], value: f64) {
-    out.fill(value);
-}
-
-/// Writes start + i·slope, computed in float64.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn line_f32(out: &mut [f32], start: f64, slope: f64) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let (i, value) = (f64::from(i as i32), |i: f64| (i * slope + start) as f32);
-        *out = value(i);
-    }
-}
-
-/// Writes start + i·slope.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn line_f64(out: &mut [f64], start: f64, slope: f64) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32);
-        *out = i * slope + start;
-    }
-}
-
-/// A cosine, cut into even blocks of `length` values: mean + amplitude·cos φ, φ from centre to centre by one turn.
-#[derive(Debug, Clone, Copy)]
-pub struct Wave {
-    pub mean: f64,
-    pub amplitude: f64,
-    pub length: usize,
-    /// The angle at the centre of the first block, and from one centre to the next.
-    pub start: f64,
-    pub turn: f64,
-}
-
-/// The half angle of a float32 block of `Wave`: at h the folded terms come to h⁵/3840 = 1e-8 of the amplitude.
-pub(crate) const WAVE_REACH: f64 = 0.13;
-
-/// Writes whole blocks of a wave; `out` holds a multiple of its length.
-///
-/// The series has five terms: those of s⁵ and s⁶ are folded into the lower ones by their Chebyshev polynomials,
-/// s⁵ ≈ (20s³ − 5s)/16 and s⁶ ≈ (48s⁴ − 18s² + 1)/32, at a sixteenth and a thirty-second of their size.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(crate) fn fill_wave(out: &mut [f32], wave: &Wave) {
-    let h = 0.5 * wave.turn;
-    let (h2, fifth, sixth) = (h * h, h.powi(5) / 120.0, h.powi(6) / 720.0);
-    let even = [1.0 - sixth / 32.0, -h2 / 2.0 + sixth * 18.0 / 32.0, h2 * h2 / 24.0 - sixth * 48.0 / 32.0];
-    let odd = [h - fifth * 5.0 / 16.0, -h2 * h / 6.0 + fifth * 20.0 / 16.0];
-    let (turn_sin, turn_cos) = wave.turn.sin_cos();
-    let (start_sin, start_cos) = wave.start.sin_cos();
-    let (mut sin, mut cos) = (wave.amplitude * start_sin, wave.amplitude * start_cos);
-    #[allow(clippy::cast_possible_truncation)]
-    let (rate, single) = ((2.0 / wave.length as f64) as f32, |value: f64| value as f32);
-    for block in out.chunks_exact_mut(wave.length) {
-        let anchor = wave.mean + cos * even[0];
-        let hi = single(anchor);
-        let c0 = single(anchor - f64::from(hi));
-        let (c1, c2) = (single(-sin * odd[0]), single(cos * even[1]));
-        let (c3, c4) = (single(-sin * odd[1]), single(cos * even[2]));
-        for (i, out) in block.iter_mut().enumerate() {
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_possible_wrap,
-                clippy::cast_precision_loss
-            )]
-            let i = i as i32 as f32;
-            *out = if target_cfg_f!(target_feature = "fma") {
-                let s = i.mul_add(rate, -1.0);
-                hi + c4.mul_add(s, c3).mul_add(s, c2).mul_add(s, c1).mul_add(s, c0)
-            } else {
-                let s = i * rate - 1.0;
-                hi + ((((c4 * s + c3) * s + c2) * s + c1) * s + c0)
-            };
-        }
-        (sin, cos) = (sin * turn_cos + cos * turn_sin, cos * turn_cos - sin * turn_sin);
     }
 }

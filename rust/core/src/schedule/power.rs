@@ -31,18 +31,33 @@ impl Power {
         if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
     }
 
-    /// The exponent of the one power that the shape is made of.
+    /// The exponent of the one power that the shape is made of, where it needs a series.
     pub(super) fn lone_exponent(self) -> Option<f64> {
+        if self.whole_exponent().is_some() {
+            return None;
+        }
         (self.stretch == 1.0).then_some(self.exponent).or((self.exponent == 1.0).then_some(self.stretch))
+    }
+
+    /// The exponent where the shape is a polynomial itself.
+    fn whole_exponent(self) -> Option<usize> {
+        if self.stretch != 1.0 {
+            return None;
+        }
+        (1_u8..).zip(1..MAX_TERMS).find(|&(n, _)| self.exponent == f64::from(n)).map(|(_, n)| n)
     }
 
     /// With both exponents at work there is no short series, and `at` serves.
     pub(super) fn series(self, u: f64, plan: &Plan) -> Option<Expansion> {
+        let mut c = [0.0; MAX_TERMS];
         if self.is_linear() {
-            let mut c = [0.0; MAX_TERMS];
-            c[0] = 1.0;
-            c[1] = -1.0;
+            (c[0], c[1]) = (1.0, -1.0);
             return Some(Expansion { reach: f64::INFINITY, centre: 0.0, coefficients: c, degree: 1 });
+        }
+        if let Some(degree) = self.whole_exponent() {
+            // About the end, so that nothing cancels there.
+            c[degree] = if degree % 2 == 0 { 1.0 } else { -1.0 };
+            return Some(Expansion { reach: f64::INFINITY, centre: 1.0, coefficients: c, degree });
         }
         if self.stretch == 1.0 {
             // t = 1 − u falls to the singular point 0.

@@ -1,0 +1,92 @@
+//! Divisors, ascending, each with what it leaves.
+use std::sync::OnceLock;
+
+use super::index;
+use super::primes::primes;
+
+/// The divisors of the numbers below this are worked out once for all questions.
+const KNOWN: usize = 1 << 13;
+
+/// Fills in every (d, n/d) with d up to `most`.
+pub(super) fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
+    found.clear();
+    if n < KNOWN as u64 {
+        let known = known(index(n));
+        let pairs = known.iter().zip(known.iter().rev());
+        found.extend(pairs.map(|(&d, &left)| (u64::from(d), u64::from(left))));
+        if n > most {
+            found.truncate(found.partition_point(|&(d, _)| d <= most));
+        }
+        return;
+    }
+    found.push((1, n));
+    let mut rest = n;
+    for &p in primes() {
+        // A prime above the largest divisor is in none; a rest below p² is prime.
+        if rest == 1 || p > most {
+            break;
+        }
+        let p = if p * p > rest { rest } else { p };
+        let before = found.len();
+        let mut power = 1;
+        while rest.is_multiple_of(p) {
+            rest /= p;
+            power *= p;
+            if power <= most {
+                for i in 0..before {
+                    let divisor = found[i].0 * power;
+                    if divisor <= most {
+                        found.push((divisor, n / divisor));
+                    }
+                }
+            }
+        }
+    }
+    found.sort_unstable();
+}
+
+fn known(n: usize) -> &'static [u16] {
+    struct Known {
+        ends: Vec<usize>,
+        divisors: Vec<u16>,
+    }
+    static ALL: OnceLock<Known> = OnceLock::new();
+    let Known { ends, divisors } = ALL.get_or_init(|| {
+        let mut ends = vec![0; KNOWN];
+        for d in 1..KNOWN {
+            (d..KNOWN).step_by(d).for_each(|n| ends[n] += 1);
+        }
+        for n in 1..KNOWN {
+            ends[n] += ends[n - 1];
+        }
+        let mut divisors = vec![0; ends[KNOWN - 1]];
+        let mut next = ends.clone();
+        for (small, d) in (1_u16..).zip(1..KNOWN) {
+            for n in (d..KNOWN).step_by(d) {
+                divisors[next[n - 1]] = small;
+                next[n - 1] += 1;
+            }
+        }
+        Known { ends, divisors }
+    });
+    &divisors[ends[n - 1]..ends[n]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_divisor_known_or_found() {
+        let mut found = vec![];
+        for n in (1..300).chain(KNOWN as u64 - 9..KNOWN as u64 + 300).chain([720_720, 1 << 20, 1_048_573 * 3])
+        {
+            for most in [1, 7, 100, n] {
+                divisors(n, most, &mut found);
+                let expected: Vec<_> =
+                    (1..=n.min(most)).filter(|d| n.is_multiple_of(*d)).map(|d| (d, n / d)).collect();
+                assert_eq!(found, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a row is written in.
+
+use super::kernels::{curve_f32, curve_f64, level, line};
+use super::wave::Wave;
+use crate::schedule::polynomial::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
+
+/// float32 or float64: what a row is written in.
+pub trait Value: Copy + Send + Sync + sealed::Kernels {}
+impl Value for f32 {}
+impl Value for f64 {}
+
+mod sealed {
+    use super::{Expansion, Precision, Wave};
+
+    pub trait Kernels: Sized {
+        /// Values in 64 bytes, what a vector store takes at most.
+        const LANES: usize;
+        /// Whether the values can show a rounding in the 53rd bit.
+        const FULL: bool;
+        fn precisions() -> &'static [Precision; 2];
+        fn of(value: f64) -> Self;
+        /// Writes whole blocks of a cosine, and says whether it has a way to.
+        fn wave(out: &mut [Self], wave: &Wave) -> bool;
+        /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
+        fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
+    }
+}
+
+/// Writes a polynomial at s = offset + i·rate.
+pub(super) fn even<T: Value>(out: &mut [T], series: &Expansion, offset: f64, rate: f64) {
+    let c = &series.coefficients;
+    match series.degree {
+        0 => level(out, T::of(c[0])),
+        1 => line(out, c[0] + c[1] * offset, c[1] * rate),
+        _ if series.reach.is_finite() => T::curve(out, series, offset, rate),
+        _ => match c.first_chunk::<FEW_TERMS>() {
+            Some(few) if series.degree < FEW_TERMS => curve_f64(out, few, offset, rate),
+            _ => curve_f64(out, c, offset, rate),
+        },
+    }
+}
+
+impl sealed::Kernels for f32 {
+    const LANES: usize = 16;
+    const FULL: bool = false;
+
+    fn precisions() -> &'static [Precision; 2] {
+        &F32
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn of(value: f64) -> Self {
+        value as Self
+    }
+
+    fn wave(out: &mut [Self], wave: &Wave) -> bool {
+        wave.fill(out);
+        true
+    }
+
+    fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
+        let c = &series.coefficients;
+        let anchor = Self::of(c[0]);
+        let mut small = [0.0; LONG_F32];
+        small[0] = Self::of(c[0] - f64::from(anchor));
+        for (small, c) in small.iter_mut().zip(c).skip(1) {
+            *small = Self::of(*c);
+        }
+        let (offset, rate) = (Self::of(offset), Self::of(rate));
+        match small.first_chunk::<SHORT_F32>() {
+            Some(short) if series.degree < SHORT_F32 => curve_f32(out, anchor, short, offset, rate),
+            _ => curve_f32(out, anchor, &small, offset, rate),
+        }
+    }
+}
+
+impl sealed::Kernels for f64 {
+    const LANES: usize = 8;
+    const FULL: bool = true;
+
+    fn precisions() -> &'static [Precision; 2] {
+        &F64
+    }
+
+    fn of(value: f64) -> Self {
+        value
+    }
+
+    fn wave(_: &mut [Self], _: &Wave) -> bool {
+        false
+    }
+
+    fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
+        curve_f64(out, &series.coefficients, offset, rate);
+    }
+}
