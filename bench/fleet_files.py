@@ -3,8 +3,9 @@
     python bench/fleet_files.py FOLDER 1 1000000 10000000 100000000
 
 FOLDER takes the files, and 1 is the number of clusters: with 1 each row has its own cluster's columns, with more every job meets them all.
-Both sides run in a process of their own with the same number of threads, in turns. pyarrow reads each file of jobs and writes the plans of
-the first one, which are in memory already, in the same row groups with the same compression: all that it does not do is plan.
+Both sides run in a process of their own with the same number of threads, in turns. pyarrow reads each file of jobs and writes as many plans,
+those of the first row groups again and again, which are in memory already, in the same row groups with the same compression: all that it
+does not do is plan.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ ib.plan_fleet(jobs, met, output=plans, policy="keep", columns=columns.split(",")
 import sys, pathlib, concurrent.futures, pyarrow.parquet as pq
 jobs, plans, sample, threads, _ = sys.argv[1:]
 pathlib.Path(plans).mkdir()
-table = pq.read_table(sample)
-group = pq.read_metadata(sample).row_group(0).num_rows
+file = pq.ParquetFile(sample)
+group, rows = file.metadata.row_group(0).num_rows, file.metadata.num_rows
+table = file.read_row_groups(range(min(8, file.num_row_groups)))
+how = {"compression": "zstd", "write_page_checksum": True}
 def one(path):
     pq.read_table(path)
-    pq.write_table(table, f"{plans}/{path.name}", compression="zstd", row_group_size=group, write_page_checksum=True)
+    with pq.ParquetWriter(f"{plans}/{path.name}", table.schema, **how) as writer:
+        for start in range(0, rows, table.num_rows):
+            writer.write_table(table.slice(0, rows - start), group)
 with concurrent.futures.ThreadPoolExecutor(int(threads)) as pool:
     list(pool.map(one, sorted(pathlib.Path(jobs).iterdir())))
 """,

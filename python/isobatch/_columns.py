@@ -298,6 +298,8 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
 
     kind = column.type
     if pa.types.is_dictionary(kind):
+        if pa.types.is_string(kind.value_type) and column.num_chunks == 1:
+            return _of_dictionary(column.chunk(0))
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
@@ -307,16 +309,27 @@ def _arrow_data(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
         reals = column.cast(pa.float64(), safe=False)
         return np.asarray((reals.fill_null(float("nan")) if reals.null_count else reals).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode("encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        texts = [_text(text) for text in encoded.dictionary.to_pylist()]
-        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.uint32), texts
+        encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+        return _of_dictionary(encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded)
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint32), [None]
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
         return _factorize([None if pair is None else tuple(pair) for pair in column.to_pylist()])
     raise InputError(f"values of type {kind} are not legal", file=file, field=name)
+
+
+def _of_dictionary(encoded: pa.DictionaryArray) -> Codes:
+    import pyarrow as pa
+
+    if len(encoded.dictionary) > len(encoded):
+        # Most of its texts are not here.
+        encoded = encoded.dictionary_decode().dictionary_encode()
+    texts = [_text(text) for text in encoded.dictionary.to_pylist()]
+    codes = encoded.indices.cast(pa.uint32())
+    if codes.null_count:
+        codes = codes.fill_null(len(texts))
+        texts.append(None)
+    return codes.to_numpy(), texts
 
 
 def with_defaults(table: Table, settings: dict[str, Any]) -> Table:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch._columns import CLUSTER_FIELDS, SETTINGS_FIELDS, Table, table_of, with_defaults
+from isobatch._columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS, Table, table_of, with_defaults
 from isobatch._plan import Settings
 from isobatch.errors import InputError
 from isobatch.profile import Profile, as_profiles, workloads_of
@@ -48,6 +48,12 @@ class Query:
     def rows_per_job(self) -> int:
         """Rows that each job is planned in."""
         return 1 if self.clusters is None else self.clusters.rows
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Columns of the jobs that the planner takes; others are carried along as they are."""
+        own = CLUSTER_FIELDS if self.clusters is None else ()
+        return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
 
     @property
     def metadata(self) -> dict[str, str]:

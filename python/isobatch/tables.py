@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -151,10 +151,14 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
 
 
 def blocks(
-    fs: FileSystem, path: str, rows: int, row_groups: Sequence[int] | None = None
+    fs: FileSystem,
+    path: str,
+    rows: int,
+    row_groups: Sequence[int] | None = None,
+    encoded: Collection[str] = (),
 ) -> Iterator[pa.Table]:
     """The table in a file, a block of at most so many rows at a time, one block at least; of a Parquet file these row groups.
-    JSON lines are read whole first.
+    JSON lines are read whole first. Texts in `encoded` columns may come as dictionaries, where a Parquet file holds few.
 
     Raises:
         InputError: it cannot be read; the message names it.
@@ -162,7 +166,7 @@ def blocks(
     how = format_of(path)
     with named(path):
         if how == "parquet":
-            yield from _parquet_blocks(fs, path, rows, row_groups)
+            yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
             return
         with fs.open_input_stream(path) as stream:
             if how == "csv":
@@ -202,17 +206,65 @@ def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
         yield schema.empty_table()
 
 
+_SMALL_DICTIONARY = 1 << 14
+"""Bytes in a file; a larger one has so many texts that numbering them anew costs no more."""
+
+
 def _parquet_blocks(
-    fs: FileSystem, path: str, rows: int, row_groups: Sequence[int] | None
+    fs: FileSystem, path: str, rows: int, row_groups: Sequence[int] | None, encoded: Collection[str]
 ) -> Iterator[pa.Table]:
     import pyarrow.parquet as pq
 
-    # Without read-ahead: a row group may be larger than memory.
-    source = pq.ParquetFile(
-        fs.open_input_file(path), pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
-    )
-    with source as file:
-        yield from _cut(file.iter_batches(rows, row_groups=row_groups), file.schema_arrow, rows)
+    with fs.open_input_file(path) as source:
+        footer = pq.read_metadata(source)
+        # Without read-ahead: a row group may be larger than memory.
+        file = pq.ParquetFile(
+            source,
+            metadata=footer,
+            read_dictionary=_few_texts(footer, encoded),
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            page_checksum_verification=True,
+        )
+        batches = file.iter_batches(rows, row_groups=row_groups)
+        yield from _cut(_joined(batches, rows), file.schema_arrow, rows)
+
+
+def _few_texts(footer: Any, names: Collection[str]) -> list[str]:
+    """Those of the columns that are texts with small dictionaries in every row group."""
+    few = [n for n in range(footer.num_columns) if footer.schema.column(n).path in names]
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        few = [n for n in few if _has_small_dictionary(group.column(n))]
+    return [footer.schema.column(n).path for n in few]
+
+
+def _has_small_dictionary(chunk: Any) -> bool:
+    if chunk.physical_type != "BYTE_ARRAY" or not chunk.has_dictionary_page:
+        return False
+    size: int = chunk.data_page_offset - chunk.dictionary_page_offset
+    return size < _SMALL_DICTIONARY
+
+
+def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows, of such as end where a dictionary does."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(batch.num_rows for batch in waiting) >= rows:
+            yield from _one(waiting)
+            waiting = []
+    if waiting:
+        yield from _one(waiting)
+
+
+def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _csv_header(fs: FileSystem, path: str) -> list[str]:

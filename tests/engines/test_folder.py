@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import isobatch as ib
-from isobatch.engines import parts
+from isobatch.engines import blocks, parts
 from jobs_in_files import names_in, plans_in
 
 CLUSTERS = pa.table(
@@ -70,6 +70,26 @@ def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
     ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
     assert pq.ParquetFile(tmp_path / "plans" / "00.parquet").num_row_groups > 1
+
+
+@pytest.mark.parametrize("row_group_size", [70, 1000])
+def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
+    monkeypatch.setattr(blocks, "BLOCK", 300)
+    table = make_jobs(files=1, rows=1000).tables[0]
+    steps = pa.array([f"{number}st" for number in range(1, 1001)])
+    table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(
+        "gpu", pa.array(["A100", "H100"] * 500)
+    )
+    for name, texts in (("few", table), ("many", table.set_column(4, "duration", steps))):
+        row_groups = []
+        for dictionaries in (False, True):
+            jobs, plans = tmp_path / f"{name}{dictionaries}.parquet", tmp_path / f"{name}-{dictionaries}"
+            pq.write_table(texts, jobs, row_group_size=row_group_size, use_dictionary=dictionaries)
+            ib.plan_fleet(jobs, CLUSTERS, output=plans)
+            assert plans_in(plans).equals(expected(texts))
+            file = pq.ParquetFile(plans / f"{name}{dictionaries}.parquet")
+            row_groups.append([file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)])
+        assert row_groups[0] == row_groups[1] == [300] * 6 + [200]
 
 
 def test_jobs_without_ids_are_numbered_through_all_files(make_jobs, tmp_path):

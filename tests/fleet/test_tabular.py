@@ -240,6 +240,25 @@ def test_policies_that_are_numbers_in_some_rows(kind):
     assert np.asarray(made).tolist() == [512, 256, 320]
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_dictionaries_of_arrow(chunks):
+    pa = pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
+    texts = [*(f"{number}st" for number in range(1, 120)), None, "", "3q"]
+    codes = pa.array([*range(122), None, 0], pa.int8())
+    column = pa.DictionaryArray.from_arrays(codes, pa.array(texts))
+    plain = column.cast(pa.string())
+    rows = len(codes) * chunks
+    jobs = {"effective_batch": [256] * rows, "lr": [0.1] * rows, "dataset_size": [10**6] * rows}
+    planned = [
+        ib.plan_fleet(pa.table({**jobs, "duration": pa.chunked_array([it] * chunks)}), [8, 12])
+        for it in (column, plain)
+    ]
+    assert planned[0].equals(planned[1])
+    # Of few rows, few texts are read.
+    few = pa.table({**jobs, "duration": pa.chunked_array([column] * chunks)}).slice(119, 4)
+    assert ib.plan_fleet(few, [8])["status"].to_pylist() == ["ok", "ok", "infeasible", "ok"]
+
+
 def test_categories_of_polars():
     pl = pytest.importorskip("polars", reason="such columns come from polars")
     optimizers = ["sgd", "adamw", "lamb"]

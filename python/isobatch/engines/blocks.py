@@ -45,7 +45,7 @@ def fleets(
     step = max(1, BLOCK // max(1, query.rows_per_job))
     done = 0
     groups = None if part.row_groups is None else range(*part.row_groups)
-    for table in blocks(fs, part.file, step, groups):
+    for table in blocks(fs, part.file, step, groups, query.fields):
         table = _fitted(table, schema, part.file)
         if number is None and query.clusters is not None and "job" not in schema.names:
             raise InputError(
@@ -67,8 +67,11 @@ def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
         if not missing and not new:
             what = "another order, or one stands twice"
         raise InputError(f"its columns are not those of the first file: {what}", file=file)
+    # What came as a dictionary may stay one.
+    encoded = {f.name: f.type for f in table.schema if pa.types.is_dictionary(f.type)}
+    fields = [f.with_type(encoded.get(f.name, f.type)) if pa.types.is_string(f.type) else f for f in schema]
     try:
-        return table.cast(schema)
+        return table.cast(pa.schema(fields, schema.metadata))
     except pa.ArrowException as error:
         raise InputError(f"its columns do not fit those of the other files: {error}", file=file) from None
 

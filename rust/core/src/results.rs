@@ -2,8 +2,9 @@
 
 use multiversion::multiversion;
 
-use crate::plain::{BLOCK, Lanes, Recipe, column};
+use crate::plain::{At, BLOCK, Lanes, Recipe, column};
 use crate::plan::{Row, UNKNOWN};
+use crate::reason::Reasons;
 
 macro_rules! results {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
@@ -56,10 +57,10 @@ macro_rules! results {
         /// Where the type of `out` is not the column's [`kind`](Column::kind).
         #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
         #[allow(unused_variables, reason = "by some of the columns")]
-        pub(crate) fn write_lanes(
+        pub(crate) fn write_lanes<T: At<f64>, R: At<Reasons>>(
             column: Column,
             lanes: &Lanes,
-            $recipe: &Recipe,
+            $recipe: &Recipe<T, R>,
             out: &mut Out<'_>,
             at: usize,
             rows: usize,
@@ -68,6 +69,7 @@ macro_rules! results {
                 $((Column::$variant, Out::$kind(out)) => {
                     let $lanes = lanes;
                     for ($i, out) in out[at..at + rows.min(BLOCK)].iter_mut().enumerate() {
+                        let $recipe = &$recipe.lane($i);
                         *out = $of_lane;
                     }
                 })*
@@ -95,9 +97,9 @@ results! {
     BatchChange batch_change F64 f64 = row.batch_change, l.batch_change[i];
     Lr lr F64 f64 = row.lr, l.lr[i];
     LrScale lr_scale F64 f64 = row.lr_scale, l.lr_scale[i];
-    Beta1 beta1 F64 f64 = row.moments.beta1, l.known(i, r.moments.beta1);
-    Beta2 beta2 F64 f64 = row.moments.beta2, l.known(i, r.moments.beta2);
-    Eps eps F64 f64 = row.moments.eps, l.known(i, r.moments.eps);
+    Beta1 beta1 F64 f64 = row.moments.beta1, l.known(i, r.beta1);
+    Beta2 beta2 F64 f64 = row.moments.beta2, l.known(i, r.beta2);
+    Eps eps F64 f64 = row.moments.eps, l.known(i, r.eps);
     WeightDecay weight_decay F64 f64 = row.weight_decay, l.weight_decay[i];
     Momentum momentum F64 f64 = row.momentum, l.known(i, r.momentum);
     EmaDecay ema_decay F64 f64 = row.ema_decay, l.known(i, r.ema_decay);

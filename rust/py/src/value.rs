@@ -47,7 +47,7 @@ pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
         }
     } else if value.is_instance_of::<PyInt>() && field.kind() != Kind::Flag {
         value.extract().map_or(Value::Illegal, Value::Int)
-    } else if value.is_instance_of::<PyFloat>() && field.kind() == Kind::Real {
+    } else if value.is_instance_of::<PyFloat>() && matches!(field.kind(), Kind::Real(..)) {
         value.extract().ok().filter(|x: &f64| !x.is_nan()).map_or(Value::Illegal, Value::Real)
     } else if let Ok(numbers) = value.cast::<PyTuple>() {
         match (field, numbers.extract::<(f64, f64)>()) {

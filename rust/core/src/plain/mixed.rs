@@ -1,0 +1,171 @@
+//! Plain rows of many jobs: those of one kind differ in numbers, which are taken column by column.
+
+use super::numbers::Numbers;
+use super::recipe::{One, Recipe};
+use super::stages::check;
+use super::{BLOCK, Lanes};
+use crate::fleet::{Columns, Data, MISSING};
+use crate::input::{Field, Input, Kind, Table, Value};
+use crate::reason::Reasons;
+use crate::results::{Column as Result, Out};
+
+type Recipes = Recipe<[f64; BLOCK], [Reasons; BLOCK]>;
+
+/// The jobs of a fleet, by what they have in common.
+#[derive(Debug)]
+pub(crate) struct Kinds<'a> {
+    keys: Vec<Key<'a>>,
+    /// By the key of a row; `None` where they are not plain.
+    recipes: Vec<Option<One>>,
+    /// Their numbers where a row has none.
+    common: One,
+    numbers: Vec<Numbers<'a>>,
+}
+
+/// A column of which each value makes another kind.
+#[derive(Debug)]
+struct Key<'a> {
+    values: Vec<&'a Value>,
+    column: Column<'a>,
+}
+
+#[derive(Debug)]
+enum Column<'a> {
+    Codes(&'a [u32]),
+    Flags(&'a [i64]),
+}
+
+/// The values of a column of flags.
+const FLAGS: [Value; 4] = [Value::Int(0), Value::Int(1), Value::Missing, Value::Illegal];
+
+impl<'a> Kinds<'a> {
+    /// `None` where there are more kinds than it pays to prepare for so many rows, or none is plain.
+    pub fn of(shared: &Input, jobs: &'a Columns<'a>, rows: usize) -> Option<Kinds<'a>> {
+        let mut common = shared.clone();
+        let (mut numbers, mut fields, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+        for (field, data) in &jobs.columns {
+            let column = match data {
+                Data::Codes(codes, values) => {
+                    Key { values: values.iter().collect(), column: Column::Codes(codes) }
+                }
+                Data::Ints(values) if field.kind() == Kind::Flag => {
+                    Key { values: FLAGS.iter().collect(), column: Column::Flags(values) }
+                }
+                _ => Key { values: Vec::new(), column: Column::Flags(&[]) },
+            };
+            if let Some(column) = Numbers::of(*field, data) {
+                if field.table() == Table::Settings && *field != Field::MaxMicroBatch {
+                    return None;
+                }
+                common.set(*field, &Value::Missing);
+                numbers.push(column);
+            } else if column.values.is_empty() {
+                return None;
+            } else {
+                fields.push(*field);
+                keys.push(column);
+            }
+        }
+        // What is missing now is not in the rows.
+        common.fault = shared.fault;
+
+        let count = keys.iter().try_fold(1_usize, |count, key| count.checked_mul(key.values.len()))?;
+        if count > rows / 8 {
+            return None;
+        }
+        let recipes: Vec<_> = (0..count)
+            .map(|mut key| {
+                let mut input = common.clone();
+                for (field, column) in fields.iter().zip(&keys).rev() {
+                    input.set(*field, column.values[key % column.values.len()]);
+                    key /= column.values.len();
+                }
+                One::kind(&input)
+            })
+            .collect();
+        let common = recipes.iter().flatten().next()?.clone();
+        Some(Kinds { keys, recipes, common, numbers })
+    }
+
+    /// The kind of each row.
+    fn keys(&self, jobs: &[u32]) -> [usize; BLOCK] {
+        let mut keys = [0; BLOCK];
+        for Key { values, column } in &self.keys {
+            let pairs = keys.iter_mut().zip(jobs.iter().map(|job| *job as usize));
+            match column {
+                Column::Codes(codes) => {
+                    pairs.for_each(|(key, job)| *key = *key * values.len() + codes[job] as usize);
+                }
+                Column::Flags(flags) => pairs.for_each(|(key, job)| {
+                    let value = match flags[job] {
+                        0 => 0,
+                        1 => 1,
+                        MISSING => 2,
+                        _ => 3,
+                    };
+                    *key = *key * values.len() + value;
+                }),
+            }
+        }
+        keys
+    }
+}
+
+/// A recipe for each row.
+#[derive(Debug)]
+pub(crate) struct Each(Box<Recipes>);
+
+impl Each {
+    pub fn new() -> Each {
+        Each(Box::new(Recipe::new()))
+    }
+
+    /// Takes these rows' recipes, and leaves rows that are not plain.
+    pub fn set(&mut self, kinds: &Kinds<'_>, jobs: &[u32], lanes: &mut Lanes) {
+        let recipe = &mut *self.0;
+        recipe.share(&kinds.common);
+        for (lane, key) in kinds.keys(jobs).into_iter().enumerate().take(jobs.len()) {
+            match &kinds.recipes[key] {
+                Some(kind) => recipe.set(lane, kind),
+                None => lanes.left[lane] = 1,
+            }
+        }
+        for column in &kinds.numbers {
+            column.take(jobs, numbers_of(recipe, column.field), &mut lanes.left);
+        }
+    }
+
+    /// Plans these rows, as [`Lanes::plan`] does.
+    pub fn plan(
+        &self,
+        lanes: &mut Lanes,
+        rows: usize,
+        out: &mut [(Result, Out<'_>)],
+        at: usize,
+    ) -> Vec<usize> {
+        check(lanes, &self.0, rows.next_multiple_of(8));
+        lanes.plan(&self.0, rows, out, at)
+    }
+}
+
+fn numbers_of(recipe: &mut Recipes, field: Field) -> &mut [f64; BLOCK] {
+    match field {
+        Field::EffectiveBatch => &mut recipe.tuned_batch,
+        Field::Lr => &mut recipe.lr,
+        Field::Momentum => &mut recipe.momentum,
+        Field::Eps => &mut recipe.eps,
+        Field::WeightDecay => &mut recipe.weight_decay,
+        Field::EmaDecay => &mut recipe.ema_decay,
+        Field::DatasetSize => &mut recipe.dataset,
+        Field::MinLr => &mut recipe.min_lr,
+        Field::SeqLen => &mut recipe.seq_len,
+        Field::Gpus => &mut recipe.gpus,
+        Field::MicroBatch => &mut recipe.micro_batch,
+        Field::Accumulation => &mut recipe.accumulation,
+        Field::ModelParallel => &mut recipe.model_parallel,
+        Field::NoiseScale => &mut recipe.noise,
+        Field::MaxMicroBatch => &mut recipe.max_micro_batch,
+        // Plain plans do not depend on it, but it must be legal.
+        _ => &mut recipe.unused,
+    }
+}
