@@ -1,5 +1,6 @@
 """What must not drift apart: the core's tables, Python's records, the documents, and what an import loads."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,17 @@ def test_help_loads_no_numpy():
     )
     assert "argparse" in modules
     assert not {"numpy", "msgspec"} & modules
+
+
+def test_the_files_that_documents_name_are_there():
+    """In code spans, with a folder in front; `<name>` stands for any."""
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    named = {
+        path
+        for text in texts
+        for path in re.findall(
+            r"`((?:rust|python|tests|bench|docs|examples|scripts)/[^`<> *]*)`", text.read_text()
+        )
+    }
+    assert len(named) > 10
+    assert not [path for path in sorted(named) if not (ROOT / path).exists()]
