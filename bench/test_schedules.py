@@ -3,13 +3,17 @@
     pytest bench/test_schedules.py                     # two threads
     RAYON_NUM_THREADS=1 pytest bench/test_schedules.py
     python bench/test_schedules.py                     # ratios of processor time, in turns, minimum of many
+    python bench/test_schedules.py fill                # cosine with warmup over NumPy's fill, wall time
 
 The ratios are what counts: on a shared machine the two sides of one must be measured in turns.
 """
 
 import math
+import os
+import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -153,5 +157,27 @@ def ratios(rounds=15):
         print(f"NumPy by rows    {theirs / out.size * 1e9:6.3f}  {theirs / mine:5.2f} × ours (cosine)")
 
 
+def over_fill(rounds=150):
+    """Wall time of a cosine with warmup over NumPy's fill of the same warm float32 memory by as many threads, in turns."""
+    threads = int(os.environ.get("RAYON_NUM_THREADS", os.cpu_count()))
+    out = np.ones((JOBS, STEPS), np.float32)
+    pool, parts = ThreadPoolExecutor(threads), np.array_split(out, threads)
+    rows = jobs("cosine")
+    seen = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        list(pool.map(lambda part: part.fill(0.1), parts))
+        filled = time.perf_counter()
+        ib.schedule_matrix(rows, range(STEPS), out=out)
+        seen.append((filled - begun, time.perf_counter() - filled))
+    fill, mine = np.array(seen).T / out.size * 1e9
+    print(
+        f"{threads} threads: fill {fill.min():.3f} ns a value, least; cosine with warmup {mine.min():.3f}, least"
+    )
+    print(
+        f"of fill: {fill.min() / mine.min():.2f} by the least of both, {np.median(fill / mine):.2f} by the median of turns"
+    )
+
+
 if __name__ == "__main__":
-    ratios()
+    over_fill() if sys.argv[1:] == ["fill"] else ratios()

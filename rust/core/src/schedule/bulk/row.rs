@@ -141,18 +141,18 @@ impl Row<'_> {
         if begin > first {
             level(&mut out[..begin - first], T::of(line.apply(segment.at(segment.origin, gain))));
         }
-        if stop < end {
-            level(&mut out[stop - first..], T::of(line.apply(segment.at(finish, gain))));
+        let (curve, tail) = out[begin - first..].split_at_mut(stop - begin);
+        match &segment.shape {
+            _ if curve.is_empty() => {}
+            Shape::Inner(inner) => {
+                let map = map.anchored(self.steps.at(begin)).into(segment.origin, segment.length);
+                self.schedule(&inner.schedule, map, line.after(a, b), begin, curve);
+            }
+            _ => self.blocks(segment, map, line.apply(a), line.apply(b), begin, curve),
         }
-        let out = &mut out[begin - first..stop - first];
-        if out.is_empty() {
-            return;
-        }
-        if let Shape::Inner(inner) = &segment.shape {
-            let map = map.anchored(self.steps.at(begin)).into(segment.origin, segment.length);
-            self.schedule(&inner.schedule, map, line.after(a, b), begin, out);
-        } else {
-            self.blocks(segment, map, line.apply(a), line.apply(b), begin, out);
+        // Last: memory is written faster in the order of its addresses.
+        if !tail.is_empty() {
+            level(tail, T::of(line.apply(segment.at(finish, gain))));
         }
     }
 }
