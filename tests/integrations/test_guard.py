@@ -258,3 +258,37 @@ def test_what_cannot_be_guarded_is_refused():
         guard(made).attach(model, [])
     with pytest.raises(ib.InputError, match="tuple cannot be watched"):
         guard(made).attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ())
+
+
+def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
+    import torch
+
+    from isobatch.integrations import guard
+
+    class Sized(torch.utils.data.Dataset):
+        """Ids are (index, size), as where images of several sizes are cropped."""
+
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, at):
+            return torch.randn(2)
+
+    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
+    model = torch.nn.Linear(2, 1)
+
+    class Batches(list):
+        pass
+
+    batches = Batches([(index, 224) for index in range(start, start + 8)] for start in (0, 8))
+    for watched in (True, False):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(Sized(), batch_sampler=batches)
+        watch = guard(made).attach(model, optimizer, loader if watched else None)
+        model(next(iter(loader))).mean().backward()
+        if watched:
+            with pytest.raises(ib.InputError, match=r"such as \(0, 224\): give None"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        watch.finish()

@@ -42,8 +42,12 @@ class Epoch:
         self.count += size
 
     def _pack(self) -> None:
-        for ids in self._noted:
-            self._ids.extend(ids)
+        try:
+            for ids in self._noted:
+                self._ids.extend(ids)
+        except TypeError:
+            text = f"the sampler's ids are not whole numbers, such as {ids[0]!r}: give None, and the samples stay unchecked"
+            raise InputError(text, field="loader") from None
         self._noted.clear()
 
     @property
