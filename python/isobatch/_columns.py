@@ -264,8 +264,10 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Table:
     import pyarrow as pa
 
     table = source if isinstance(source, pa.Table) else pa.table(source)
-    for index, name in enumerate(table.column_names):
-        table = table.set_column(index, name, _without_views(table[index]))
+    for index, column in enumerate(table.columns):
+        plain = _without_views(column)
+        if plain is not column:
+            table = table.set_column(index, table.column_names[index], plain)
     known, carried = _split(kind, table.column_names, file)
     return Table(
         kind,
@@ -339,9 +341,8 @@ def with_defaults(table: Table, settings: dict[str, Any]) -> Table:
 
 
 def _filled(data: Data, value: Any) -> Data:
-    if isinstance(value, str) and not isinstance(
-        data, tuple
-    ):  # a policy: numbers in some rows, a word in the others
+    # A policy: numbers in some rows, a word in the others.
+    if isinstance(value, str) and not isinstance(data, tuple):
         data = _factorize([_number(cell) for cell in data.tolist()])
     if isinstance(data, tuple):
         return data[0], [str(value) if text is None else text for text in data[1]]

@@ -140,13 +140,15 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     ):
         if given:
             raise InputError("needs a folder as the output: -o FOLDER", field=name)
-    for path in (args.jobs, args.clusters, args.pairs):
-        if args.output and path is not None:
-            refuse_output(find(path), *location(args.output))
+    jobs = find(args.jobs)
+    if args.output:
+        others = (find(path) for path in (args.clusters, args.pairs) if path is not None)
+        for files in (jobs, *others):
+            refuse_output(files, *location(args.output))
     if args.pairs:
         fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK)
     else:
-        fleets = stream(asked, find(args.jobs))
+        fleets = stream(asked, jobs)
     summary = Summary()
     with _sink(args, asked) as write, _progress("rows") as advance:
         for fleet, table, status, reasons in planned(fleets):
