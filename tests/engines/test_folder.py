@@ -236,6 +236,14 @@ def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **asked))
 
 
+def test_a_column_that_is_a_clusters_field_is_carried_beside_clusters(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=10)
+    table = jobs.tables[0].append_column("gpu", pa.array(["A100", "H100"] * 5))
+    pq.write_table(table, jobs.folder / "00.parquet")
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", columns=["job", "gpu", "lr"])
+    assert plans_in(tmp_path / "plans").equals(expected(table, columns=["job", "gpu", "lr"]))
+
+
 def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=10)
     for output in (jobs.folder, jobs.folder / "plans"):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
-from isobatch._columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS, Table
+from isobatch._columns import Table
 from isobatch._query import RESULTS, Query
 from isobatch.engines.folder import Folder, Manifest, Receipt
 from isobatch.engines.parts import Part, list_parts
@@ -19,7 +19,6 @@ from isobatch.engines.work import Failure, Work, digest_of
 from isobatch.errors import InputError
 from isobatch.tables import Files, find, refuse_output
 
-FIELDS = {*JOB_FIELDS, *CLUSTER_FIELDS, *SETTINGS_FIELDS}
 ENGINES = ("local", "ray")
 
 
@@ -71,7 +70,8 @@ def plan_files(
 def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:
     """What no file has is refused before anything is written."""
     carried = () if query.clusters is None else query.clusters.carried
-    every = ("job", *(name for name in jobs if name not in FIELDS), "cluster", *carried, *RESULTS)
+    own = (name for name in jobs if name not in query.fields)
+    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *RESULTS)))
     for name in query.columns or ():
         if name not in every:
             raise InputError(f"there is no column {name!r}; there are: {', '.join(every)}", field="columns")
