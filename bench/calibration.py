@@ -22,8 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from isobatch.calibrate import calibrate
-from isobatch.measurements import AllReduceRecord, Measurements, StepRecord
+from isobatch.forecast.calibrate import calibrate
+from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
 from peers import adaptdl_goodput
 
 RESULTS = Path(__file__).parent / "results" / "calibration"

@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import isobatch as ib
-from isobatch.integrations import guard
-from isobatch.integrations._guard import watch as noting
+from isobatch.guard import guard
+from isobatch.guard import watch as noting
 from isobatch.integrations.torch import PlanLR
 
 BLOCK, PAIRS, OWN_STEPS = 10, 25, 250

@@ -138,7 +138,7 @@ class TestOneCall:
 @pytest.mark.parametrize(
     "words",
     [
-        ["-c", "import isobatch, isobatch._plan"],
+        ["-c", "import isobatch, isobatch.planning.plan"],
         ["-c", "import numpy, msgspec"],
         ["-m", "isobatch", "--help"],
         ["-c", "pass"],

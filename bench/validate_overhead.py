@@ -14,9 +14,9 @@ import torch.distributed as dist
 import isobatch as ib
 from isobatch.integrations.torch import PlanLR
 from isobatch.validate import Options
-from isobatch.validate.group import Group
-from isobatch.validate.training import Training
-from isobatch.validate.workload import mlp
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.step.training import Training
+from isobatch.validate.step.workload import mlp
 
 STEPS, TURNS = 40, 8
 

@@ -4,97 +4,84 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch import schedules, validate
-    from isobatch._core import __version__
-    from isobatch._elastic import Elastic, ElasticMany, elastic, elastic_many
-    from isobatch._fleet import plan_fleet, plan_table
-    from isobatch._goodput import optimize_goodput
-    from isobatch._plan import Move, Plan, Settings, plan
-    from isobatch._replan import replan
-    from isobatch._sweep import Sweep, sweep
-    from isobatch.critical import CriticalBatch, Laws, PowerFit, fit_critical_batch, fit_power, laws
-    from isobatch.engines import Manifest
-    from isobatch.errors import InputError
-    from isobatch.profile import Profile
-    from isobatch.reason import Reason, reasons_of
-    from isobatch.recipe import Cluster, Recipe
-    from isobatch.schedules._matrix import schedule_matrix
+    from isobatch import integrations as integrations
+    from isobatch import schedules as schedules
+    from isobatch import validate as validate
+    from isobatch._core import __version__ as __version__
+    from isobatch.errors import InputError as InputError
+    from isobatch.fleet.folder.folder import Manifest as Manifest
+    from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
+    from isobatch.fleet.plan_fleet import plan_table as plan_table
+    from isobatch.fleet.sweep import Sweep as Sweep
+    from isobatch.fleet.sweep import sweep as sweep
+    from isobatch.forecast.critical import CriticalBatch as CriticalBatch
+    from isobatch.forecast.critical import Laws as Laws
+    from isobatch.forecast.critical import PowerFit as PowerFit
+    from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
+    from isobatch.forecast.critical import fit_power as fit_power
+    from isobatch.forecast.critical import laws as laws
+    from isobatch.forecast.goodput import optimize_goodput as optimize_goodput
+    from isobatch.forecast.profile import Profile as Profile
+    from isobatch.planning.elastic import Elastic as Elastic
+    from isobatch.planning.elastic import ElasticMany as ElasticMany
+    from isobatch.planning.elastic import elastic as elastic
+    from isobatch.planning.elastic import elastic_many as elastic_many
+    from isobatch.planning.plan import Move as Move
+    from isobatch.planning.plan import Plan as Plan
+    from isobatch.planning.plan import Settings as Settings
+    from isobatch.planning.plan import plan as plan
+    from isobatch.planning.replan import replan as replan
+    from isobatch.reason import Reason as Reason
+    from isobatch.reason import reasons_of as reasons_of
+    from isobatch.recipes.recipe import Cluster as Cluster
+    from isobatch.recipes.recipe import Recipe as Recipe
+    from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
 
-# Where each public name lives. They are imported when first used, so that `isobatch --help` need not load NumPy.
+# Every public name and the module that it is imported from, when it is first used: `isobatch --help` need not load NumPy.
+# An empty module is a package of ours.
 _HOMES = {
-    "Cluster": "recipe",
-    "CriticalBatch": "critical",
-    "Elastic": "_elastic",
-    "ElasticMany": "_elastic",
+    "Cluster": "recipes.recipe",
+    "CriticalBatch": "forecast.critical",
+    "Elastic": "planning.elastic",
+    "ElasticMany": "planning.elastic",
     "InputError": "errors",
-    "Manifest": "engines",
-    "Move": "_plan",
-    "Laws": "critical",
-    "Plan": "_plan",
-    "PowerFit": "critical",
-    "Profile": "profile",
+    "Laws": "forecast.critical",
+    "Manifest": "fleet.folder.folder",
+    "Move": "planning.plan",
+    "Plan": "planning.plan",
+    "PowerFit": "forecast.critical",
+    "Profile": "forecast.profile",
     "Reason": "reason",
-    "Recipe": "recipe",
-    "Settings": "_plan",
-    "Sweep": "_sweep",
+    "Recipe": "recipes.recipe",
+    "Settings": "planning.plan",
+    "Sweep": "fleet.sweep",
     "__version__": "_core",
-    "elastic": "_elastic",
-    "elastic_many": "_elastic",
-    "fit_critical_batch": "critical",
-    "fit_power": "critical",
-    "laws": "critical",
-    "optimize_goodput": "_goodput",
-    "plan": "_plan",
-    "plan_fleet": "_fleet",
-    "plan_table": "_fleet",
+    "elastic": "planning.elastic",
+    "elastic_many": "planning.elastic",
+    "fit_critical_batch": "forecast.critical",
+    "fit_power": "forecast.critical",
+    "integrations": "",
+    "laws": "forecast.critical",
+    "optimize_goodput": "forecast.goodput",
+    "plan": "planning.plan",
+    "plan_fleet": "fleet.plan_fleet",
+    "plan_table": "fleet.plan_fleet",
     "reasons_of": "reason",
-    "sweep": "_sweep",
-    "replan": "_replan",
-    "schedule_matrix": "schedules._matrix",
+    "replan": "planning.replan",
+    "schedule_matrix": "schedules.matrix",
+    "schedules": "",
+    "sweep": "fleet.sweep",
+    "validate": "",
 }
-_MODULES = ("integrations", "schedules", "validate")
 
-__all__ = [
-    "Cluster",
-    "CriticalBatch",
-    "Elastic",
-    "ElasticMany",
-    "InputError",
-    "Laws",
-    "Manifest",
-    "Move",
-    "Plan",
-    "PowerFit",
-    "Profile",
-    "Reason",
-    "Recipe",
-    "Settings",
-    "Sweep",
-    "__version__",
-    "elastic",
-    "elastic_many",
-    "fit_critical_batch",
-    "fit_power",
-    "laws",
-    "optimize_goodput",
-    "plan",
-    "plan_fleet",
-    "plan_table",
-    "reasons_of",
-    "sweep",
-    "replan",
-    "schedule_matrix",
-    "schedules",
-    "validate",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"isobatch.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
-    value = getattr(import_module(f"isobatch.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    value = getattr(import_module(f"isobatch.{home}"), name) if home else import_module(f"isobatch.{name}")
     globals()[name] = value
     return value
 

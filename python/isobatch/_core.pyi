@@ -4,8 +4,8 @@ from typing import Any, Self, TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isobatch.schedules._form import Form
-from isobatch.schedules._lint import ScheduleReason
+from isobatch.schedules.form import Form
+from isobatch.schedules.lint import ScheduleReason
 
 __all__ = [
     "ELASTIC_MAX",

@@ -155,9 +155,9 @@ def test_an_empty_table_gives_an_empty_result(files):
 
 
 def test_a_broken_write_leaves_nothing(files, monkeypatch):
-    import isobatch.writing
+    import isobatch.files.write
 
-    monkeypatch.setattr(isobatch.writing.JsonLines, "__call__", lambda *_: 1 / 0)
+    monkeypatch.setattr(isobatch.files.write.JsonLines, "__call__", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fleet(files, "-o", str(files / "o.jsonl"))
     assert len(list(files.iterdir())) == 2

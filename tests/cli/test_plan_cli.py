@@ -7,9 +7,9 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.measurements import load_measurements
-from isobatch.recipe_file import load_recipe
-from isobatch.validate.report import Report
+from isobatch.forecast.measurements import load_measurements
+from isobatch.recipes.files import load_recipe
+from isobatch.validate.report.report import Report
 
 JOB = """\
 effective_batch = 256
@@ -131,7 +131,7 @@ def test_a_bad_file_is_named(tmp_path, capsys, name, text, message):
 
 def test_recipes_in_three_formats_are_one(tmp_path):
     pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
-    from isobatch.recipe_file import load_recipe
+    from isobatch.recipes.files import load_recipe
 
     fields = {"batch_per_gpu": 32, "gpus": 8, "lr": 0.1, "betas": [0.9, 0.95], "duration": "90st"}
     (tmp_path / "a.json").write_text(json.dumps(fields))

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import GuardError, guard
+from isobatch.guard import GuardError, guard
 
 
 def train(plan_json, fault=None, *, overflows=0, every=True, fused=False, loss_given=False):

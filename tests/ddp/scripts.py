@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import GuardError, guard
+from isobatch.guard import GuardError, guard
 
 
 class Sized:

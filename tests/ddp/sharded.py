@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import GuardError, guard
+from isobatch.guard import GuardError, guard
 
 
 def _train(plan_json, fault, wrap, *, closure=False):

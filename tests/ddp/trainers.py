@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 from isobatch import Plan
-from isobatch.integrations import GuardError, guard
+from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR
 
 

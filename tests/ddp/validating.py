@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from isobatch import Plan
-from isobatch.validate import Options, Report, Verdict, allreduce, machine, run, timing
+from isobatch.validate import Options, Report, Verdict, run
+from isobatch.validate.measure import allreduce, machine, timing
 
 
 def validate(plan_json, *, path=None, memory_above_gib=None, **options):

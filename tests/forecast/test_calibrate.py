@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import isobatch as ib
-from isobatch.calibrate import calibrate, merge
 from isobatch.cli import main
-from isobatch.measurements import AllReduceRecord, Measurements, StepRecord, load_measurements
-from isobatch.profile import Constant, Profile, Reduced
+from isobatch.forecast.calibrate import calibrate, merge
+from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord, load_measurements
+from isobatch.forecast.profile import Constant, Profile, Reduced
 from peers import adaptdl_goodput
 
 INSIDE = [(g, b, a) for g in (1, 2, 4, 8, 16, 24, 32) for b in (4, 8, 32, 64) for a in (1, 2, 8)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isobatch as ib
-from isobatch.critical import _t
+from isobatch.forecast.critical import _t
 
 LLAMA_405B = ([1152, 2304, 4608], [313344, 368640, 488448])
 LLAMA_8B = ([16, 32, 64, 96, 128], [161587.2, 178790.4, 226099.2, 277876.8, 343449.6])

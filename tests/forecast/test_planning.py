@@ -9,7 +9,7 @@ import pytest
 import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
-from isobatch.profile import Constant, Profile, Reduced
+from isobatch.forecast.profile import Constant, Profile, Reduced
 from reference.goodput import optimize
 
 

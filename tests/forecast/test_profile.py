@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isobatch as ib
-from isobatch.profile import GIB, Constant, Profile, Reduced
+from isobatch.forecast.profile import GIB, Constant, Profile, Reduced
 
 
 def measured(**changes):

@@ -7,7 +7,8 @@ import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from isobatch.validate import Options, Verdict, ramping, sampling
+from isobatch.validate import Options, Verdict
+from isobatch.validate.proofs import ramping, sampling
 
 
 class Alone:

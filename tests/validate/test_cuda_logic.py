@@ -10,10 +10,10 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
-from isobatch.validate import memory
-from isobatch.validate.checksum import checksum
-from isobatch.validate.group import gpu_is_shared
-from isobatch.validate.training import full_precision, out_of_memory
+from isobatch.diagnosis.checksum import checksum
+from isobatch.validate.proofs import memory
+from isobatch.validate.ranks.group import gpu_is_shared
+from isobatch.validate.step.training import full_precision, out_of_memory
 
 MIB = 1 << 20
 
@@ -137,7 +137,7 @@ def test_tensor_float_is_off_and_comes_back(mode):
 
 
 def test_a_checksum_by_parts_is_that_of_the_whole(monkeypatch):
-    from isobatch.validate import checksum as module
+    from isobatch.diagnosis import checksum as module
 
     tensors = [torch.randn(1001), torch.randn(3, 7).half(), torch.zeros(())]
     whole = checksum(tensors)

@@ -10,7 +10,8 @@ import isobatch as ib
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.validating import failed, threads, validate
-from isobatch.validate import Report, Verdict, comparing
+from isobatch.validate import Report, Verdict
+from isobatch.validate.report.report import comparing
 
 PLAIN = {
     "effective_batch": 48,
@@ -140,7 +141,7 @@ def test_a_noise_scale_without_an_error_bar_is_none():
     """One step of four carries the whole mean gradient."""
     import numpy as np
 
-    from isobatch.validate.noise import noise_scale
+    from isobatch.validate.proofs.noise import noise_scale
 
     local, averaged = np.full(4, 10.0), np.array([5.0, 5.0, 5.0, 9.0])
     assert noise_scale(local, averaged, small=1, large=2) == (None, None, 2.0, 8.0)

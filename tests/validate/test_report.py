@@ -5,7 +5,7 @@ import json
 import pytest
 
 from isobatch.validate import Options, Proof, Report, Verdict, compare, json_schema
-from isobatch.validate.report import make_json_schema
+from isobatch.validate.report.report import make_json_schema
 
 FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {
     "wall_seconds": 1.0,
@@ -98,7 +98,7 @@ def test_the_command_line_has_the_same_defaults():
 )
 def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
     import isobatch as ib
-    from isobatch.validate.network import probe
+    from isobatch.validate.ranks.network import probe
 
     with pytest.raises(ib.InputError, match=message):
         probe(host, 1, 0.3)
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, ca
 
 def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     from isobatch.cli import main
-    from isobatch.validate.figures import MicroBatchSearch
+    from isobatch.validate.report.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
     found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
@@ -140,7 +140,7 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
 
 def test_other_versions_are_named_with_their_rank():
     pytest.importorskip("torch", reason="the validator needs torch")
-    from isobatch.validate.machine import same_versions
+    from isobatch.validate.measure.machine import same_versions
 
     def who(rank):
         return f"rank {rank}"
@@ -165,8 +165,8 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
     pytest.importorskip("torch", reason="the validator needs torch")
     from types import SimpleNamespace
 
-    from isobatch.validate import allreduce
-    from isobatch.validate.figures import AllReduceRow
+    from isobatch.validate.measure import allreduce
+    from isobatch.validate.report.figures import AllReduceRow
 
     row = AllReduceRow(
         dtype="float32",

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from isobatch.validate import Verdict, stragglers
-from isobatch.validate.stragglers import Window, judge
+from isobatch.validate import Verdict
+from isobatch.validate.proofs import stragglers
+from isobatch.validate.proofs.stragglers import Window, judge
 
 RNG = np.random.default_rng(7)
 

@@ -96,7 +96,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given."""
     found = {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
     if args.profile:
-        from isobatch.profile import Profile
+        from isobatch.forecast.profile import Profile
 
         found["profile"] = [Profile.load(path) for path in args.profile]
     return found

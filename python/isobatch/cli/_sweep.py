@@ -27,8 +27,8 @@ _SHOWN = (
 
 def show_sweep(args: argparse.Namespace, recipe: Any) -> int:
     """Prints the counts at which there is a plan, and where it stops paying; 1 where there is none."""
-    from isobatch._sweep import sweep
-    from isobatch.recipe import Cluster
+    from isobatch.fleet.sweep import sweep
+    from isobatch.recipes.recipe import Cluster
 
     asked = settings(args)
     profiles = asked.pop("profile", [])

@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     """Writes the profile and prints its constants; notes on what was not identified go to stderr."""
     import msgspec
 
-    from isobatch.calibrate import calibrate
-    from isobatch.measurements import load_measurements
-    from isobatch.profile import Profile
+    from isobatch.forecast.calibrate import calibrate
+    from isobatch.forecast.measurements import load_measurements
+    from isobatch.forecast.profile import Profile
 
     older = None if args.merge is None else Profile.load(args.merge)
     profile = calibrate([load_measurements(path) for path in args.reports], older=older)

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the batch and its counts; 1 where no batch works at any count."""
     import msgspec
 
-    from isobatch._elastic import elastic
+    from isobatch.planning.elastic import elastic
 
     found = elastic(
         gpu_counts(args.gpus, "--gpus"),

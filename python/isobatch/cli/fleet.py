@@ -66,7 +66,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plans block by block; the summary goes to stderr."""
-    from isobatch._query import query
+    from isobatch.fleet.query import query
 
     columns = [name.strip() for name in args.columns.split(",")] if args.columns else None
     asked = query(args.clusters, columns=columns, select=args.select, top=args.top, **settings(args))
@@ -91,7 +91,7 @@ def _is_folder(output: str) -> bool:
 
     from pyarrow.fs import FileType
 
-    from isobatch.tables import location
+    from isobatch.files.read import location
 
     fs, path = location(output)
     return (
@@ -102,15 +102,15 @@ def _is_folder(output: str) -> bool:
 
 
 def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
-    from isobatch.engines import plan_files
     from isobatch.errors import InputError
+    from isobatch.fleet.folder.run import plan_files
 
     if args.pairs:
         raise InputError("takes a file, not a folder, as the output", field="--pairs")
     if args.address:
         if args.engine != "ray":
             raise InputError("is for --engine ray", field="--address")
-        from isobatch.engines.ray import connect
+        from isobatch.fleet.folder.ray import connect
 
         connect(args.address)
     with _progress("parts") as advance:
@@ -127,10 +127,10 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
 
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
-    from isobatch.engines.blocks import BLOCK, planned, stream
-    from isobatch.engines.summary import Summary
     from isobatch.errors import InputError
-    from isobatch.tables import find, location, read_table, refuse_output
+    from isobatch.files.read import find, location, read_table, refuse_output
+    from isobatch.fleet.folder.blocks import BLOCK, planned, stream
+    from isobatch.fleet.folder.summary import Summary
 
     for name, given in (
         ("--partition-by", args.partition_by is not None),
@@ -161,7 +161,7 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
 @contextmanager
 def _sink(args: argparse.Namespace, asked: Any) -> Iterator[Callable[[Any], None]]:
     from isobatch.errors import InputError
-    from isobatch.writing import CsvLines, JsonLines, table_writer
+    from isobatch.files.write import CsvLines, JsonLines, table_writer
 
     if args.output:
         with table_writer(args.output, asked.metadata) as write:

@@ -38,7 +38,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where there is none."""
-    from isobatch._plan import plan
+    from isobatch.planning.plan import plan
 
     if args.sweep_gpus is not None:
         return show_sweep(args, _recipe(args))
@@ -53,7 +53,7 @@ def _recipe(args: argparse.Namespace) -> Any:
     import json
 
     from isobatch.errors import InputError
-    from isobatch.recipe_file import load_recipe, make_recipe
+    from isobatch.recipes.files import load_recipe, make_recipe
 
     changes: dict[str, Any] = {}
     for entry in args.set:

@@ -29,8 +29,8 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where there is none."""
-    from isobatch._plan import Plan
-    from isobatch._replan import replan
+    from isobatch.planning.plan import Plan
+    from isobatch.planning.replan import replan
 
     moved = replan(
         Plan.load(args.plan),

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
-    from isobatch._files import read_whole
     from isobatch.errors import InputError
+    from isobatch.files.whole import read_whole
     from isobatch.schedules import Schedule, Units, resolve
 
     if args.spec.endswith(".json"):
@@ -82,7 +82,7 @@ def _schedule(args: argparse.Namespace) -> Schedule:
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
-    from isobatch.schedules._draw import span
+    from isobatch.schedules.draw import span
 
     stop = steps or round(span(schedule))
     print("step\tlr")
@@ -91,10 +91,10 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
-    from isobatch._files import write_whole
-    from isobatch.schedules import _draw
+    from isobatch.files.whole import write_whole
+    from isobatch.schedules import draw
 
     if args.plot == "-":
-        print(_draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
+        print(draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
         return
-    write_whole(args.plot, _draw.svg(schedule, args.steps).encode())
+    write_whole(args.plot, draw.svg(schedule, args.steps).encode())

@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from isobatch._files import check_place
 from isobatch.errors import InputError
+from isobatch.files.whole import check_place
 from isobatch.validate import arguments
 
 
@@ -40,20 +40,20 @@ def run(args: argparse.Namespace) -> int:
     if args.compare is not None:
         if args.plan is not None:
             raise InputError("compares two reports, and takes no plan", field="--compare")
-        from isobatch.validate.comparing import compare, show
-        from isobatch.validate.report import Report
+        from isobatch.validate.report.comparing import compare, show
+        from isobatch.validate.report.report import Report
 
         print(show(compare(*(Report.load(path) for path in args.compare))) or "no change")
         return 0
     if args.plan is None:
         raise InputError("a plan's file is needed", field="PLAN")
-    from isobatch.validate.network import environment
+    from isobatch.validate.ranks.network import environment
 
     if environment(os.environ) is not None:
         from isobatch.validate.__main__ import rank
 
         return rank(args)
-    from isobatch.validate.launching import launch
+    from isobatch.validate.ranks.launching import launch
 
     if args.output is not None and args.node_rank == 0:
         check_place(args.output)

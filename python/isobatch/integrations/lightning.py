@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from isobatch._plan import Plan
 from isobatch.integrations.torch import PlanLR
+from isobatch.planning.plan import Plan
 
 
 def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isobatch._plan import Plan
+from isobatch.planning.plan import Plan
 
 
 def schedule(plan: Plan) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from isobatch._plan import Plan
 from isobatch.integrations.torch import PlanLR
+from isobatch.planning.plan import Plan
 
 
 def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:

@@ -5,10 +5,8 @@ array of them, `isobatch.schedule_matrix` many schedules × many steps.
 """
 
 from isobatch._core import Schedule
-
-from . import composer, megatron, optax, timm, torch, transformers
-from ._form import Form, join, product, scaled, with_clock
-from ._kinds import (
+from isobatch.schedules.form import Form, join, product, scaled, with_clock
+from isobatch.schedules.kinds import (
     constant,
     cosine,
     cosine_restarts,
@@ -30,9 +28,10 @@ from ._kinds import (
     warmup,
     wsd,
 )
-from ._lint import ScheduleReason
-from ._live import from_torch
-from ._resolve import Units, check_spec, resolve
+from isobatch.schedules.lint import ScheduleReason
+from isobatch.schedules.peers import composer, megatron, optax, timm, torch, transformers
+from isobatch.schedules.peers.live import from_torch
+from isobatch.schedules.text import Units, check_spec, resolve
 
 __all__ = [
     "Form",

@@ -7,23 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch.validate.comparing import compare
-    from isobatch.validate.launching import launch
     from isobatch.validate.options import Options
-    from isobatch.validate.report import Proof, Report, Verdict, json_schema
-    from isobatch.validate.worker import run
-    from isobatch.validate.workload import Workload
+    from isobatch.validate.ranks.launching import launch
+    from isobatch.validate.ranks.worker import run
+    from isobatch.validate.report.comparing import compare
+    from isobatch.validate.report.report import Proof, Report, Verdict, json_schema
+    from isobatch.validate.step.workload import Workload
 
 _HOMES = {
     "Options": "options",
-    "Proof": "report",
-    "Report": "report",
-    "Verdict": "report",
-    "Workload": "workload",
-    "compare": "comparing",
-    "json_schema": "report",
-    "launch": "launching",
-    "run": "worker",
+    "Proof": "report.report",
+    "Report": "report.report",
+    "Verdict": "report.report",
+    "Workload": "step.workload",
+    "compare": "report.comparing",
+    "json_schema": "report.report",
+    "launch": "ranks.launching",
+    "run": "ranks.worker",
 }
 
 __all__ = [

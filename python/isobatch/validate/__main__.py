@@ -7,13 +7,14 @@ import os
 import sys
 
 from isobatch.errors import InputError
-from isobatch.validate import arguments, network
+from isobatch.validate import arguments
+from isobatch.validate.ranks import network
 
 
 def rank(args: argparse.Namespace) -> int:
     """Runs this process's part; rank 0 writes and prints the report. Gives the exit code."""
-    from isobatch._plan import Plan
-    from isobatch.validate.worker import run
+    from isobatch.planning.plan import Plan
+    from isobatch.validate.ranks.worker import run
 
     report = run(
         Plan.load(args.plan), arguments.options(args), publish=lambda report: arguments.publish(report, args)

@@ -72,49 +72,49 @@ impl Schedule {
 
     /// The same schedule through a clock of (step, schedule step) knots; see `isobatch.schedules.with_clock`.
     fn with_clock<'py>(slf: &Bound<'py, Self>, points: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_form", "with_clock")?.call1((slf, points))
+        helper(slf, "form", "with_clock")?.call1((slf, points))
     }
 
     /// The same schedule, every value multiplied by `factor`.
     fn scaled<'py>(slf: &Bound<'py, Self>, factor: f64) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_form", "scaled")?.call1((slf, factor))
+        helper(slf, "form", "scaled")?.call1((slf, factor))
     }
 
     /// The schedule as JSON text, with a schema version.
     fn to_json<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_form", "to_json")?.call1((slf,))
+        helper(slf, "form", "to_json")?.call1((slf,))
     }
 
     /// The schedule that `to_json` wrote.
     #[staticmethod]
     fn from_json<'py>(text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        text.py().import("isobatch.schedules._form")?.getattr("from_json")?.call1((text,))
+        text.py().import("isobatch.schedules.form")?.getattr("from_json")?.call1((text,))
     }
 
     /// The highest value that the schedule starts, ends or turns at.
     #[getter]
     fn peak<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_form", "peak")?.call1((slf,))
+        helper(slf, "form", "peak")?.call1((slf,))
     }
 
     /// The step where the schedule ends, or None if it never does.
     #[getter]
     fn end<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_form", "end")?.call1((slf,))
+        helper(slf, "form", "end")?.call1((slf,))
     }
 
     /// What is odd about the schedule over a run of `total_steps` (default: its own length).
     #[pyo3(signature = (total_steps = None))]
     fn check<'py>(slf: &Bound<'py, Self>, total_steps: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_lint", "check")?.call1((slf, total_steps))
+        helper(slf, "lint", "check")?.call1((slf, total_steps))
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_draw", "svg")?.call1((slf,))
+        helper(slf, "draw", "svg")?.call1((slf,))
     }
 
     fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        helper(slf, "_form", "text")?.call1((slf,))
+        helper(slf, "form", "text")?.call1((slf,))
     }
 
     fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -10,8 +10,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from isobatch._plan import Plan
 from isobatch.errors import InputError
+from isobatch.planning.plan import Plan
 
 _MULTIPLIER = "lr_multiplier"
 _SCHEDULERS: WeakKeyDictionary[Optimizer, ref[PlanLR]] = WeakKeyDictionary()

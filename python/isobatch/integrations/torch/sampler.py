@@ -11,9 +11,9 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from isobatch._course import rest_of_epoch
-from isobatch._plan import Plan
 from isobatch.errors import InputError
+from isobatch.planning.course import rest_of_epoch
+from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
 
 

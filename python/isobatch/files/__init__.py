@@ -1,0 +1,1 @@
+"""Tables and texts in files: read, and written whole or not at all."""

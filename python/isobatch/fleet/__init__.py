@@ -1,0 +1,1 @@
+"""Many plans: tables of jobs and clusters in, tables of plans out."""

@@ -1,0 +1,1 @@
+"""Fleets beyond memory: files in, a folder of files out, resumable."""

@@ -1,0 +1,97 @@
+"""A part of a fleet, read and planned block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from isobatch.errors import InputError
+from isobatch.files.read import Files, blocks
+from isobatch.fleet.folder.parts import Part, list_parts
+from isobatch.fleet.query import Fleet, Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+BLOCK = 1 << 17
+"""Rows of the result that are planned, and written, at a time, about: a job is not divided."""
+
+T = TypeVar("T")
+Planned = tuple[Fleet, Any, Any, Any]
+"""A block, its plans, and their status codes and reason bits."""
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """The items, the next one made in another thread while this one is used."""
+    end: Any = object()
+    iterator = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, iterator, end)
+        while (item := coming.result()) is not end:
+            coming = thread.submit(next, iterator, end)
+            yield item
+
+
+def fleets(
+    query: Query, fs: FileSystem, part: Part, schema: pa.Schema, number: int | None
+) -> Iterator[Fleet]:
+    """The jobs of a part, one block at least; those without ids are numbered from `number`.
+
+    Raises:
+        InputError: the file cannot be read, has other columns than the schema, or needs ids.
+    """
+    step = max(1, BLOCK // max(1, query.rows_per_job))
+    done = 0
+    groups = None if part.row_groups is None else range(*part.row_groups)
+    for table in blocks(fs, part.file, step, groups, query.fields):
+        table = _fitted(table, schema, part.file)
+        if number is None and query.clusters is not None and "job" not in schema.names:
+            raise InputError(
+                "the column is missing: only a single file, or Parquet files, can do without ids",
+                file=part.file,
+                field="job",
+            )
+        yield query.fleet(table, file=part.file, before=part.before + done, number=(number or 0) + done)
+        done += table.num_rows
+
+
+def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
+    import pyarrow as pa
+
+    if table.column_names != schema.names:
+        missing = [name for name in schema.names if name not in table.column_names]
+        new = [name for name in table.column_names if name not in schema.names]
+        what = f"missing: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}"
+        if not missing and not new:
+            what = "another order, or one stands twice"
+        raise InputError(f"its columns are not those of the first file: {what}", file=file)
+    # What came as a dictionary may stay one.
+    encoded = {f.name: f.type for f in table.schema if pa.types.is_dictionary(f.type)}
+    fields = [f.with_type(encoded.get(f.name, f.type)) if pa.types.is_string(f.type) else f for f in schema]
+    try:
+        return table.cast(pa.schema(fields, schema.metadata))
+    except pa.ArrowException as error:
+        raise InputError(f"its columns do not fit those of the other files: {error}", file=file) from None
+
+
+def stream(query: Query, files: Files) -> Iterator[Fleet]:
+    """The jobs of all files, one after the other.
+
+    Raises:
+        InputError: one of them cannot be used.
+    """
+    listing = list_parts(files, query.rows_per_job)
+    for why in listing.failed.values():
+        raise InputError(why)
+    number = 0
+    for part in listing.parts:
+        for fleet in fleets(query, files.fs, part, listing.schema, number):
+            yield fleet
+        number = fleet.jobs.number + fleet.jobs.rows
+
+
+def planned(fleets: Iterable[Fleet]) -> Iterator[Planned]:
+    """Their plans; reading, planning and the use of what comes out overlap."""
+    return ahead((fleet, *fleet.plan_with_status()) for fleet in ahead(fleets))

@@ -1,0 +1,232 @@
+"""The folder that a fleet is planned into: which parts are done, and what makes a run the same run.
+
+    _manifest.json   the run: its arguments, and at its end what came out
+    _parts/          while it runs, the receipt of each part that is done
+    _partial/        while it runs, files that are not whole yet
+
+A part is done when its receipt stands, and its receipt is written when all of its files stand. A run that was killed leaves whole files,
+receipts of the parts that are done, and what is in `_partial/`, which the next one removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from isobatch.errors import InputError
+from isobatch.files.read import location, named
+from isobatch.files.write import unique, whole
+from isobatch.fleet.folder.parts import Part
+from isobatch.fleet.folder.summary import Summary
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
+_THREADS = 16
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A part that is done."""
+
+    part: Part
+    digest: str
+    """BLAKE2b of the bytes that it was made of."""
+    jobs: int
+    files: dict[str, int]
+    """Its files in the output, and the rows in each."""
+    summary: Summary
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a folder of plans.
+
+    `state` is "running", "complete", or "incomplete" where files of jobs, named in `failed` with the reason, could not be used.
+    """
+
+    version: int = 1
+    state: str
+    run: dict[str, Any]
+    """The arguments; tables and profiles as digests."""
+    parts: list[Receipt]
+    failed: dict[str, str]
+    summary: Summary
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result."""
+        return self.summary.rows
+
+    @property
+    def jobs(self) -> int:
+        """Jobs that were planned."""
+        return sum(receipt.jobs for receipt in self.parts)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of plans."""
+
+    fs: FileSystem
+    base: str
+
+    @classmethod
+    def at(cls, path: str) -> Folder:
+        """The folder of a path or URL; it need not be there yet."""
+        fs, base = location(path)
+        return cls(fs, base.rstrip("/"))
+
+    def path(self, name: str) -> str:
+        """Of a file in it."""
+        return f"{self.base}/{name}"
+
+    def partial(self) -> str:
+        """A new path for a file that is not whole yet."""
+        return self.path(f"{PARTIAL}/{unique()}")
+
+    def done(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
+        """The receipts of the parts that this run has done before, by their names; without resuming they go.
+
+        Raises:
+            InputError: it holds other files, or the plans of other arguments.
+        """
+        from pyarrow.fs import FileSelector
+
+        manifest = self._manifest()
+        if manifest is None:
+            listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
+            if any(PurePosixPath(info.path).name != PARTIAL for info in listed):
+                raise InputError(
+                    "the folder is not empty, and holds no manifest of an earlier run", file=self.base
+                )
+            done: list[Receipt] = []
+        else:
+            done = [*manifest.parts, *self._receipts()]
+            if resume:
+                _refuse_other(manifest.run, run, self.base)
+            else:
+                for file in {file for receipt in done for file in receipt.files}:
+                    self._remove(file)
+                self._clear(RECEIPTS)
+                done = []
+        return {receipt.part.name: receipt for receipt in done}
+
+    def begin(self, run: dict[str, Any], done: Iterable[Receipt]) -> None:
+        """Makes the folder that of this run."""
+        self._clear(PARTIAL)
+        self.fs.create_dir(self.path(PARTIAL))
+        self._write_manifest("running", run, done, {})
+        # Not before the manifest: without one a folder that holds anything else is refused.
+        self.fs.create_dir(self.path(RECEIPTS))
+
+    def keep(self, receipt: Receipt) -> None:
+        """Records that a part is done."""
+        # A name of a part may have folders in it.
+        name = receipt.part.name.replace("%", "%25").replace("/", "%2F")
+        self._write(f"{RECEIPTS}/{name}.json", receipt)
+
+    def finish(self, run: dict[str, Any], parts: Iterable[Receipt], failed: dict[str, str]) -> Manifest:
+        """Checks that the folder holds what the receipts say, each row once, and writes the manifest.
+
+        Raises:
+            InputError: it does not.
+        """
+        receipts = sorted(parts, key=lambda receipt: receipt.part.name)
+        self._check(receipts)
+        manifest = self._write_manifest("incomplete" if failed else "complete", run, receipts, failed)
+        self._clear(RECEIPTS)
+        self._clear(PARTIAL)
+        return manifest
+
+    def _check(self, receipts: list[Receipt]) -> None:
+        import pyarrow.parquet as pq
+        from pyarrow.fs import FileSelector, FileType
+
+        expected = {file: rows for receipt in receipts for file, rows in receipt.files.items()}
+
+        def rows_in(file: str) -> int:
+            with named(self.path(file)), self.fs.open_input_file(self.path(file)) as source:
+                return int(pq.read_metadata(source).num_rows)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for (file, rows), there in zip(expected.items(), pool.map(rows_in, expected), strict=True):
+                if rows != there:
+                    raise InputError(f"holds {there} rows, of {rows} that were written", file=self.path(file))
+        for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
+            name = str(PurePosixPath(info.path).relative_to(self.base))
+            if info.type == FileType.File and not name.startswith("_") and name not in expected:
+                raise InputError("stands among the plans, and is not one of this run", file=info.path)
+        for receipt in receipts:
+            if receipt.summary.rows != sum(receipt.files.values()) or receipt.part.rows not in (
+                None,
+                receipt.jobs,
+            ):
+                raise InputError("its receipt does not add up", file=self.path(receipt.part.name))
+
+    def _manifest(self) -> Manifest | None:
+        try:
+            manifest: Manifest = self._read(MANIFEST, Manifest)
+        except FileNotFoundError:
+            return None
+        return manifest
+
+    def _receipts(self) -> list[Receipt]:
+        from pyarrow.fs import FileSelector
+
+        listed = self.fs.get_file_info(FileSelector(self.path(RECEIPTS), allow_not_found=True))
+        names = [f"{RECEIPTS}/{PurePosixPath(info.path).name}" for info in listed]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(lambda name: self._read(name, Receipt), names))
+
+    def _read(self, name: str, kind: type[Any]) -> Any:
+        with self.fs.open_input_stream(self.path(name)) as stream:
+            text = stream.read()
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"is not one of ours: {error}", file=self.path(name)) from None
+
+    def _write(self, name: str, value: Any) -> None:
+        partial = self.partial()
+        with whole(self.fs, {partial: self.path(name)}), self.fs.open_output_stream(partial) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(value), indent=1))
+
+    def _write_manifest(
+        self, state: str, run: dict[str, Any], parts: Iterable[Receipt], failed: dict[str, str]
+    ) -> Manifest:
+        receipts = list(parts)
+        summary = Summary()
+        for receipt in receipts:
+            summary.merge(receipt.summary)
+        manifest = Manifest(state=state, run=run, parts=receipts, failed=failed, summary=summary)
+        self._write(MANIFEST, manifest)
+        return manifest
+
+    def _remove(self, file: str) -> None:
+        with suppress(FileNotFoundError):
+            self.fs.delete_file(self.path(file))
+
+    def _clear(self, name: str) -> None:
+        self.fs.delete_dir_contents(self.path(name), missing_dir_ok=True)
+        with suppress(FileNotFoundError):
+            self.fs.delete_dir(self.path(name))
+
+
+def _refuse_other(was: dict[str, Any], is_now: dict[str, Any], base: str) -> None:
+    now = msgspec.json.decode(msgspec.json.encode(is_now))
+    differing = [
+        f"{name} was {was.get(name)!r}, is {now.get(name)!r}"
+        for name in {**was, **now}
+        if was.get(name) != now.get(name)
+    ]
+    if differing:
+        raise InputError(
+            f"the folder holds the plans of other arguments: {'; '.join(differing)}. Plan into another one, or all anew without resuming",
+            file=base,
+        )

@@ -1,0 +1,166 @@
+"""The parts that a fleet in files is planned in: each a file of jobs, or some row groups of a large Parquet file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from isobatch.errors import InputError
+from isobatch.files.read import Files, blocks, format_of, named
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileInfo, FileSystem
+
+PART_ROWS = 1 << 24
+"""Rows of the result in one part, about: a file of more is planned in several, each at least a row group."""
+
+_THREADS = 16
+"""That look at files at a time; they mostly wait."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A piece of work. Its result is a function of the bytes of `file` from `span[0]` to before `span[1]`."""
+
+    name: str
+    """Of what it becomes, a path in the output without its suffix."""
+    file: str
+    span: tuple[int, int]
+    modified: int | None
+    """When the file was, in ns."""
+    row_groups: tuple[int, int] | None = None
+    """Of a Parquet file, from the first to before the second."""
+    rows: int | None = None
+    """Jobs in it, where they can be known without reading it."""
+    before: int = 0
+    """Rows of its file before it."""
+    number: int | None = 0
+    """What jobs without ids are numbered from, the rows of the fleet before it; None where these are not known."""
+
+    def same_as(self, other: Part) -> bool:
+        """Whether both are the same piece of work, but for the file's place and time."""
+        return msgspec.structs.replace(other, file=self.file, modified=self.modified) == self
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All there is to do. `schema` is that of the jobs, `failed` has the files that cannot be used, and why."""
+
+    parts: list[Part]
+    schema: pa.Schema | None
+    failed: dict[str, str]
+
+
+def list_parts(files: Files, rows_per_job: int) -> Listing:
+    """The parts, in the order of the files.
+
+    Raises:
+        InputError: two files would become one.
+    """
+    limit = max(1, PART_ROWS // max(1, rows_per_job))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda info: _parts_of(files, info, limit), files.infos)
+    parts: list[Part] = []
+    schema: pa.Schema | None = None
+    failed: dict[str, str] = {}
+    number: int | None = 0
+    numbers = []
+    names: dict[str, str] = {}
+    for info, some in zip(files.infos, found, strict=True):
+        if isinstance(some, InputError):
+            failed[info.path] = str(some)
+            number = None
+            continue
+        schema = _joined(schema, some[1]) or _schema(files.fs, info.path)
+        for part in some[0]:
+            if part.name in names:
+                raise InputError(
+                    f"and {names[part.name]} would both become {part.name}.parquet", file=part.file
+                )
+            names[part.name] = part.file
+            parts.append(part)
+            numbers.append(number)
+            number = None if number is None or part.rows is None else number + part.rows
+    if schema is not None and "job" not in schema.names:
+        parts = [
+            msgspec.structs.replace(part, number=number) for part, number in zip(parts, numbers, strict=True)
+        ]
+    return Listing(parts, schema, failed)
+
+
+def _joined(schema: pa.Schema | None, other: pa.Schema | None) -> pa.Schema | None:
+    """A schema that the rows of both files fit in, else the first: the second file then fails when it is read."""
+    import pyarrow as pa
+
+    if schema is None or other is None or schema.names != other.names:
+        return schema or other
+    try:
+        return pa.unify_schemas([schema, other], promote_options="permissive")
+    except pa.ArrowException:
+        return schema
+
+
+def _schema(fs: FileSystem, path: str) -> pa.Schema | None:
+    try:
+        return next(blocks(fs, path, 1)).schema
+    except InputError:
+        return None
+
+
+def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.Schema | None] | InputError:
+    name = str(PurePosixPath(info.path).relative_to(files.base).with_suffix(""))
+    whole = Part(name, info.path, (0, info.size), info.mtime_ns)
+    if format_of(info.path) != "parquet":
+        return [whole], None
+    import pyarrow.parquet as pq
+
+    try:
+        with named(whole.file), files.fs.open_input_file(whole.file) as source:
+            file = pq.ParquetFile(source)
+            return _of_parquet(file.metadata, whole, limit), file.schema_arrow
+    except InputError as error:
+        return error
+
+
+def _of_parquet(footer: Any, whole: Part, limit: int) -> list[Part]:
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    cuts, rows = [0], 0
+    for number, group in enumerate(groups):
+        if rows and rows + group.num_rows > limit:
+            cuts.append(number)
+            rows = 0
+        rows += group.num_rows
+    whole = msgspec.structs.replace(whole, rows=footer.num_rows)
+    if len(cuts) == 1:
+        return [whole]
+    parts: list[Part] = []
+    before = 0
+    for index, (start, stop) in enumerate(zip(cuts, [*cuts[1:], len(groups)], strict=True)):
+        rows = sum(group.num_rows for group in groups[start:stop])
+        span = (
+            parts[-1].span[1] if parts else 0,
+            _start(groups[stop]) if stop < len(groups) else whole.span[1],
+        )
+        parts.append(
+            msgspec.structs.replace(
+                whole,
+                name=f"{whole.name}-{index:05}",
+                span=span,
+                row_groups=(start, stop),
+                rows=rows,
+                before=before,
+            )
+        )
+        before += rows
+    return parts
+
+
+def _start(group: Any) -> int:
+    """The offset of a row group's first byte."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    offsets = ((column.dictionary_page_offset, column.data_page_offset) for column in columns)
+    return min(int(offset) for pair in offsets for offset in pair if offset is not None)

@@ -1,0 +1,141 @@
+"""A run: files of jobs into a folder of plans, each row once, however often it is interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from isobatch import _core
+from isobatch.errors import InputError
+from isobatch.files.read import Files, find, refuse_output
+from isobatch.fleet.columns import Table
+from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
+from isobatch.fleet.folder.parts import Part, list_parts
+from isobatch.fleet.folder.work import Failure, Work, digest_of
+from isobatch.fleet.query import RESULTS, Query
+
+ENGINES = ("local", "ray")
+
+
+def plan_files(
+    query: Query,
+    jobs: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    engine: str = "local",
+    resume: bool = True,
+    partition_by: str | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _parts: None,
+) -> Manifest:
+    """Plans files of jobs into a folder; see `isobatch.plan_fleet`. `progress` hears of each part that is done.
+
+    Raises:
+        InputError: the jobs cannot be found, the folder holds other plans, or it cannot be written.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"{engine!r} is not legal; legal: {', '.join(ENGINES)}", field="engine")
+    files = find(jobs)
+    listing = list_parts(files, query.rows_per_job)
+    parts, failed = listing.parts, listing.failed
+    if listing.schema is not None:
+        _refuse_columns(query, listing.schema.names, partition_by)
+    folder = Folder.at(os.fspath(output))
+    refuse_output(files, folder.fs, folder.base)
+    arguments = _arguments(query, partition_by)
+    try:
+        done = folder.done(arguments, resume=resume)
+        _refuse_changed(folder, files, parts, failed, done)
+        folder.begin(arguments, done.values())
+        work = Work(query, files.fs, listing.schema, folder, partition_by)
+        left = [part for part in parts if part.name not in done]
+        progress(len(done), len(parts))
+        for outcome in import_module(f"isobatch.fleet.folder.{engine}").run(work, left):
+            if isinstance(outcome, Failure):
+                failed[outcome.part.file] = outcome.why
+            else:
+                done[outcome.part.name] = outcome
+            progress(len(done), len(parts))
+        return folder.finish(arguments, done.values(), failed)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error}. What is done is kept: run it again to go on", file=folder.base
+        ) from None
+
+
+def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:
+    """What no file has is refused before anything is written."""
+    carried = () if query.clusters is None else query.clusters.carried
+    own = (name for name in jobs if name not in query.fields)
+    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *RESULTS)))
+    for name in query.columns or ():
+        if name not in every:
+            raise InputError(f"there is no column {name!r}; there are: {', '.join(every)}", field="columns")
+    legal = query.columns or every
+    if partition_by is not None and partition_by not in legal:
+        raise InputError(
+            f"there is no column {partition_by!r}; there are: {', '.join(legal)}", field="partition_by"
+        )
+
+
+def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
+    """All that the result depends on beside the jobs; large things as digests."""
+    return {
+        "isobatch": _core.__version__,
+        **query.settings,
+        "columns": query.columns,
+        "select": query.select,
+        "top": query.top,
+        "partition_by": partition_by,
+        "clusters": None if query.clusters is None else _digest_of_table(query.clusters),
+        "profile": [_digest(msgspec.json.encode(profile)) for profile in query.profiles],
+    }
+
+
+def _digest(*data: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for some in data:
+        digest.update(len(some).to_bytes(8, "little"))
+        digest.update(some)
+    return digest.hexdigest()
+
+
+def _digest_of_table(table: Table) -> str:
+    columns: list[bytes] = [b"arrow" if table.arrow else b"numpy"]
+    for name, data in table.known:
+        columns += [
+            name.encode(),
+            *((data[0].tobytes(), repr(data[1]).encode()) if isinstance(data, tuple) else (data.tobytes(),)),
+        ]
+    for name, column in {**table.carried, table.kind: table.numbered}.items():
+        values = column.to_pylist() if table.arrow else column.tolist()
+        columns += [name.encode(), repr(values).encode()]
+    return _digest(*columns)
+
+
+def _refuse_changed(
+    folder: Folder, files: Files, parts: Sequence[Part], failed: dict[str, str], done: dict[str, Receipt]
+) -> None:
+    """What is done must be what would be done now."""
+    now = {part.name: part for part in parts}
+    changed = []
+    for name, receipt in done.items():
+        part = now.get(name)
+        if part is None:
+            changed.append(
+                f"{receipt.part.file} {'cannot be read' if receipt.part.file in failed else 'is gone'}"
+            )
+        elif not part.same_as(receipt.part) or (
+            part.modified != receipt.part.modified and digest_of(files.fs, part) != receipt.digest
+        ):
+            changed.append(f"{part.file} is another")
+    if changed:
+        more = f", and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise InputError(
+            f"its plans were made of other jobs: {'; '.join(changed[:5])}{more}. Plan into another folder, or all anew without resuming",
+            file=folder.base,
+        )

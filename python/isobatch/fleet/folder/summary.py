@@ -1,0 +1,59 @@
+"""What is in the plans of many rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from isobatch.fleet.query import STATUS, Fleet
+from isobatch.reason import Reason
+
+_INFEASIBLE = STATUS.tolist().index("infeasible")
+
+
+class Summary(msgspec.Struct):
+    """Rows by status and by reason; of each reason that something is illegal, the first row in words."""
+
+    rows: int = 0
+    feasible: int = 0
+    reasons: dict[str, int] = {}
+    examples: dict[str, str] = {}
+
+    @property
+    def infeasible(self) -> int:
+        """Rows that cannot be planned."""
+        return self.rows - self.feasible
+
+    def add(self, block: Fleet, status: Any, reasons: Any) -> None:
+        """Counts a block: its status codes and reason bits."""
+        present = int(np.bitwise_or.reduce(reasons, initial=0))
+        for reason in Reason:
+            if not present >> reason.bit & 1:
+                continue
+            hit = (reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
+            self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
+            if reason.startswith("invalid_") and reason.value not in self.examples:
+                fault = block.fault(int(np.argmax(hit)))
+                if fault is not None:
+                    self.examples[reason.value] = fault
+        self.rows += len(status)
+        self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
+
+    def merge(self, other: Summary) -> None:
+        """Adds what another has counted."""
+        self.rows += other.rows
+        self.feasible += other.feasible
+        for name, count in other.reasons.items():
+            self.reasons[name] = self.reasons.get(name, 0) + count
+        self.examples = {**other.examples, **self.examples}
+
+    def lines(self) -> list[str]:
+        """The summary as people read it."""
+        lines = [f"{self.rows} rows: {self.feasible} feasible, {self.infeasible} infeasible"]
+        for name, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
+            reason = Reason(name)
+            detail = f"; first in {self.examples[name]}" if name in self.examples else ""
+            lines.append(f"  {reason.severity:10} {count:>9}  {name}: {reason.text}{detail}")
+        return lines

@@ -1,0 +1,132 @@
+"""One part of a fleet: read, planned, written whole, its receipt left beside."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from isobatch.errors import InputError
+from isobatch.files.read import named
+from isobatch.files.write import Write, parquet_writer, whole
+from isobatch.fleet.folder.blocks import fleets, planned
+from isobatch.fleet.folder.folder import Folder, Receipt
+from isobatch.fleet.folder.parts import Part
+from isobatch.fleet.folder.summary import Summary
+from isobatch.fleet.query import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+MOST_VALUES = 1000
+"""Of the column that an output is partitioned by: each holds a file open."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A part whose file cannot be used, and why."""
+
+    part: Part
+    why: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all parts of a run have in common."""
+
+    query: Query
+    fs: FileSystem
+    schema: pa.Schema
+    folder: Folder
+    partition_by: str | None
+
+
+class Stopped(Exception):
+    """The run is being stopped."""
+
+
+def plan_part(work: Work, part: Part, stopped: Callable[[], bool] = lambda: False) -> Receipt | Failure:
+    """Plans a part into its files. `stopped` is asked between blocks.
+
+    Raises:
+        OSError: they cannot be written.
+        Stopped: the run is being stopped.
+    """
+    try:
+        receipt = _plan_part(work, part, stopped)
+    except InputError as error:
+        return Failure(part, str(error))
+    work.folder.keep(receipt)
+    return receipt
+
+
+def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
+    summary = Summary()
+    jobs = 0
+    digest = digest_of(work.fs, part)
+    files: dict[str, str] = {}
+    rows: dict[str, int] = {}
+    writers: dict[str, Write] = {}
+    folder = work.folder
+    with whole(folder.fs, files), ExitStack() as opened:
+        for block, table, status, reasons in planned(
+            fleets(work.query, work.fs, part, work.schema, part.number)
+        ):
+            if stopped():
+                raise Stopped
+            summary.add(block, status, reasons)
+            jobs += block.jobs.rows
+            for place, some in _partitioned(table, work.partition_by):
+                name = f"{place}{part.name}.parquet"
+                if name not in writers:
+                    if len(writers) == MOST_VALUES:
+                        raise InputError(
+                            f"has more than {MOST_VALUES} values", file=part.file, field=work.partition_by
+                        )
+                    partial = folder.partial()
+                    files[partial] = folder.path(name)
+                    folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
+                    writers[name] = opened.enter_context(
+                        parquet_writer(folder.fs, partial, work.query.metadata)
+                    )
+                writers[name](some)
+                rows[name] = rows.get(name, 0) + some.num_rows
+    return Receipt(part, digest, jobs, rows, summary)
+
+
+def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each value of a column, and the folder that they belong in."""
+    if by is None:
+        yield "", table
+        return
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column, rest = table[by], table.drop_columns([by])
+    if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
+        raise InputError(f"a column of type {column.type} makes no folders", field=by)
+    for value in column.unique():
+        if value.is_valid:
+            yield f"{by}={quote(str(value), safe='')}/", rest.filter(pc.equal(column, value))
+        else:
+            yield f"{by}=__HIVE_DEFAULT_PARTITION__/", rest.filter(pc.is_null(column))
+
+
+def digest_of(fs: FileSystem, part: Part) -> str:
+    """BLAKE2b of a part's bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    start, stop = part.span
+    with named(part.file), fs.open_input_file(part.file) as file:
+        file.seek(start)
+        while start < stop:
+            data = file.read(min(1 << 22, stop - start))
+            if not data:
+                raise InputError("is shorter than it was", file=part.file)
+            digest.update(data)
+            start += len(data)
+    return digest.hexdigest()

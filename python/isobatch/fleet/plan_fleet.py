@@ -1,0 +1,116 @@
+"""Many plans in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.fleet.query import query
+from isobatch.forecast.profile import Profile
+
+
+def plan_fleet(
+    jobs: Any,
+    clusters: Any = None,
+    *,
+    pairs: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    resume: bool = True,
+    partition_by: str | None = None,
+    columns: Sequence[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    select: str = "all",
+    top: int = 1,
+    **settings: Any,
+) -> Any:
+    """Plans every job on every cluster, or the named pairs, on all cores (RAYON_NUM_THREADS sets another number of threads),
+    without holding Python's lock.
+
+    Args:
+        jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
+            Recipe's defaults, unknown columns are carried along. A mapping of NumPy arrays, any object with
+            `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path or URL (CSV, Parquet, JSON lines, a folder or a glob of
+            files with the same columns), or a sequence of Recipe.
+        clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None: each row of the
+            jobs has its own cluster's columns, and is planned on that one.
+        pairs: a table with the columns `job` and `cluster`, where not all are to meet.
+        output: a folder, for jobs that stand in files: they are planned in flat memory, each file of jobs into its own Parquet
+            file there, which appears whole or not at all (docs/fleet.md).
+        engine: for an output: "local", or "ray", the Ray cluster that is connected, else one on this machine.
+        resume: for an output: go on from what an earlier run with the same arguments has done; False plans all anew.
+        partition_by: for an output: the column by whose values its files are laid out in folders `column=value`.
+        columns: the columns of the result to compute, in this order; None: all.
+        profile: as in `plan`; of several, each row takes the one for its cluster's GPU type.
+        select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss soonest
+            ("goodput"), best first, ties in the order of the rows; a job none of whose rows can be compared keeps its first.
+        top: how many.
+        settings: the keywords of `plan`; a column of the same name in either table wins.
+
+    Returns:
+        A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
+        arrays, unknown −1 or NaN and `reasons` a bit set (`reasons_of` reads it). Rows come in the order of the pairs, or
+        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other. For an output, its
+        `Manifest`; a file that cannot be used is in `Manifest.failed` and stops no other.
+
+    Raises:
+        InputError: a table cannot be read, a column is missing or of an impossible type, an id stands twice, a setting is
+            not legal; the output cannot be written, or holds the plans of other arguments.
+
+    >>> import numpy as np
+    >>> jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
+    >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
+    {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
+    """
+    asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
+    if output is not None:
+        from isobatch.fleet.folder.run import plan_files
+
+        if not isinstance(jobs, (str, os.PathLike)) or pairs is not None:
+            raise InputError(
+                "takes jobs from files, and crosses them: give paths, and no pairs", field="output"
+            )
+        return plan_files(asked, jobs, output, engine=engine, resume=resume, partition_by=partition_by)
+    if (engine, partition_by) != ("local", None):
+        raise InputError(
+            "is for files: give an output, a folder", field="engine" if engine != "local" else "partition_by"
+        )
+    if not isinstance(jobs, (str, os.PathLike)):
+        return asked.fleet(jobs, pairs=pairs).plan()
+    from isobatch.files.read import read_table
+
+    return asked.fleet(read_table(jobs), pairs=pairs, file=os.fspath(jobs)).plan()
+
+
+def plan_table(
+    table: Any,
+    clusters: Any = None,
+    *,
+    columns: Sequence[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    **settings: Any,
+) -> Any:
+    """Plans a table of Arrow: a pure function for those who map tables themselves (Ray Data, Spark's mapInArrow, Dask, DuckDB).
+
+    Args:
+        table: a `pyarrow.Table`; each row has a job's columns and, where no clusters are given, its cluster's.
+        clusters, columns, profile, settings: as in `plan_fleet`.
+
+    Returns:
+        A `pyarrow.Table`, a row for each row of the table, or for each of its rows on each cluster, in their order. Its
+        schema depends on that of the table, not on what the rows hold.
+
+    Raises:
+        InputError: as `plan_fleet`.
+
+    >>> import pyarrow as pa
+    >>> jobs = pa.table({"effective_batch": [256, 250], "lr": [0.1, 0.1], "nodes": [1, 1], "gpus_per_node": [8, 8]})
+    >>> plan_table(jobs, columns=["status", "micro_batch"]).to_pylist()
+    [{'status': 'ok', 'micro_batch': 32}, {'status': 'infeasible', 'micro_batch': None}]
+    """
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise InputError(f"{type(table).__name__} is not a pyarrow.Table", field="table")
+    asked = query(clusters, columns=columns, profile=profile, **settings)
+    return asked.fleet(table, numbered=False).plan()

@@ -1,0 +1,138 @@
+"""One job over many GPU counts: what more GPUs buy, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch.errors import InputError
+from isobatch.fleet.plan_fleet import plan_fleet
+from isobatch.forecast.critical import CriticalBatch
+from isobatch.forecast.profile import Profile
+from isobatch.recipes.recipe import Cluster, Recipe
+
+_COLUMNS = (
+    "status",
+    "reasons",
+    "micro_batch",
+    "accumulation",
+    "effective_batch",
+    "lr",
+    "total_steps",
+    "step_seconds",
+    "samples_per_second",
+    "efficiency",
+    "hours",
+    "gpu_hours",
+    "cost",
+    "memory_gib",
+)
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """A job over GPU counts.
+
+    ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known
+    ``samples_over_least`` (1 + B/Bcrit) and ``steps_over_least`` (1 + Bcrit/B). ``fastest`` and ``cheapest`` are counts.
+    ``knee`` is the count with the least hours × GPU-hours: past it, one percent less time costs more than one percent
+    more GPU-hours. Each is ``None`` where no row has the figure. ``critical_batch`` is in samples, ``definition`` says
+    what it means.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    fastest: int | None
+    cheapest: int | None
+    knee: int | None
+    critical_batch: float | None
+    definition: str
+
+
+def sweep(
+    recipe: Recipe,
+    gpus: Sequence[int] = range(1, 1025),
+    *,
+    profile: Profile,
+    cluster: Cluster | None = None,
+    critical_batch: CriticalBatch | float | None = None,
+    **settings: Any,
+) -> Sweep:
+    """Plans a job at every GPU count that fills a part of one node or whole nodes (others are left out).
+
+    Args:
+        recipe: what was tuned.
+        gpus: the counts.
+        profile: what was measured, for the times.
+        cluster: the node: its gpus_per_node, memory, price, GPU type; its number of nodes does not matter.
+        critical_batch: from `fit_critical_batch`, or in samples; else the noise scale of the recipe or the profile.
+        settings: the keywords of `plan`.
+
+    Raises:
+        InputError: no profile, a count below 1, no count that fills nodes, or as `plan_fleet`.
+
+    >>> from isobatch.forecast.profile import Constant
+    >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
+    ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5), intra_gb_s=Constant(value=1),
+    ...     noise_scale=Constant(value=2048))
+    >>> found = sweep(Recipe(effective_batch=256, lr=0.1, duration="1000st"), [1, 2, 4, 8], profile=measured)
+    >>> found.columns["hours"].round(4).tolist(), found.fastest, found.knee
+    ([0.0739, 0.0661, 0.0622, 0.0603], 8, 1)
+    >>> found.columns["samples_over_least"].tolist()[0]
+    1.125
+    """
+    if not isinstance(profile, Profile):
+        raise InputError(
+            f"is {profile!r}, must be a Profile: without one no count is faster", field="profile"
+        )
+    node = Cluster() if cluster is None else cluster
+    counts = np.asarray(gpus)
+    if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
+        raise InputError("must be a sequence of whole numbers from 1", field="gpus")
+    whole = counts[(counts <= node.gpus_per_node) | (counts % node.gpus_per_node == 0)]
+    if not whole.size:
+        raise InputError(f"no count fills nodes of {node.gpus_per_node} GPUs", field="gpus")
+    clusters = [
+        msgspec.structs.replace(
+            node, nodes=max(1, count // node.gpus_per_node), gpus_per_node=min(count, node.gpus_per_node)
+        )
+        for count in whole.tolist()
+    ]
+    planned = plan_fleet([recipe], clusters, profile=profile, columns=_COLUMNS, **settings)
+    columns = {"gpus": whole.astype(np.int64)} | planned
+    limit, definition = _critical(recipe, profile, critical_batch)
+    if limit is not None:
+        batch = np.where(columns["effective_batch"] > 0, columns["effective_batch"], np.nan)
+        columns |= {"samples_over_least": 1 + batch / limit, "steps_over_least": 1 + limit / batch}
+
+    def least(values: NDArray[np.float64]) -> int | None:
+        known = ~np.isnan(values)
+        return int(whole[np.argmin(np.where(known, values, np.inf))]) if known.any() else None
+
+    return Sweep(
+        columns=columns,
+        fastest=least(columns["hours"]),
+        cheapest=least(columns["cost"]),
+        knee=least(columns["hours"] * columns["gpu_hours"]),
+        critical_batch=limit,
+        definition=definition,
+    )
+
+
+def _critical(
+    recipe: Recipe, profile: Profile, given: CriticalBatch | float | None
+) -> tuple[float | None, str]:
+    if isinstance(given, CriticalBatch):
+        return given.critical_batch, "Emin/Smin of runs at several batches (McCandlish et al., 1812.06162)"
+    if given is not None:
+        if not given > 0:
+            raise InputError(f"is {given}, must be a number of samples above 0", field="critical_batch")
+        return float(given), "as given"
+    noise = recipe.noise_scale
+    if noise is None:
+        noise = profile.noise_scale_over_run(recipe.effective_batch)
+    if noise is None:
+        return None, "not known"
+    return noise, "the simple noise scale tr(Σ)/|G|² (McCandlish et al., 1812.06162)"

@@ -1,0 +1,273 @@
+"""The critical batch and the learning rate's exponent from runs at several batches, and the published laws.
+
+"Critical batch" has several definitions; everything here says which it means.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isobatch.checked import reals
+from isobatch.errors import InputError
+
+# 97.5 % quantiles of Student's t with 1 to 10 degrees of freedom, and of the normal distribution.
+_T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+_Z = 1.959964
+
+
+class CriticalBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs at several batches say about the trade of samples for steps.
+
+    The samples to the target are ``min_samples + min_steps · batch``, the steps ``min_steps + min_samples / batch``:
+    the hyperbola (S/Smin − 1)(E/Emin − 1) = 1. ``critical_batch`` is Emin/Smin, where both are twice their least
+    (McCandlish et al., 1812.06162; Kaplan et al., 2001.08361 eq. 5.1). ``interval`` is its 95 % interval, ``None``
+    from two runs; an upper end of infinity says that the runs do not show a cost of larger batches. ``scatter`` is
+    the relative root mean square of the runs around the curve.
+    """
+
+    min_samples: float
+    min_steps: float
+    critical_batch: float
+    interval: tuple[float, float] | None
+    scatter: float
+
+    def samples(self, batch: ArrayLike) -> NDArray[np.float64]:
+        """Samples to the target at each batch."""
+        return self.min_samples + self.min_steps * np.asarray(batch, np.float64)
+
+    def steps(self, batch: ArrayLike) -> NDArray[np.float64]:
+        """Steps to the target at each batch."""
+        return self.samples(batch) / np.asarray(batch, np.float64)
+
+
+class PowerFit(msgspec.Struct, frozen=True, kw_only=True):
+    """lr = coefficient · batch^exponent; ``interval`` is the exponent's 95 % interval, ``None`` from two runs."""
+
+    coefficient: float
+    exponent: float
+    interval: tuple[float, float] | None
+
+    def lr(self, batch: ArrayLike) -> NDArray[np.float64]:
+        """The learning rate at each batch."""
+        return np.asarray(self.coefficient * np.asarray(batch, np.float64) ** self.exponent)
+
+
+def fit_critical_batch(
+    batch: ArrayLike, samples_to_target: ArrayLike, *, weights: ArrayLike | None = None
+) -> CriticalBatch:
+    """The critical batch from the samples that runs at several batches took to the same target.
+
+    Fits samples = Emin + Smin · batch with each run's relative error held equal, or with ``weights`` (one a run, above
+    0: how much it counts, such as the number of seeds behind it). The interval is Fieller's for a ratio.
+
+    Raises :class:`isobatch.errors.InputError` for fewer than two different batches, values that are not above 0, and
+    runs that contradict the hyperbola: samples that fall as the batch grows (no cost of larger batches was
+    measured), or that grow faster than the batch (every run is far above the critical batch).
+
+    The reference convergence points of MLPerf's Llama-3.1-405B (samples of 8192 tokens):
+
+    >>> fit = fit_critical_batch([1152, 2304], [313344, 368640])
+    >>> round(float(fit.samples(4608))), fit.interval is None
+    (479232, True)
+    >>> three = fit_critical_batch([1152, 2304, 4608], [313344, 368640, 488448])
+    >>> round(three.critical_batch), [round(end) for end in three.interval]
+    (5021, [3386, 7933])
+    """
+    b, e, w = _runs(batch, samples_to_target, "samples_to_target", weights)
+    # Relative errors: divide each row by its measured samples.
+    rows = np.stack([1 / e, b / e], axis=1)
+    (least, slope), covariance, residual = _least_squares(rows, np.ones_like(e), w)
+    if slope <= 0:
+        raise InputError(
+            "falls as the batch grows: these runs show no cost of larger batches, and so no critical batch",
+            field="samples_to_target",
+        )
+    if least <= 0:
+        raise InputError(
+            "grows faster than the batch: these runs lie far above the critical batch and do not tell it",
+            field="samples_to_target",
+        )
+    return CriticalBatch(
+        min_samples=least,
+        min_steps=slope,
+        critical_batch=least / slope,
+        interval=None if covariance is None else _ratio_interval(least, slope, covariance, len(e) - 2),
+        scatter=residual,
+    )
+
+
+def fit_power(batch: ArrayLike, lr: ArrayLike, *, weights: ArrayLike | None = None) -> PowerFit:
+    """The exponent with which the best learning rate grows with the batch: the line through the logarithms.
+
+    Feed the exponent to ``Recipe(power=...)`` and rule ``"power"``. Raises as :func:`fit_critical_batch`, without
+    its last two cases.
+
+    >>> round(fit_power([1152, 2304, 4608], [8e-5, 1.6e-4, 3.2e-4]).exponent, 9)
+    1.0
+    """
+    b, rate, w = _runs(batch, lr, "lr", weights)
+    rows = np.stack([np.ones_like(b), np.log(b)], axis=1)
+    (constant, exponent), covariance, _ = _least_squares(rows, np.log(rate), w)
+    interval = None
+    if covariance is not None:
+        half = _t(len(b) - 2) * math.sqrt(covariance[1, 1])
+        interval = (exponent - half, exponent + half)
+    return PowerFit(coefficient=math.exp(constant), exponent=exponent, interval=interval)
+
+
+def _runs(
+    batch: ArrayLike, values: ArrayLike, field: str, weights: ArrayLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    b = reals(batch, "batch", "a number above 0", lambda x: x > 0)
+    v = reals(values, field, "a number above 0", lambda x: x > 0)
+    w = reals(1.0 if weights is None else weights, "weights", "a number above 0", lambda x: x > 0)
+    for name, column in ((field, v), ("weights", w)):
+        if len(column) != len(b) and not (name == "weights" and weights is None):
+            raise InputError(f"has {len(column)} values, batch has {len(b)}", field=name)
+    if len(np.unique(b)) < 2:
+        raise InputError("must hold at least two different batches", field="batch")
+    return b, v, np.broadcast_to(w, b.shape)
+
+
+def _least_squares(
+    rows: NDArray[np.float64], target: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[tuple[float, float], NDArray[np.float64] | None, float]:
+    """Two coefficients, their covariance (from three rows on), and the root mean square of the residuals."""
+    root = np.sqrt(weights / weights.mean())[:, None]
+    scale = np.abs(rows).max(axis=0)
+    coefficients, *_ = np.linalg.lstsq(rows * root / scale, target * root[:, 0], rcond=None)
+    coefficients = coefficients / scale
+    residuals = (target - rows @ coefficients) * root[:, 0]
+    covariance = None
+    if len(target) > 2:
+        normal = (rows * root / scale).T @ (rows * root / scale)
+        variance = residuals @ residuals / (len(target) - 2)
+        covariance = variance * np.linalg.inv(normal) / np.outer(scale, scale)
+    first, second = (float(c) for c in coefficients)
+    return (first, second), covariance, float(np.sqrt(np.mean(residuals**2)))
+
+
+def _ratio_interval(
+    top: float, bottom: float, covariance: NDArray[np.float64], freedom: int
+) -> tuple[float, float]:
+    """Fieller's 95 % interval of top / bottom, both above 0."""
+    t2 = _t(freedom) ** 2
+    a = bottom**2 - t2 * covariance[1, 1]
+    b = top * bottom - t2 * covariance[0, 1]
+    c = top**2 - t2 * covariance[0, 0]
+    root = math.sqrt(max(b * b - a * c, 0.0))
+    if a > 0:
+        return max(float((b - root) / a), 0.0), float((b + root) / a)
+    # The slope may be 0: there is no upper end.
+    lower = (b + root) / a if b * b > a * c else 0.0
+    return max(float(lower), 0.0), math.inf
+
+
+def _t(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t; beyond the table by Fisher's expansion, good to 1e-4."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z, n = _Z, float(freedom)
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
+class Law(msgspec.Struct, frozen=True, kw_only=True):
+    """What one published law says of a fresh run."""
+
+    name: str
+    value: float
+    formula: str
+    source: str
+    holds: str
+
+
+class Laws(msgspec.Struct, frozen=True, kw_only=True):
+    """What the published laws say of a fresh run, each quantity as a range over the laws.
+
+    ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best;
+    ``lr_laws``, ``batch_laws`` and ``critical_laws`` say where each value comes from. A critical batch is no best
+    batch: it is where larger ones stop paying, by the definition in its law.
+    """
+
+    lr: tuple[float, float]
+    batch_tokens: tuple[float, float]
+    lr_laws: tuple[Law, ...]
+    batch_laws: tuple[Law, ...]
+    critical_laws: tuple[Law, ...]
+
+
+def laws(*, parameters: float, tokens: float, effective_batch: float | None = None) -> Laws:
+    """The published laws for a fresh language-model run of so many parameters (without embeddings) and tokens.
+
+    ``effective_batch``, in sequences, is needed for the law that gives the learning rate by the batch. These are
+    starting points for a search, from other people's data and architectures: take the range, not a value.
+
+    Raises :class:`isobatch.errors.InputError` for values that are not above 0.
+
+    >>> found = laws(parameters=1e9, tokens=1e11)
+    >>> [f"{lr:.2g}" for lr in found.lr], [round(b / 1e6, 1) for b in found.batch_tokens]
+    (['0.00079', '0.0016'], [1.1, 1.8])
+    """
+    for name, value in (("parameters", parameters), ("tokens", tokens), ("effective_batch", effective_batch)):
+        if value is not None:
+            reals(value, name, "a finite number above 0", lambda x: x > 0)
+    step = {
+        "name": "Step Law",
+        "source": "Li et al. 2025, arXiv:2503.04715, table 1",
+        "holds": "dense and mixture-of-experts models with AdamW and a fixed last learning rate of 1e-5, tested up to 1 B "
+        "parameters (without embeddings) and 100 B tokens",
+    }
+    deepseek = {
+        "name": "DeepSeek",
+        "source": "DeepSeek-AI 2024, arXiv:2401.02954, section 3.1",
+        "holds": "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters × "
+        "tokens",
+    }
+    compute = 6 * parameters * tokens
+    lr_laws = [
+        Law(value=1.79 * parameters**-0.713 * tokens**0.307, formula="1.79 · N^−0.713 · D^0.307", **step),
+        Law(value=0.3118 * compute**-0.125, formula="0.3118 · C^−0.125", **deepseek),
+    ]
+    if effective_batch is not None:
+        lr_laws.append(
+            Law(
+                name="Power",
+                value=min(0.02, effective_batch * 4 * tokens**-0.51),
+                formula="min(0.02, 4 · B · n^−0.51) at n = D, B in sequences",
+                source="Shen et al. 2024, arXiv:2408.13359",
+                holds="learning rate at the n-th token under µP, from models of 12 M, 36 M and 121 M parameters on RedPajama; "
+                "tried by them up to 3 B",
+            )
+        )
+    batch_laws = [
+        Law(value=0.58 * tokens**0.571, formula="0.58 · D^0.571 tokens", **step),
+        Law(value=0.2920 * compute**0.3271, formula="0.2920 · C^0.3271 tokens", **deepseek),
+    ]
+    critical = Law(
+        name="Zhang",
+        value=93.197 * (parameters / 1e6) ** 0.468 * 512,
+        formula="93.197 · (N/10^6)^0.468 sequences of 512 tokens",
+        source="Zhang et al. 2024, arXiv:2410.21676",
+        holds="the batch that needs 20 % more steps than linear scaling; 85 M to 1.2 B parameters on C4 with Adam, whose "
+        "tokens grow with them: it is the tokens that it follows",
+    )
+
+    def span(found: list[Law]) -> tuple[float, float]:
+        return min(law.value for law in found), max(law.value for law in found)
+
+    return Laws(
+        lr=span(lr_laws),
+        batch_tokens=span(batch_laws),
+        lr_laws=tuple(lr_laws),
+        batch_laws=tuple(batch_laws),
+        critical_laws=(critical,),
+    )

@@ -1,0 +1,158 @@
+"""What was measured: step times of some shapes and splits, and times of bare all-reduces by size, as validators' reports hold them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from isobatch.errors import InputError
+from isobatch.files.whole import read_whole
+from isobatch.forecast.profile import check_buckets
+
+SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
+"""What measurements must share to say something of one another."""
+
+# Medians of the same configuration that differ by more than this factor contradict each other.
+_CONTRADICTION = 2.0
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Step times of one shape and split: ``gpus`` over nodes of ``gpus_per_node``, seconds of whole optimizer steps.
+
+    ``memory_gib`` is the peak on one GPU, where it was measured.
+    """
+
+    gpus: int
+    gpus_per_node: int
+    micro_batch: int
+    accumulation: int
+    step_seconds: tuple[float, ...]
+    model_parallel: int = 1
+    memory_gib: float | None = None
+
+
+class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times of bare all-reduces of so many bytes over ``gpus`` on nodes of ``gpus_per_node``."""
+
+    gpus: int
+    gpus_per_node: int
+    bytes: float
+    seconds: tuple[float, ...]
+
+
+class Measurements(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one workload on one kind of GPU and link.
+
+    A validator's report holds them under the key ``measurements``; a file may also hold them alone. ``bucket_bytes`` are
+    the all-reduces that a step's gradient goes in, where that is known.
+    """
+
+    gradient_bytes: float
+    bucket_bytes: tuple[float, ...] = ()
+    steps: tuple[StepRecord, ...]
+    all_reduce: tuple[AllReduceRecord, ...] = ()
+    noise_scale: float | None = None
+    workload: str = ""
+    gpu: str | None = None
+    link: str | None = None
+
+
+class _Report(msgspec.Struct):
+    measurements: Measurements
+
+
+def load_measurements(path: str | os.PathLike[str]) -> Measurements:
+    """Reads measurements from a validator's report or a file of their own.
+
+    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and field for
+    values that no measurement has.
+    """
+    try:
+        text = read_whole(path)
+        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if "measurements" in keys:
+            found = msgspec.json.decode(text, type=_Report).measurements
+        elif "steps" in keys:
+            found = msgspec.json.decode(text, type=Measurements)
+        else:
+            raise InputError(
+                "is neither a validator's report nor measurements: it has neither measurements nor steps"
+            )
+        check_values(found)
+    except InputError as error:
+        raise InputError(error.message, file=os.fspath(path), row=error.row, field=error.field) from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"no measurements: {error}", file=os.fspath(path)) from error
+    return found
+
+
+def joined(measured: Sequence[Measurements]) -> Measurements:
+    if not measured:
+        raise InputError("holds no measurements", field="measurements")
+    first = measured[0]
+    for other in measured[1:]:
+        for name in SAME:
+            ours, theirs = getattr(first, name), getattr(other, name)
+            if ours != theirs:
+                raise InputError(f"is {ours!r} in one report and {theirs!r} in another", field=name)
+    noise = [m.noise_scale for m in measured if m.noise_scale is not None]
+    return msgspec.structs.replace(
+        first,
+        steps=tuple(record for m in measured for record in m.steps),
+        all_reduce=tuple(record for m in measured for record in m.all_reduce),
+        noise_scale=float(np.median(noise)) if noise else None,
+    )
+
+
+def check_values(measured: Measurements) -> None:
+    """Each value by itself."""
+    for field, records in (("steps", measured.steps), ("all_reduce", measured.all_reduce)):
+        for row, record in enumerate(records, 1):
+            for name, value in msgspec.structs.asdict(record).items():
+                if value is None:
+                    continue
+                values = value if isinstance(value, tuple) else (value,)
+                if not values or not all(np.isfinite(v) and v > 0 for v in values):
+                    raise InputError(f"is {value}, must be above 0", row=row, field=f"{field}.{name}")
+            if isinstance(record, StepRecord) and record.gpus % record.model_parallel:
+                raise InputError("does not divide the GPUs", row=row, field="steps.model_parallel")
+    if not measured.gradient_bytes > 0:
+        raise InputError(f"is {measured.gradient_bytes}, must be above 0", field="gradient_bytes")
+    check_buckets(measured.bucket_bytes, measured.gradient_bytes)
+    noise = measured.noise_scale
+    if noise is not None and not 0 < noise < np.inf:
+        raise InputError(f"is {noise}, must be a number of samples above 0", field="noise_scale")
+
+
+def check_steps(several: Sequence[Measurements]) -> None:
+    """Whether there are enough step times, and they do not contradict one another."""
+    by_shape: dict[tuple[int, ...], list[float]] = {}
+    records = ((n, row, step) for n, one in enumerate(several, 1) for row, step in enumerate(one.steps, 1))
+    for number, row, step in records:
+        shape = step.gpus, step.gpus_per_node, step.model_parallel, step.micro_batch, step.accumulation
+        medians = by_shape.setdefault(shape, [])
+        medians.append(float(np.median(step.step_seconds)))
+        here, others = medians[-1], medians[:-1]
+        far = [other for other in others if max(here, other) > _CONTRADICTION * min(here, other)]
+        if far:
+            raise InputError(
+                f"micro-batch {step.micro_batch} × accumulation {step.accumulation} on {step.gpus} GPUs takes {here:.4g} s here "
+                f"and {far[0]:.4g} s elsewhere: measure again what was disturbed",
+                file=f"report {number}" if len(several) > 1 else None,
+                row=row,
+                field="steps.step_seconds",
+            )
+    if len(by_shape) < 2:
+        raise InputError(f"holds {len(by_shape)} configurations, needs two or more", field="steps")
+
+
+def check_tables(measured: Measurements) -> None:
+    """Whether the all-reduces tell latency from bandwidth."""
+    tables = {(record.gpus_per_node < record.gpus) for record in measured.all_reduce}
+    for across in tables:
+        points = {(r.gpus, r.bytes) for r in measured.all_reduce if (r.gpus_per_node < r.gpus) == across}
+        if len(points) < 2:
+            raise InputError("a table with one point cannot tell latency from bandwidth", field="all_reduce")

@@ -1,0 +1,458 @@
+"""What was measured of a workload on one kind of GPU and network, and the forecasts that follow from it.
+
+A :class:`Profile` is a JSON file of constants, each with its error, the range it was measured over, and a mark where
+it was estimated instead. ``isobatch calibrate`` fits one from measurements, :meth:`Profile.estimate` guesses one
+from data sheets. The step-time model is that of Pollux (Qiao et al., OSDI 2021), with an all-reduce that knows the bytes
+of the gradient in place of Pollux's line in the number of replicas, and a lead ℓ, which is 0 there:
+
+    micro-batch   x = max(floor, constant + per_sample · b)
+    all-reduce    s = as measured; elsewhere ring inside a node + the faster of ring and tree across nodes
+    step          T = (a − 1)·x + ℓx + (((1 − ℓ)x)^γ + s^γ)^(1/γ) + update
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isobatch import _core
+from isobatch.checked import common_rows, reals, wholes
+from isobatch.errors import InputError
+from isobatch.files.whole import read_whole, write_whole
+
+SCHEMA = 1
+GIB = 2**30
+_MAX_COUNT = 2**40
+# Bytes of optimizer state a parameter, in float32: Adam keeps two moments, momentum SGD one.
+_STATE_BYTES = {
+    "sgd": 4,
+    "adam": 8,
+    "adamw": 8,
+    "lamb": 8,
+    "rmsprop": 4,
+    "lars": 4,
+    "lion": 4,
+    "muon": 4,
+}
+
+
+class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A constant of a profile.
+
+    ``error`` is half the width of its 95 % interval, in the constant's unit, ``None`` where it is not known.
+    ``estimated`` marks a constant that was not measured.
+    """
+
+    value: float
+    error: float | None = None
+    estimated: bool = False
+
+
+class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The measured seconds of all-reduces of so many bytes over ``nodes`` with ``replicas_per_node`` each."""
+
+    replicas_per_node: int
+    nodes: int
+    bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.bytes) < 2 or len(self.bytes) != len(self.seconds):
+            raise InputError(
+                f"has {len(self.bytes)} sizes and {len(self.seconds)} times, must have as many of both, and two at least",
+                field="all_reduce",
+            )
+        if not all(a < b for a, b in pairwise((0.0, *self.bytes, math.inf))):
+            raise InputError(f"has bytes {self.bytes}, must ascend from above 0", field="all_reduce")
+        if not all(0 < seconds < math.inf for seconds in self.seconds):
+            raise InputError(f"has seconds {self.seconds}, must be above 0", field="all_reduce")
+        if self.replicas_per_node < 1 or self.nodes < 1:
+            raise InputError(
+                f"is over {self.nodes} nodes of {self.replicas_per_node}, must be counts from 1",
+                field="all_reduce",
+            )
+
+    def of(self, sizes: Sequence[float]) -> float | None:
+        """Seconds of all-reduces of these sizes, one after another, each interpolated between what was measured; ``None``
+        where one lies outside."""
+        if not all(self.bytes[0] <= size <= self.bytes[-1] for size in sizes):
+            return None
+        return float(np.interp(sizes, self.bytes, self.seconds).sum())
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The constants of a workload on one kind of GPU and network.
+
+    Times are in seconds, bandwidths in GB/s (1e9 bytes), latencies in µs, memory in GiB a GPU. ``overlap`` is γ: 1
+    where no communication hides behind computation, 10 where all of it can; ``lead`` the share of a pass that runs
+    before the first gradients are ready, behind which nothing hides. A constant that is ``None`` is not known: forecasts
+    that need it are NaN (an unknown floor, update or lead counts as 0, an unknown overlap as 1). ``bucket_bytes`` are
+    the all-reduces that the gradient goes in (empty: one), ``all_reduce`` is the table of measured ones.
+    ``micro_batch``, ``replicas_per_node`` and ``nodes`` are the ranges that were measured, both ends in them.
+    ``scatter`` is the 95 % half-width of measured configurations around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1,
+    noise scale from there on) for a noise scale that grows along the run. ``unidentified`` names what the
+    measurements could not tell.
+    """
+
+    schema: int = SCHEMA
+    workload: str = ""
+    gpu: str | None = None
+    link: str | None = None
+    gradient_bytes: float
+    bucket_bytes: tuple[float, ...] = ()
+    all_reduce: tuple[Reduced, ...] = ()
+    compute_constant: Constant
+    compute_per_sample: Constant
+    compute_floor: Constant | None = None
+    update: Constant | None = None
+    intra_latency_us: Constant | None = None
+    intra_gb_s: Constant | None = None
+    inter_latency_us: Constant | None = None
+    inter_gb_s: Constant | None = None
+    overlap: Constant | None = None
+    lead: Constant | None = None
+    memory_fixed_gib: Constant | None = None
+    memory_per_sample_gib: Constant | None = None
+    noise_scale: Constant | None = None
+    noise_by_progress: tuple[tuple[float, float], ...] = ()
+    scatter: float = 0.0
+    micro_batch: tuple[int, int] | None = None
+    replicas_per_node: tuple[int, int] | None = None
+    nodes: tuple[int, int] | None = None
+    unidentified: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise InputError(f"is {self.schema}, this version reads {SCHEMA}", field="schema")
+        for name, constant in self.constants().items():
+            _check(name, constant)
+        if not (math.isfinite(self.gradient_bytes) and self.gradient_bytes >= 0):
+            raise InputError(f"is {self.gradient_bytes}, must be 0 or more", field="gradient_bytes")
+        check_buckets(self.bucket_bytes, self.gradient_bytes)
+        if not (math.isfinite(self.scatter) and self.scatter >= 0):
+            raise InputError(f"is {self.scatter}, must be 0 or more", field="scatter")
+        for name in ("micro_batch", "replicas_per_node", "nodes"):
+            measured = getattr(self, name)
+            if measured is not None and not 1 <= measured[0] <= measured[1]:
+                raise InputError(f"is {measured}, must be two counts from 1, ascending", field=name)
+        _check_noise_table(self.noise_by_progress)
+
+    def constants(self) -> dict[str, Constant]:
+        """The constants that are known, by name."""
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {name: value for name, value in values if isinstance(value, Constant)}
+
+    @property
+    def estimated(self) -> bool:
+        """Whether anything in it was estimated rather than measured."""
+        return any(constant.estimated for constant in self.constants().values())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the profile as JSON; the file appears whole or not at all."""
+        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Reads a profile. Raises InputError, naming the file, for one that is not readable."""
+        try:
+            return msgspec.json.decode(read_whole(path), type=cls)
+        except msgspec.DecodeError as error:
+            raise InputError(f"no profile: {error}", file=os.fspath(path)) from error
+
+    @classmethod
+    def estimate(
+        cls,
+        *,
+        parameters: int,
+        flops_per_sample: float,
+        gpu_tflops: float,
+        utilization: float = 0.4,
+        precision: str = "bf16",
+        optimizer: str = "adamw",
+        model_parallel: int = 1,
+        memory_per_sample_gib: float | None = None,
+        intra_gb_s: float | None = None,
+        inter_gb_s: float | None = None,
+        latency_us: float = 10.0,
+        workload: str = "",
+        gpu: str | None = None,
+        link: str | None = None,
+    ) -> Profile:
+        """A profile from the model's size and data sheets, every constant marked as an estimate.
+
+        ``flops_per_sample`` covers forward and backward (6 × parameters × tokens for a transformer), ``gpu_tflops`` is
+        the data sheet's peak at this precision, ``utilization`` the share of it that is reached. Memory is that of
+        weights, gradients and optimizer state, 16 to 18 bytes a parameter for Adam (the error spans both);
+        activations only where ``memory_per_sample_gib`` is given. Nothing is taken to hide (overlap 1).
+
+        >>> llama = Profile.estimate(parameters=7_000_000_000, flops_per_sample=6 * 7e9 * 4096, gpu_tflops=989,
+        ...     intra_gb_s=450, inter_gb_s=50, model_parallel=8)
+        >>> round(llama.compute_per_sample.value, 4), round(llama.memory_fixed_gib.value, 1), llama.estimated
+        (0.0544, 13.0, True)
+        """
+        whole = {"parameters": parameters, "model_parallel": model_parallel}
+        for name, count in whole.items():
+            wholes(count, name, 1, 2**53)
+        given = {
+            "flops_per_sample": flops_per_sample,
+            "gpu_tflops": gpu_tflops,
+            "utilization": utilization,
+            "latency_us": latency_us,
+            "memory_per_sample_gib": memory_per_sample_gib,
+            "intra_gb_s": intra_gb_s,
+            "inter_gb_s": inter_gb_s,
+        }
+        for name, number in given.items():
+            if number is not None:
+                reals(number, name, "a finite number above 0", lambda x: x > 0)
+        if optimizer not in _STATE_BYTES:
+            raise InputError(f"is {optimizer!r}, must be one of {', '.join(_STATE_BYTES)}", field="optimizer")
+        if precision not in ("fp32", "tf32", "bf16", "fp16"):
+            raise InputError(f"is {precision!r}, must be fp32, tf32, bf16 or fp16", field="precision")
+        width = 4 if precision in ("fp32", "tf32") else 2
+        # Weights and gradients at the compute precision, a float32 copy of the weights beside narrower ones.
+        per_parameter = 2 * width + (4 if width == 2 else 0) + _STATE_BYTES[optimizer]
+        shard = parameters / model_parallel
+
+        def guess(value: float, error: float | None = None) -> Constant:
+            return Constant(value=value, error=error, estimated=True)
+
+        def maybe(value: float | None) -> Constant | None:
+            return None if value is None else guess(value)
+
+        return cls(
+            workload=workload,
+            gpu=gpu,
+            link=link,
+            gradient_bytes=float(parameters * width),
+            compute_constant=guess(0.0),
+            compute_per_sample=guess(flops_per_sample / (gpu_tflops * 1e12 * utilization * model_parallel)),
+            intra_latency_us=None if intra_gb_s is None else guess(latency_us),
+            intra_gb_s=maybe(intra_gb_s),
+            inter_latency_us=None if inter_gb_s is None else guess(latency_us),
+            inter_gb_s=maybe(inter_gb_s),
+            overlap=guess(1.0),
+            memory_fixed_gib=guess(shard * per_parameter / GIB, shard * 2 / GIB),
+            memory_per_sample_gib=maybe(memory_per_sample_gib),
+        )
+
+    def forecast(
+        self,
+        *,
+        gpus: ArrayLike,
+        micro_batch: ArrayLike,
+        accumulation: ArrayLike = 1,
+        gpus_per_node: ArrayLike = 8,
+        model_parallel: ArrayLike = 1,
+    ) -> dict[str, NDArray[Any]]:
+        """What is to be expected of each row; every argument is one value or one a row.
+
+        Returns the columns ``sync_seconds`` (one all-reduce), ``step_seconds``, ``step_error`` (half the width of its
+        95 % interval, from the errors of the constants and the scatter around the model), ``samples_per_second``,
+        ``efficiency`` (speed over that of the same split without an all-reduce), ``memory_gib`` (a GPU), and, as bool,
+        ``inside_measured_range`` and ``all_reduce_measured`` (from the table; or nothing is reduced). NaN where a
+        constant that is needed is not known.
+
+        Raises InputError, naming row and field, for counts below 1 and a model-parallel size that does not divide
+        the GPUs.
+
+        >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
+        ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5),
+        ...     intra_gb_s=Constant(value=100))
+        >>> profile.forecast(gpus=[1, 8], micro_batch=32)["step_seconds"].round(5).tolist()
+        [0.042, 0.04382]
+        """
+        shapes = {
+            "gpus": wholes(gpus, "gpus", 1, _MAX_COUNT),
+            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, _MAX_COUNT),
+            "model_parallel": wholes(model_parallel, "model_parallel", 1, _MAX_COUNT),
+            "micro_batch": wholes(micro_batch, "micro_batch", 1, _MAX_COUNT),
+            "accumulation": wholes(accumulation, "accumulation", 1, _MAX_COUNT),
+        }
+        rows = common_rows(shapes)
+        left = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
+        if left.any():
+            raise InputError(
+                "does not divide the GPUs",
+                row=int(left.argmax()) + 1 if rows > 1 else None,
+                field="model_parallel",
+            )
+        columns, (inside, measured) = _core.forecast_rows(
+            self._core_constants(),
+            self._core_gradient(),
+            self.scatter,
+            self._core_ranges(),
+            rows,
+            list(shapes.values()),
+        )
+        names = (
+            "sync_seconds",
+            "step_seconds",
+            "step_error",
+            "samples_per_second",
+            "efficiency",
+            "memory_gib",
+        )
+        found = dict(zip(names, columns, strict=True))
+        found["memory_gib"] = found["memory_gib"] / GIB
+        return found | {"inside_measured_range": inside, "all_reduce_measured": measured}
+
+    def largest_micro_batch(self, memory_gib: ArrayLike, *, most: int = 2**31 - 1) -> NDArray[np.int64]:
+        """The largest micro-batch up to ``most`` that fits into each amount of GPU memory; −1 where none does.
+
+        Raises InputError where the profile does not know the memory, or an amount is not above 0.
+
+        >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
+        ...     compute_per_sample=Constant(value=0.001), memory_fixed_gib=Constant(value=10),
+        ...     memory_per_sample_gib=Constant(value=0.5))
+        >>> profile.largest_micro_batch([8, 40, 80]).tolist()
+        [-1, 60, 140]
+        """
+        if self.memory_fixed_gib is None or self.memory_per_sample_gib is None:
+            raise InputError(
+                "is not known: measure the memory of two micro-batches", field="memory_per_sample_gib"
+            )
+        return _core.micro_batch_rows(
+            self.memory_fixed_gib.value * GIB,
+            self.memory_per_sample_gib.value * GIB,
+            reals(memory_gib, "memory_gib", "a finite number above 0", lambda x: x > 0) * GIB,
+            most,
+        )
+
+    def noise_scale_over_run(self, tuned_batch: float) -> float | None:
+        """The one noise scale that stands for a table by progress, at a tuned batch; ``None`` where neither is known.
+
+        A stretch of the run with noise scale φ costs (φ + m)/(φ + m0) of its samples, so that over stretches of weight
+        w the cost is Σ w(φ + m)/(φ + m0): the same as with Σ wφ/(φ + m0) ÷ Σ w/(φ + m0), for every m.
+
+        >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
+        ...     compute_per_sample=Constant(value=0.001), noise_by_progress=((0, 100.0), (0.5, 1000.0)))
+        >>> round(profile.noise_scale_over_run(256))
+        299
+        """
+        if not self.noise_by_progress:
+            return None if self.noise_scale is None else self.noise_scale.value
+        starts = np.array([start for start, _ in self.noise_by_progress])
+        phi = np.array([noise for _, noise in self.noise_by_progress])
+        share = np.diff(np.append(starts, 1.0)) / (phi + tuned_batch)
+        return float((share * phi).sum() / share.sum())
+
+    def _given(self) -> tuple[Any, ...]:
+        """What the planner takes: see rust/py/src/outlook.rs."""
+        known = self.constants()
+        memory = {"memory_fixed_gib", "memory_per_sample_gib"}
+        noise = self.noise_by_progress
+        if not noise and self.noise_scale is not None:
+            noise = ((0.0, self.noise_scale.value),)
+        return (
+            self.gpu,
+            self._core_constants(),
+            self._core_gradient(),
+            self.scatter,
+            self._core_ranges(),
+            any(constant.estimated for name, constant in known.items() if name not in memory),
+            any(known[name].estimated for name in memory & known.keys()),
+            list(noise),
+        )
+
+    def _core_gradient(self) -> tuple[float, float, list[tuple[int, int, float]]]:
+        """Bytes, the number of all-reduces they go in, and what these take where that was measured."""
+        sizes = self.bucket_bytes or (self.gradient_bytes,)
+        measured = [(row.replicas_per_node, row.nodes, row.of(sizes)) for row in self.all_reduce]
+        known = [(per_node, nodes, seconds) for per_node, nodes, seconds in measured if seconds is not None]
+        return self.gradient_bytes, float(len(sizes)), known
+
+    def _core_ranges(self) -> list[tuple[int, int]]:
+        return [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)]
+
+    def _core_constants(self) -> list[tuple[float, float]]:
+        unknown = math.nan, 0.0
+
+        def pair(
+            constant: Constant | None, missing: tuple[float, float], unit: float = 1.0
+        ) -> tuple[float, float]:
+            return missing if constant is None else (constant.value * unit, (constant.error or 0.0) * unit)
+
+        def per_byte(bandwidth: Constant | None) -> tuple[float, float]:
+            if bandwidth is None:
+                return unknown
+            seconds = 1e-9 / bandwidth.value
+            return seconds, seconds * (bandwidth.error or 0.0) / bandwidth.value
+
+        return [
+            pair(self.compute_constant, unknown),
+            pair(self.compute_per_sample, unknown),
+            pair(self.compute_floor, (0.0, 0.0)),
+            pair(self.update, (0.0, 0.0)),
+            pair(self.intra_latency_us, unknown, 1e-6),
+            per_byte(self.intra_gb_s),
+            pair(self.inter_latency_us, unknown, 1e-6),
+            per_byte(self.inter_gb_s),
+            pair(self.overlap, (1.0, 0.0)),
+            pair(self.memory_fixed_gib, unknown, GIB),
+            pair(self.memory_per_sample_gib, unknown, GIB),
+            pair(self.lead, (0.0, 0.0)),
+        ]
+
+
+def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
+    """None, one or several profiles as several. Raises InputError for anything else."""
+    several = () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for profile in several:
+        if not isinstance(profile, Profile):
+            raise InputError(f"is {profile!r}, must be a Profile or several", field="profile")
+    return several
+
+
+def workloads_of(profiles: Sequence[Profile]) -> _core.Workloads | None:
+    """Profiles as the planner takes them; None for none."""
+    names = [profile.gpu for profile in profiles]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two profiles are for {name or 'any GPU type'}", field="profile")
+    return _core.Workloads([profile._given() for profile in profiles]) if profiles else None
+
+
+def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:
+    """Raises InputError where the buckets are not the gradient."""
+    if bucket_bytes and not (
+        all(0 < size < math.inf for size in bucket_bytes)
+        and math.isclose(sum(bucket_bytes), gradient_bytes, rel_tol=0.01)
+    ):
+        raise InputError(
+            f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each and {gradient_bytes} together",
+            field="bucket_bytes",
+        )
+
+
+def _check(name: str, constant: Constant) -> None:
+    above_0 = {"compute_per_sample", "intra_gb_s", "inter_gb_s", "noise_scale"}
+    value, error = constant.value, constant.error
+    if name == "overlap":
+        legal, good = "a number from 1 to 10", 1 <= value <= 10
+    elif name == "lead":
+        legal, good = "a share from 0 to 1", 0 <= value <= 1
+    elif name in above_0:
+        legal, good = "a finite number above 0", value > 0
+    else:
+        legal, good = "a finite number, 0 or more", value >= 0
+    if not (math.isfinite(value) and good):
+        raise InputError(f"is {value}, must be {legal}", field=name)
+    if error is not None and not (math.isfinite(error) and error >= 0):
+        raise InputError(f"has an error of {error}, must be a finite number, 0 or more", field=name)
+
+
+def _check_noise_table(table: tuple[tuple[float, float], ...]) -> None:
+    starts = [start for start, _ in table]
+    if table and (starts[0] != 0 or starts[-1] >= 1 or any(a >= b for a, b in pairwise(starts))):
+        raise InputError(f"has progress {starts}, must ascend from 0 to below 1", field="noise_by_progress")
+    for _, noise in table:
+        if not (math.isfinite(noise) and noise > 0):
+            raise InputError(f"holds {noise}, must be a number of samples above 0", field="noise_by_progress")

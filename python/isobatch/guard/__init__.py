@@ -1,0 +1,63 @@
+"""The guard: `guard(plan)` stops a training that is not what its plan says, with a `GuardError`.
+
+One file for each thing that it looks at: `session.py` puts them into a script, `run.py` is what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from isobatch.guard.error import GuardError
+from isobatch.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from isobatch.guard.session import Guard
+
+__all__ = ["GuardError", "guard"]
+
+
+def guard(
+    plan: Plan,
+    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    weight: Callable[[Any], float] | None = None,
+) -> Guard:
+    """A guard that stops a training script in its first minute where it is not what the plan says.
+
+    Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
+    accumulation, the samples of all ranks, gradients equal on all ranks and as large as those of the mean loss. At every
+    step: the accumulation, the learning rate of all parameter groups, and whether the gradient is finite. After each epoch:
+    the samples it served, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
+    moved, or a run that goes on from a checkpoint, is checked from there.
+
+    Args:
+        plan: what the script should do.
+        loss: (model, batch) → the mean loss over the samples of a loader's batch, a scalar; the reference for the
+            gradient's size. None: that is left unchecked; with transformers, a causal language model's own loss over the
+            labels that count.
+        weight: batch → what the loss is a mean over, where that is not samples.
+
+    Returns:
+        A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and `.transformers()` are
+        callbacks. It raises `GuardError`, on all ranks where they can all tell.
+
+    Raises:
+        InputError: the plan is infeasible.
+
+    >>> import torch, isobatch as ib
+    >>> plan = ib.plan(ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep"), 1)
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    >>> loader = torch.utils.data.DataLoader(torch.randn(8, 3), batch_size=4)
+    >>> watch = guard(plan, loss=lambda model, x: model(x).mean()).attach(model, optimizer, loader)
+    >>> for x in loader:
+    ...     model(x).mean().backward()
+    ...     optimizer.step()
+    Traceback (most recent call last):
+    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate, 2× the plan's. Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
+    """
+    from isobatch.guard.session import Guard
+
+    return Guard(plan, loss, weight)

@@ -1,0 +1,132 @@
+"""Notices a gradient that is not finite: from which step on, and on which rank it began.
+
+A NaN that one rank makes is in the average of all, then in the weights, and stays. So each rank keeps one small gradient of
+its own of each step, from before DDP averages it, and looks at none of them: only at the averaged gradient, now and then. It is
+the same on all ranks, so they agree, without a word, that there is something to ask: whose own were bad first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isobatch.guard.run import CLOSE_STEPS, Run, named
+from isobatch.guard.wrapping import local, sharded
+
+EVERY = 16  # steps between two looks, which a GPU has to be waited for
+SMALL = 4096  # elements of the parameter whose gradients are kept
+OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts at 2^16 and halves
+
+
+class Finite:
+    """Watches all gradients at the first steps, and at every step a small one near the model's input.
+
+    A loss or an activation that is NaN makes all gradients before it NaN, this one too. What begins inside another gradient (a
+    row of an embedding, the last layer) is in the weights a step later, and in the gradients of all ranks.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._run, self._model, self._optimizer = run, model, optimizer
+        params = [p for p in model.parameters() if p.requires_grad]
+        small = [p for p in params if p.numel() <= SMALL] or sorted(params, key=Tensor.numel)
+        self._sentinel = small[0]
+        self._own: dict[int, Tensor] = {}
+        self._history: list[
+            list[Tensor]
+        ] = []  # this rank's own gradients, or their sums, since the last look
+        self._rows: list[Tensor] = []  # where the sentinel's gradients are kept
+        self._sharded = sharded(model)
+        self._no_sync = hasattr(model, "require_backward_grad_sync")
+        # Of sharded gradients, nobody sees them before they are averaged.
+        self._handles: dict[int, Any] = {
+            id(p): p.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
+            for p in ([] if self._sharded else params)
+        }
+
+    def _made(self, p: Tensor) -> None:
+        """A gradient is there, before DDP averages it. Only a step's last backward counts: it has the sum of all micro-batches."""
+        run = self._run
+        if run.own or (self._no_sync and not self._model.require_backward_grad_sync):
+            return
+        grad = p.grad
+        if grad is None:
+            return
+        if run.near:
+            self._own[id(p)] = grad.sum(dtype=torch.float32)
+            return
+        # Each step's goes where memory is already: half the time of a sum, which makes a tensor.
+        at = len(self._history)
+        while at >= len(self._rows):
+            self._rows.append(torch.empty_like(grad))
+        self._own[0] = self._rows[at].copy_(grad)
+
+    def remove(self) -> None:
+        """Takes the hooks out."""
+        for handle in self._handles.values():
+            handle.remove()
+
+    def check(self) -> bool:
+        """Before an optimizer step. False where a loss scaler will have it skipped."""
+        run, history = self._run, self._history
+        history.append(list(self._own.values()))
+        self._own.clear()
+        if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
+            for which in [which for which in self._handles if which != id(self._sentinel)]:
+                self._handles.pop(which).remove()
+        return self._look() if run.rare or len(history) % EVERY == 0 else True
+
+    def stuck(self) -> None:
+        """The loop goes on and on without an optimizer step, as a loss scaler does when no scale is small enough."""
+        bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
+        text = f"{self._run.micro} micro-batches without an optimizer step"
+        if bad:
+            self._run.stop(f"NaN or infinite gradient on {named(bad)}", text, bad)
+        self._run.stop("no optimizer step, or of another optimizer", text)
+
+    def _look(self) -> bool:
+        run, history, grad = self._run, self._history, self._sentinel.grad
+        good = grad is None or _finite([local(grad)])
+        if self._sharded:
+            if not good:
+                text = "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank it began"
+                run.stop("gradient not finite", text)
+        elif not good or run.near:
+            told = run.exchange("finite", [_finite(own) for own in history])
+            # A loss scaler tells a fused optimizer so, which will then skip this step; and the next one, perhaps.
+            scaled = hasattr(self._optimizer, "found_inf")
+            if scaled:
+                always = _false([any(flags) for flags in told])
+                if always and len(history) > OVERFLOWS:
+                    self._stop(always, 0)
+                if always:
+                    return False
+            else:
+                for index, flags in enumerate(zip(*told, strict=True)):
+                    if bad := _false(flags):
+                        self._stop(bad, index)
+                if not good:
+                    self._stop([], len(history) - 1)
+        history.clear()
+        return good
+
+    def _stop(self, bad: list[int], index: int) -> None:
+        """Where `index` in the history is the first step at which these ranks' own gradients were not finite."""
+        run = self._run
+        step = run.step - len(self._history) + 1 + index
+        if len(bad) in (0, run.ranks) and run.ranks > 1:
+            text = f"the gradient of step {step} is finite on no rank: the weights, or the loss, are not"
+            run.stop("gradient not finite", text, step=step)
+        text = f"the gradient of {named(bad)} at step {step} is not finite, before it is averaged"
+        run.stop(f"NaN or infinite gradient on {named(bad)}", text, bad, step=step)
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    return all(math.isfinite(float(t.sum(dtype=torch.float32))) for t in tensors)
+
+
+def _false(flags: Iterable[bool]) -> list[int]:
+    return [index for index, good in enumerate(flags) if not good]

@@ -1,0 +1,91 @@
+"""What all checks share: the plan, the other ranks, and where the training stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from isobatch.guard.error import GuardError
+from isobatch.planning.plan import Plan
+
+CLOSE_STEPS = 2  # at these first steps everything is checked
+TIMEOUT = timedelta(seconds=60)
+
+
+class Run:
+    """A training under guard.
+
+    `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
+    last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
+    could not be looked at, and why. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
+    what is done only then costs nothing in a long run.
+    """
+
+    def __init__(self, plan: Plan, unchecked: list[str], process_group: dist.ProcessGroup | None) -> None:
+        self.plan, self.unchecked, self.group = plan, unchecked, process_group
+        self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
+        self.since, self.micro, self.skipped = 0, 0, 0
+        self.own, self.near, self.rare = False, True, True
+        there = dist.is_available() and dist.is_initialized()
+        self.ranks = dist.get_world_size(process_group) if there else 1
+        self.rank = dist.get_rank(process_group) if there else 0
+        self._control: Any = None
+        if self.ranks > 1:  # Objects cross by gloo, whatever the gradients use.
+            members = None if process_group is None else dist.get_process_group_ranks(process_group)
+            self._control = dist.new_group(
+                members, timeout=TIMEOUT, backend="gloo", use_local_synchronization=members is not None
+            )
+        planned = plan.data_parallel or 1
+        if self.ranks != planned:
+            self.stop("another world size", f"{self.ranks} data-parallel ranks, {planned} planned")
+        self.planned = [int(n) for n in plan.micro_batches(self.rank)]
+
+    @property
+    def step(self) -> int:
+        """The optimizer step that comes next, counted as the plan counts."""
+        return int(self.start) + self.since
+
+    def advance(self) -> None:
+        """An optimizer step is checked. What is asked many times at each step is worked out here, once."""
+        self.since, self.micro = self.since + 1, 0
+        self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
+
+    def exchange(self, tag: str, value: Any) -> list[Any]:
+        """Everybody's value. That all ranks are at the same check is checked by the way."""
+        if self.ranks == 1:
+            return [value]
+        told: list[Any] = [None] * self.ranks
+        try:
+            dist.all_gather_object(told, ((self.since, tag), value), group=self._control)
+        except RuntimeError as error:
+            cause = "dead rank, or one that takes fewer steps"
+            raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
+        off = [rank for rank, (where, _) in enumerate(told) if where != told[0][0]]
+        if off:
+            self.stop(
+                "ranks take different numbers of steps", f"{named(off)} at another step than rank 0", off
+            )
+        return [value for _, value in told]
+
+    def most(self, tensor: Any) -> Any:
+        """The element-wise maximum over ranks, in place."""
+        if self.ranks > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._control)
+        return tensor
+
+    def stop(self, cause: str, text: str, ranks: Sequence[int] = (), *, step: int | None = None) -> NoReturn:
+        """Ends the training."""
+        raise GuardError(self.step if step is None else step, cause, text, tuple(ranks))
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Ranks in words.
+
+    >>> named([1]), named([0, 2])
+    ('rank 1', 'ranks 0, 2')
+    """
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

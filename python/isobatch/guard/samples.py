@@ -1,0 +1,225 @@
+"""Micro-batches and samples: of every step how many, of the first steps which, and of each epoch what it served."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DistributedSampler
+
+from isobatch.diagnosis import causes
+from isobatch.guard.run import Run, named
+from isobatch.guard.watch import COUNTED_DATASET, KEPT, Epoch, Watch
+from isobatch.planning.course import rest_of_epoch
+from isobatch.reason import Reason
+
+COMPARED = 16  # samples in the same order that make it the same epoch
+
+
+class Samples:
+    """Holds what the loader serves, and what the loop makes a step of, to the plan."""
+
+    def __init__(self, run: Run, watch: Watch | None) -> None:
+        self._run, self._watch = run, watch
+        self._seen: Epoch | None = None  # the last one that was checked
+        self._ordered: Epoch | None = None
+        self._resumed: Epoch | None = None  # began in the middle, by a sampler that does not say where
+        self._behind = 0  # its micro-batches that were trained on before the run was resumed
+        self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
+        if watch is None or not watch.sampled:
+            run.unchecked.append("the samples: no loader over a dataset with ids was given")
+        elif isinstance(watch.sampler, DistributedSampler):
+            self._length(watch, watch.sampler)
+        self._ramps = run.plan.recipe.ramp is not None
+        if self._ramps:
+            run.unchecked.append("accumulation and micro-batches: the batch ramps")
+
+    def _length(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
+        """What torch's sampler will serve in an epoch, before it does."""
+        run, plan = self._run, self._run.plan
+        if sampler.num_replicas != run.ranks:
+            text = f"the sampler divides by {sampler.num_replicas}, there are {run.ranks} ranks"
+            run.stop("another world size", text)
+        drop = bool(getattr(watch.batch_sampler, "drop_last", False))
+        size = int(getattr(watch.batch_sampler, "batch_size", 0) or 0)
+        if plan.samples_per_epoch is None or size != plan.micro_batch:
+            return
+        served = sum(run.exchange("length", len(sampler) // size * size if drop else len(sampler)))
+        if served != plan.samples_per_epoch:
+            self._stop(served, plan.samples_per_epoch, unique=served, every=False)
+
+    # Steps.
+
+    def begin(self) -> None:
+        """At the first step: finds out which micro-batches of the epoch under way a resumed loop left out."""
+        run, watch = self._run, self._watch
+        if watch is None or watch.now is None or watch.now.place is not None:
+            return
+        offset = run.plan.position(int(run.start)).offset
+        self._behind = (offset or 0) // (run.ranks * (run.plan.micro_batch or 1))
+        if self._behind:
+            self._resumed = watch.now
+            run.unchecked.append(
+                "the epoch under way at the start: its sampler does not say where it resumes"
+            )
+            if (watch.given or len(watch.now.sizes)) >= self._behind + watch.now.trained:
+                watch.skip(self._behind)
+
+    def forward(self) -> None:
+        """A micro-batch goes through the model."""
+        self._run.micro += 1
+        if self._watch is not None and self._watch.now is not None:
+            self._watch.now.trained += 1
+
+    def check(self) -> bool:
+        """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be told."""
+        run, watch = self._run, self._watch
+        if self._ramps:
+            return False
+        now = watch.now if watch is not None else None
+        crossing = now is not None and now.trained < run.micro and run.plan.steps_per_epoch is not None
+        end = False
+        if run.near or crossing or run.micro != len(run.planned):
+            end = now is None or self._at_end(now)
+            self._count(end=end, last=run.micro - now.trained if now is not None and crossing else 0)
+        if not run.near or now is None or watch is None:
+            return run.micro == len(run.planned)
+        if watch.size and isinstance(watch.sampler, DistributedSampler):
+            self._set_epoch(watch, watch.sampler)
+        return self._step(now, end)
+
+    def _count(self, *, end: bool, last: int) -> None:
+        """The accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
+        has micro-batches of two epochs, of which `last` are of the last one."""
+        run = self._run
+        counted, planned = run.micro, len(run.planned)
+        halves = run.plan.recipe.precision in ("fp16", "float16", "16-mixed")
+        if halves and counted and (counted % planned == 0 or end):
+            run.skipped += math.ceil(counted / planned) - 1
+        elif counted != planned and not (counted < planned and end):
+            cause = "another accumulation"
+            if counted and counted % planned == 0:
+                cause += ", or steps that a loss scaler skipped (then say so: precision in the recipe)"
+            run.stop(cause, f"{counted} micro-batches before this step, {planned} planned")
+        elif last:
+            text = f"{last} micro-batches of the last epoch in this step; the plan ends an epoch with a step"
+            run.stop("another accumulation", text)
+
+    def _at_end(self, now: Epoch) -> bool:
+        """Whether the micro-batch that was last trained on was an epoch's last."""
+        length, done = now.length, now.skipped + now.trained
+        return (
+            length is None
+            or done == length
+            or (now is self._resumed and now.trained + self._behind == length)
+        )
+
+    def _step(self, now: Epoch, end: bool) -> bool:
+        """One of the first steps: nobody's samples are somebody else's, and micro-batches are as large as planned."""
+        run = self._run
+        told = run.exchange("samples", (*now.step(min(run.micro, now.trained, len(run.planned))), end))
+        owned = [set(ids) for _, ids, _ in told]
+        ends = any(end for *_, end in told)
+        repeats = sum(map(len, owned)) - len(set().union(*owned))
+        if repeats > (run.ranks + (run.plan.padded_samples or 0) if ends else 0):
+            same = all(ids == owned[0] for ids in owned)
+            run.stop(
+                f"the sampler is not distributed: {'all ranks see the same data' if same else 'ranks share samples'}",
+                f"{repeats} of {sum(map(len, owned))} samples of this step are served to more than one rank",
+            )
+        for rank, (sizes, *_) in enumerate(told):
+            planned = [int(n) for n in run.plan.micro_batches(rank)]
+            if sizes != planned:
+                if not ends:
+                    text = f"micro-batches of {sizes} samples on {named([rank])}, {planned} planned"
+                    run.stop("another micro-batch", text)
+                return False
+        return True
+
+    def _set_epoch(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
+        plan = self._run.plan
+        several = plan.total_steps is None or (plan.steps_per_epoch or 0) < plan.total_steps
+        if sampler.shuffle and several and not watch.epoch_set:
+            text = "set_epoch was not called before the first epoch: each would repeat the first one's order"
+            self._run.stop("missing set_epoch", text)
+
+    # Epochs.
+
+    def epochs(self) -> None:
+        """Once for each epoch: that the last one served the plan's samples, and that this one has another order."""
+        watch = self._watch
+        if watch is None or watch.last is None:
+            return
+        if watch.last is not self._seen:
+            self._epoch(watch.last)
+            self._seen = watch.last
+        if watch.now is not None and watch.now is not self._ordered:
+            self._order(watch.last, watch.now)
+
+    def finish(self) -> None:
+        """The last epoch, if it was trained to its end."""
+        self.epochs()
+        if self._watch is not None and self._watch.now is not None and self._watch.now is not self._seen:
+            self._epoch(self._watch.now)
+            self._seen = self._watch.now
+
+    def _epoch(self, epoch: Epoch) -> None:
+        run, plan, dataset = self._run, self._run.plan, self._dataset
+        if epoch is self._resumed or not epoch.whole or plan.samples_per_epoch is None:
+            return
+        planned, padded = plan.samples_per_epoch, plan.padded_samples or 0
+        if epoch.place is not None and epoch.place[1]:
+            rest = rest_of_epoch(plan, dataset, epoch.place[1])
+            planned, padded = rest.served, rest.padded
+        told = run.exchange("epoch", (epoch.count, epoch.count == dataset))
+        served = sum(count for count, _ in told)
+        unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), min(served, dataset))
+        del epoch.ids[KEPT:]
+        # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not count.
+        extra = served - planned if epoch.place is not None and self._irregular else 0
+        if not 0 <= extra < run.ranks or served - extra != planned or unique < min(planned, dataset) - padded:
+            self._stop(served, planned, unique=unique, every=all(every for _, every in told))
+
+    @property
+    def _dataset(self) -> int:
+        return self._run.plan.recipe.dataset_size or (self._watch.size if self._watch is not None else 0)
+
+    def _unique(self, ids: NDArray[np.int64], unknown: int) -> int:
+        """How many different samples all ranks served; `unknown` where they are too many to tell apart."""
+        dataset = self._dataset
+        if dataset > COUNTED_DATASET or (len(ids) and int(ids.max()) >= dataset):
+            return unknown
+        seen = torch.zeros(dataset, dtype=torch.uint8)
+        seen[torch.from_numpy(ids)] = 1
+        return int(self._run.most(seen).sum())
+
+    def _order(self, last: Epoch, now: Epoch) -> None:
+        first, second = list(last.ids[:KEPT]), list(now.ids[:KEPT])
+        n = min(len(first), len(second))
+        if n < min(COMPARED, len(first)):
+            return  # it has only begun
+        self._ordered = now
+        shuffled = any(b < a for a, b in itertools.pairwise(first))
+        if shuffled and n > 1 and first[:n] == second[:n]:
+            self._run.stop("missing set_epoch", "this epoch begins with the same samples as the last")
+
+    def _stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
+        watch = self._watch
+        drops = [
+            getattr(thing, "drop_last", False)
+            for thing in (watch and watch.sampler, watch and watch.batch_sampler)
+        ]
+        cause = causes.epoch(
+            served=served,
+            planned=planned,
+            unique=unique,
+            dataset=self._dataset,
+            per_rank_all=every,
+            drop_last=any(drops),
+            ranks=self._run.ranks,
+        )
+        self._run.stop(cause, f"an epoch of {served} samples, {planned} planned")

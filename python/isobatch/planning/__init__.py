@@ -1,0 +1,1 @@
+"""One plan: what to train with on one cluster, and where a run stands in it."""

@@ -1,0 +1,363 @@
+"""Where a run stands: its optimizer steps, its samples, its place in the data, and its schedule's clock.
+
+A run is a row of legs: what was planned at its start, and what each move made of it. All of it is exact: counts are
+integers, and the clock, which says where in the first plan's schedule a step stands, is a fraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from math import ceil, floor
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from isobatch.errors import InputError
+from isobatch.reason import Reason
+from isobatch.schedules import Schedule, Units, join, product, resolve
+from isobatch.schedules import constant as level
+
+if TYPE_CHECKING:
+    from isobatch.planning.plan import Plan
+
+_UNITS = ("tok", "ep", "st", "sp", "%")
+
+
+class Position(NamedTuple):
+    """Where a run stands after `step` optimizer steps.
+
+    `samples` is its progress, counted as its duration is: samples of the dataset where that is in `ep`, else the
+    samples of all steps. A sampler resumes in epoch `epoch` behind its first `offset` samples; None where the recipe
+    has no dataset_size, or a convention without epochs.
+    """
+
+    step: int
+    samples: int
+    epoch: int | None
+    offset: int | None
+
+
+class Rest(NamedTuple):
+    """What is left of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody sees."""
+
+    steps: int
+    served: int
+    padded: int
+    dropped: int
+
+
+def rest_of_epoch(plan: Plan, dataset: int, offset: int) -> Rest:
+    """What the plan's trainer makes of an epoch of `dataset` samples behind its first `offset`."""
+    micro, batch, replicas = plan._layout()
+    ragged = Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
+    accumulation = cast(int, plan.accumulation)
+    return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, ragged))
+
+
+class _Stage(NamedTuple):
+    """From a step and its samples on, steps of `batch` samples."""
+
+    step: int
+    samples: int
+    batch: int
+
+
+def _stages(plan: Plan, at: Position) -> Iterator[_Stage]:
+    """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
+    _, full, _ = plan._layout()
+    step, samples = at.step, at.samples
+    for batch, until in plan.recipe.core.stages(full) or [(full, None)]:
+        if until is None or samples < until:
+            yield _Stage(step, samples, batch)
+        if until is not None and samples < until:
+            steps = ceil(Fraction(until - samples, batch))
+            step, samples = step + steps, samples + steps * batch
+
+
+class _Leg:
+    """A part of the run under one plan, from an optimizer step on."""
+
+    def __init__(self, plan: Plan, at: Position, clock: Fraction, course: Course) -> None:
+        _, self.batch, _ = plan._layout()
+        self.plan, self.step, self.clock, self.course = plan, at.step, clock, course
+        self.samples, self.epoch, self.offset = at.samples, at.epoch, at.offset or 0
+        self.stages = list(_stages(plan, at))
+        self.epoch_steps = plan.steps_per_epoch or 0
+        self.rest = self.epoch_steps
+        if self.epoch is not None and self.offset:
+            left = rest_of_epoch(plan, course.dataset, self.offset)
+            self.rest = left.steps
+            if not left.steps:  # All of it is dropped here.
+                self.epoch, self.offset, self.rest = self.epoch + 1, 0, self.epoch_steps
+                if course.by_epochs:
+                    self.samples = self.epoch * course.dataset
+
+    # ---- progress, in samples ----
+
+    def samples_at(self, step: Fraction) -> Fraction:
+        if self.course.by_epochs:
+            epoch, offset = self.place(step)
+            return epoch * self.course.dataset + min(offset, Fraction(self.course.dataset))
+        start, samples, batch = next(stage for stage in reversed(self.stages) if stage.step <= step)
+        return samples + (step - start) * batch
+
+    def step_at(self, samples: Fraction) -> Fraction:
+        if self.course.by_epochs:
+            epoch, offset = divmod(samples, self.course.dataset)
+            if epoch == self.epoch:
+                return self.step + min((offset - self.offset) / self.batch, Fraction(self.rest))
+            passed = self.rest + (epoch - cast(int, self.epoch) - 1) * self.epoch_steps
+            return self.step + passed + min(offset / self.batch, Fraction(self.epoch_steps))
+        start, done, batch = next(stage for stage in reversed(self.stages) if stage.samples <= samples)
+        return start + (samples - done) / batch
+
+    def place(self, step: Fraction) -> tuple[int, Fraction]:
+        """(epoch, offset) after `step` steps; only where there are epochs."""
+        epoch, passed = cast(int, self.epoch), step - self.step
+        if len(self.stages) > 1:
+            samples = epoch * self.course.dataset + self.offset + self.samples_at(step) - self.samples
+            return divmod(samples, self.course.dataset)
+        if passed < self.rest:
+            return epoch, self.offset + passed * self.batch
+        epochs, steps = divmod(passed - self.rest, self.epoch_steps)
+        return epoch + 1 + epochs, steps * self.batch
+
+    # ---- the schedule's clock, in steps of the first plan ----
+
+    @property
+    def _epoch_end(self) -> int:
+        return (cast(int, self.epoch) + 1) * self.course.epoch_steps
+
+    @property
+    def _rate(self) -> Fraction:
+        """Steps of the first plan that a sample is worth here: by AdaScale's gain, a sample of a larger batch is worth less."""
+        return self.course.worth(self.plan) / self.course.worth(self.course.first) / self.course.batch
+
+    def clock_at(self, step: Fraction) -> Fraction:
+        """Where in the first plan's schedule a step stands."""
+        if not self.course.by_epochs:
+            return self.clock + (self.samples_at(step) - self.samples) * self._rate
+        points, epochs, passed = self._epoch(step - self.step)
+        return epochs * self.course.epoch_steps + _read(points, passed, 0)
+
+    def when(self, clock: Fraction) -> Fraction:
+        """The step at which the clock shows `clock`."""
+        if not self.course.by_epochs:
+            return self.step_at(self.samples + (clock - self.clock) / self._rate)
+        first = self._points(self.clock, self._epoch_end, self.rest)
+        if clock <= self._epoch_end:
+            return self.step + _read(first, clock, 1)
+        epochs, left = divmod(clock - self._epoch_end, self.course.epoch_steps)
+        points = self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
+        return self.step + self.rest + epochs * self.epoch_steps + _read(points, left, 1)
+
+    def _epoch(self, passed: Fraction) -> tuple[list[tuple[Fraction, Fraction]], int, Fraction]:
+        """The clock's points in the epoch `passed` steps from here, whole epochs to add to them, and the steps into it."""
+        if passed <= self.rest:
+            return self._points(self.clock, self._epoch_end, self.rest), 0, passed
+        epochs, left = divmod(passed - self.rest, self.epoch_steps)
+        points = self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
+        return points, cast(int, self.epoch) + 1 + epochs, left
+
+    def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
+        """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller, ends the epoch."""
+        turn = clock + (steps - 1) * self.batch * self._rate
+        points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
+        if steps > 1 and turn < end:  # Not so where the first plan dropped what is served here.
+            points.insert(1, (Fraction(steps - 1), turn))
+        return points
+
+    def bends(self, until: Fraction | None) -> Iterator[Fraction]:
+        """The steps before `until` where the clock may change its pace; None: all of them, and one past the last."""
+        for step in self._bends():
+            if until is not None and step >= until:
+                return
+            yield step
+            if until is None and self.clock_at(step) >= self.course.end:
+                break
+        if until is None:
+            yield step + self.course.batch
+
+    def _bends(self) -> Iterator[Fraction]:
+        yield Fraction(self.step)
+        if self.course.by_epochs:
+            low, high = self.step, self.step + self.rest
+            while True:
+                if high - low > 1:
+                    yield Fraction(high - 1)
+                yield Fraction(high)
+                low, high = high, high + self.epoch_steps
+        for stage in self.stages[1:]:
+            yield Fraction(stage.step)
+
+
+class Course:
+    """The whole run of a plan: its own leg, and those before its moves."""
+
+    def __init__(self, legs: Sequence[tuple[int, Plan]]) -> None:
+        first = legs[0][1]
+        recipe = first.recipe
+        self.first, self.recipe = first, recipe
+        _, self.batch, _ = first._layout()
+        self.dataset = recipe.dataset_size or 0
+        self.epoch_steps = first.steps_per_epoch or 0
+        self.floors = recipe.convention == "megatron"
+        self.ramped = recipe.ramp is not None
+        self.adascale = any(plan.rule == "adascale" for _, plan in legs)
+        in_epochs = recipe.duration is not None and recipe.duration.strip().endswith("ep")
+        self.by_epochs = in_epochs and bool(self.epoch_steps) and not self.ramped and not self.adascale
+        start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
+        self.legs = [_Leg(first, start, Fraction(0), self)]
+        for step, plan in legs[1:]:
+            here = self.position(step)
+            self.legs.append(_Leg(plan, here, self.legs[-1].clock_at(Fraction(step)), self))
+
+    def worth(self, plan: Plan) -> Fraction:
+        """Steps of the tuned run that a tuned batch of samples is worth."""
+        if plan.rule != "adascale":
+            return Fraction(1)
+        gain = Fraction(cast(float, plan.lr_scale))
+        return gain * self.recipe.effective_batch / cast(int, plan.effective_batch)
+
+    def _leg(self, step: Fraction) -> _Leg:
+        return next(leg for leg in reversed(self.legs) if leg.step <= step)
+
+    def position(self, step: int) -> Position:
+        """Where the run stands after `step` optimizer steps."""
+        leg, exact = self._leg(Fraction(step)), Fraction(step)
+        place = (None, None) if leg.epoch is None else leg.place(exact)
+        epoch, offset = (None if part is None else int(part) for part in place)
+        return Position(step, int(leg.samples_at(exact)), epoch, offset)
+
+    def samples_at(self, step: Fraction) -> Fraction:
+        """The samples consumed after `step` steps, which may be fractional."""
+        return self._leg(step).samples_at(step)
+
+    def step_at(self, samples: Fraction) -> Fraction:
+        """The step, maybe fractional, after which so many samples are consumed."""
+        return next(leg for leg in reversed(self.legs) if leg.samples <= samples).step_at(samples)
+
+    def batch_at(self, samples: int) -> int:
+        """The effective batch of the step that starts after so many samples, ramp included."""
+        stages = self.legs[-1].stages
+        return next((stage.batch for stage in reversed(stages) if stage.samples <= samples), stages[0].batch)
+
+    # ---- lengths ----
+
+    def _samples(self, length: str) -> Fraction | None:
+        """A length of the recipe in samples; None for a share."""
+        text = length.strip()
+        unit = next(unit for unit in _UNITS if text.endswith(unit))
+        worth = {
+            "ep": Fraction(self.dataset),
+            "st": Fraction(self.recipe.effective_batch),
+            "sp": Fraction(1),
+            "tok": Fraction(1, self.recipe.seq_len or 1),
+        }
+        return None if unit == "%" else Fraction(text.removesuffix(unit).strip()) * worth[unit]
+
+    @property
+    def end(self) -> Fraction:
+        """What the clock shows at the end of the run."""
+        duration = cast(str, self.recipe.duration)
+        if self.by_epochs:
+            return Fraction(duration.strip().removesuffix("ep").strip()) * self.epoch_steps
+        if self.adascale:
+            return Fraction(cast(int, self.first.total_steps))
+        return cast(Fraction, self._samples(duration)) / self.batch
+
+    @property
+    def warm(self) -> Fraction:
+        """What the clock shows at the end of the warmup."""
+        steps = Fraction(cast(int, self.first.warmup_steps))
+        if not self.ramped:
+            return steps
+        samples = self._samples(self.recipe.warmup or "0sp")
+        return (self.legs[0].samples_at(steps) if samples is None else samples) / self.batch
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole run, moves included."""
+        if len(self.legs) == 1 or self.first.total_steps is None:
+            return self.first.total_steps
+        step = self.legs[-1].when(self.end)
+        return max(floor(step) if self.floors else ceil(step), self.legs[-1].step)
+
+    @property
+    def warmup_steps(self) -> int | None:
+        """The step at which the warmup ends, moves included."""
+        if len(self.legs) == 1 or self.first.warmup_steps is None:
+            return self.first.warmup_steps
+        leg = next((leg for leg in reversed(self.legs) if leg.clock <= self.warm), self.legs[0])
+        return ceil(leg.when(self.warm))
+
+    # ---- the schedule ----
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate at every optimizer step of the run.
+
+        It is the first plan's schedule, read through the clock, times what the rule makes of it in each leg.
+
+        Raises:
+            InputError: the recipe has no duration.
+        """
+        first, recipe = self.first, self.recipe
+        if first.total_steps is None or first.warmup_steps is None or first.lr is None:
+            raise InputError("a schedule needs the run's length", field="duration")
+        warmup: float = first.warmup_steps
+        total: float = first.total_steps
+        epoch: float | None = first.steps_per_epoch
+        if self.ramped:  # Counted in samples, here in full batches of them, as Megatron counts.
+            warmup, total, epoch = float(self.warm), float(self.end), self.dataset / self.batch or None
+        schedule = resolve(
+            recipe.schedule,
+            peak=first.lr,
+            min_lr=first.min_lr or 0.0,
+            warmup_start=first.warmup_lr or 0.0,
+            warmup_steps=warmup,
+            total_steps=total,
+            units=Units(
+                tuned_batch=recipe.effective_batch,
+                batch=self.batch,
+                steps_per_epoch=epoch,
+                seq_len=recipe.seq_len,
+            ),
+        )
+        knots = self._knots() if self.ramped or len(self.legs) > 1 else []
+        if knots:
+            schedule = schedule.with_clock(knots)
+        factors = [cast(float, leg.plan.lr) / first.lr for leg in self.legs]
+        if any(factor != 1 for factor in factors):
+            steps = join([level(factor) for factor in factors], [leg.step for leg in self.legs[1:]])
+            schedule = product(schedule, steps)
+        return schedule
+
+    def _knots(self) -> list[tuple[float, float]]:
+        """The clock's knots, those on a straight line left out; none where it shows the steps themselves."""
+        ends = [Fraction(leg.step) for leg in self.legs[1:]]
+        knots: list[tuple[Fraction, Fraction]] = []
+        for point in (
+            (step, leg.clock_at(step))
+            for leg, end in zip(self.legs, [*ends, None], strict=True)
+            for step in leg.bends(end)
+        ):
+            while len(knots) > 1 and _straight(knots[-2], knots[-1], point):
+                knots.pop()
+            knots.append(point)
+        if len(knots) == 2 and knots[1][0] == knots[1][1]:
+            return []
+        return [(float(step), float(clock)) for step, clock in knots]
+
+
+def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:
+    """The other coordinate of the point on the line through `points` that has `value` on an axis."""
+    index = next((i for i, point in enumerate(points[1:-1]) if value <= point[axis]), len(points) - 2)
+    low, high = points[index], points[index + 1]
+    slope = (high[1 - axis] - low[1 - axis]) / (high[axis] - low[axis])
+    return low[1 - axis] + (value - low[axis]) * slope
+
+
+def _straight(
+    a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
+) -> bool:
+    return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])

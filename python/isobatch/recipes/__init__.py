@@ -1,0 +1,1 @@
+"""What was tuned, and the hardware that it runs on."""

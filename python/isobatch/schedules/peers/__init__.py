@@ -1,0 +1,1 @@
+"""The arguments of other libraries' schedules: torch, transformers, optax, timm, Megatron and Composer."""

@@ -1,0 +1,1 @@
+"""What is timed: the all-reduce, the step, the machine."""

@@ -1,0 +1,199 @@
+"""How long the plan's step takes: alone, with its all-reduce, and how much of that is hidden; and the memory it needs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from isobatch.validate.measure.allreduce import interpolate
+from isobatch.validate.proofs import forecast, stragglers
+from isobatch.validate.proofs.memory import PeakMemory
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report.figures import AllReduceRow, MicroBatch, Step
+from isobatch.validate.report.report import Proof
+from isobatch.validate.step.training import Training
+
+DISCARD = 3  # DDP rebuilds its buckets after the first step
+LEAST, MOST = 2, 200
+ROUNDS = 3
+HALVINGS = 4
+STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
+"""The longest step that is timed as a whole: some thirty are taken at least."""
+SECONDS = {"quick": 2.0, "usual": 9.0, "full": 45.0}
+
+
+def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
+    """This rank's seconds of some work that all ranks start together, repeated for about so long."""
+    return group.repeat(lambda: group.time(work), seconds, 0, LEAST, MOST)
+
+
+def spread(samples: list[float]) -> float:
+    """Half the distance between the quartiles over the median: what the host's noise makes of a figure."""
+    low, high = np.quantile(samples, [0.25, 0.75])
+    return float((high - low) / 2 / statistics.median(samples))
+
+
+def micro_batch_table(training: Training, seconds: float, largest: int) -> list[MicroBatch]:
+    """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
+    forecast is made of."""
+    group = training.group
+    halvings = 2 if training.options.extent == "quick" else HALVINGS
+    sizes = sorted({max(1, training.micro_batch >> shift) for shift in range(halvings)} | {largest})
+    rows = []
+    optimizer, scaler = training.still_optimizer(), training.scaler()
+    for n in sizes:
+        batch = training.samples(n, 1, group.rank, 0)
+
+        def work(batch: Any = batch) -> None:
+            training.backward([batch], [1.0], sync=False, scaler=scaler, dtype=training.dtype)
+            training.step(optimizer, scaler)
+            optimizer.zero_grad(set_to_none=True)
+
+        work()
+        with PeakMemory(group) as memory:
+            samples = _samples(group, work, seconds / len(sizes))
+        peaks = group.gather((memory.bytes, memory.reserved))
+        rows.append(
+            MicroBatch(
+                micro_batch=n,
+                step_seconds=group.gather(samples),
+                peak_memory_bytes=max(peak for peak, _ in peaks),
+                peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
+                peak_memory_kind=memory.kind,
+            )
+        )
+    return rows
+
+
+def micro_batch_seconds(training: Training) -> float:
+    """How long forward and backward of one micro-batch take rank 0 alone: the second time, since the first also sets things
+    up. The same on all ranks."""
+    group, took = training.group, 0.0
+    if group.rank == 0:
+        training.model.eval()
+        for _ in range(2):
+            group.sync()
+            begun = time.perf_counter()
+            training.lone_backward(training.samples(training.micro_batch, 0, 0, 0), 1.0, None)
+            group.sync()
+            took = time.perf_counter() - begun
+        training.model.zero_grad(set_to_none=True)
+    return cast(float, group.from_first(took))
+
+
+def affordable(training: Training, one: float) -> Training:
+    """The training with as many micro-batches a step as can be timed often enough, where one takes `one` seconds."""
+    return training.shortened(int(STEP_SECONDS[training.options.extent] / one))
+
+
+def bucket_bytes(training: Training) -> list[int]:
+    """The sizes of DDP's buckets, which it settles after the first step."""
+    training.model.train()
+    batches = training.micro_batches(1)
+    weights = training.weights(batches)
+    for _ in range(2):
+        training.backward(batches, weights, dtype=training.dtype)
+        training.model.zero_grad(set_to_none=True)
+    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    text = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
+    return [int(size) for size in text.replace(",", " ").split()]
+
+
+def measure(
+    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
+) -> tuple[Step, list[Proof]]:
+    """The step's times, in rounds so that a drift of the host's speed meets both kinds alike. `planned` has all of the plan's
+    micro-batches."""
+    group, seconds = training.group, SECONDS[training.options.extent]
+    training.model.train()
+    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
+    optimizer, scaler = training.still_optimizer(), training.scaler()
+    batches = training.micro_batches(1)
+    weights = training.weights(batches)
+
+    def compute() -> None:
+        training.backward(batches, weights, sync=False, scaler=scaler, dtype=training.dtype)
+
+    def sync() -> None:
+        training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
+        training.step(optimizer, scaler)
+        optimizer.zero_grad(set_to_none=True)
+
+    def alone_again() -> None:
+        compute()
+        optimizer.zero_grad(set_to_none=True)
+
+    def only_sync() -> None:
+        training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
+
+    for _ in range(DISCARD):
+        took = group.time(sync)
+    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
+    group.pulse.grant(took * (3 * LEAST + stragglers.FIRST + 3 * (HALVINGS + 1)))
+    end = time.monotonic() + seconds
+    alone: list[float] = []
+    reduced: list[float] = []
+    together: list[float] = []
+    with PeakMemory(group) as memory:
+        for turn in range(ROUNDS):
+            if turn and not group.from_first(time.monotonic() < end):
+                break
+            for work, samples in ((compute, alone), (only_sync, reduced), (sync, together)):
+                samples += _samples(group, work, seconds / 3 / ROUNDS)
+                optimizer.zero_grad(set_to_none=True)
+    peak = max(group.gather(memory.bytes))
+    slow_alone, slow_reduced = group.slowest(alone), group.slowest(reduced)
+    slowest = group.slowest(together)
+    exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
+    noise = spread(slow_reduced) * statistics.median(slow_reduced)
+    parts = [interpolate(table, size) for size in buckets]
+    communication = None if not parts or None in parts else sum(p for p in parts if p is not None)
+    telling = communication is not None and communication > noise
+    median = statistics.median(slowest)
+    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    with training.weights_kept():
+        micro_batches = micro_batch_table(training, seconds / 3, largest)
+    # A micro-batch that is left out would have been one more without communication.
+    counts = [max(map(len, one.sizes)) for one in (training, planned)]
+    missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
+    step = Step(
+        workload=training.options.workload,
+        parameters=sum(p.numel() for p in training.model.parameters()),
+        ranks=group.world_size,
+        nodes=group.nodes,
+        micro_batch=training.micro_batch,
+        accumulation=counts[0],
+        precision=training.plan.recipe.precision or "fp32",
+        gradient_bytes=sum(buckets),
+        bucket_bytes=buckets,
+        compute_seconds=group.gather(alone),
+        sync_seconds=group.gather(together),
+        compute_median_seconds=statistics.median(slow_alone),
+        sync_median_seconds=median,
+        sync_p95_seconds=float(np.quantile(slowest, 0.95)),
+        spread=spread(slowest),
+        exposed_seconds=exposed,
+        communication_seconds=communication,
+        overlap=1 - exposed / communication if telling and communication else None,
+        samples_per_second=planned.batch / (median + missing),
+        planned_accumulation=counts[1],
+        planned_step_seconds=median + missing,
+        micro_batches=micro_batches,
+        ddp={
+            name: data[name]
+            for name in sorted(data)
+            if name.startswith(("avg_", "bucket", "rebuilt")) or name in ("world_size", "comm_hook")
+        },
+        compiled=training.options.compile,
+        channels_last=training.options.channels_last,
+    )
+    slow, _ = stragglers.prove(group, alone_again, seconds / 30, "local_step", "the local step")
+    return step, [
+        slow,
+        forecast.prove_time(training, step),
+        forecast.prove_memory(training, peak, memory.kind),
+    ]

@@ -1,0 +1,1 @@
+"""One claim of the plan a file, and how it is proven."""

@@ -1,0 +1,269 @@
+"""The gradient of the plan's step, and the weights after it, against one process on the same samples."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from isobatch.diagnosis import causes
+from isobatch.diagnosis.checksum import checksum, dense, differing
+from isobatch.validate.proofs.difference import Copies, Difference, grads, moved, put, weights
+from isobatch.validate.report.report import Proof, Verdict
+from isobatch.validate.step.training import LOSS_SCALE, Training, full_precision
+
+GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
+HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
+UPDATE_GATE = 1e-3
+SEED = 20
+SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
+"""For the one process, which does alone what all ranks share."""
+
+HELD = 64
+"""Micro-batches that a rank holds at once."""
+
+
+def affordable(training: Training, one: float) -> tuple[Training, str | None]:
+    """The step to prove, and why it is smaller than the plan's, if it is.
+
+    One process needs as long for the whole batch as all ranks together need for it one after the other. Where that is too
+    long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
+    is left, so that each fault of averaging and accumulating shows as it does in the whole step.
+
+    Args:
+        one: seconds of a micro-batch.
+    """
+    limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
+    most = max(1, int(limit / one))
+    if sum(map(len, training.sizes)) <= most and max(map(len, training.sizes)) <= HELD:
+        return training, None
+    short = training.shortened(min(HELD, most // len(training.sizes)))
+    share = min(1.0, most / sum(map(len, short.sizes)))
+    small = short.of_sizes([[max(1, int(n * share)) for n in row] for row in short.sizes])
+    return (
+        small,
+        f"a smaller step than the plan's {training.batch}, which takes one process too long or too much memory",
+    )
+
+
+def reference(
+    training: Training, measured: str, amp: torch.dtype | None, dtype: torch.dtype | None, scale: float
+) -> Copies:
+    """The gradient of the true mean over the step, by this process alone, without DDP: micro-batch by micro-batch, so that
+    only one of them is ever held."""
+    weigh, model = training.workload.weight, training.model
+    model.zero_grad(set_to_none=True)
+    units, guess = 0.0, 0.0
+    for rank, sizes in enumerate(training.sizes):
+        for index, n in enumerate(sizes):
+            batch = training.samples(n, SEED, rank, index, dtype)
+            unit = float(n if weigh is None else weigh(batch))
+            # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range until then.
+            guess = guess or max(unit, 1.0) / n * training.batch
+            share = (1.0 if measured == "sum" else unit) / guess
+            training.lone_backward(batch, share * scale, amp)
+            units += unit
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= guess / units / scale
+    found = grads(model)
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def prove(
+    training: Training,
+    measured: str,
+    amp: torch.dtype | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    exact: Copies | None = None,
+    smaller: str | None = None,
+) -> tuple[list[Proof], Copies | None]:
+    """The gradient of one step, and the weights after it, against one process; and the ranks against each other. The weights
+    are as before in the end.
+
+    Args:
+        measured: what the loss does over a batch.
+        amp: the format of autocast, which one process uses too; or None.
+        dtype: the format of model and batch where it is not their own.
+        exact: the reference of a former call, without autocast: how far the format itself is from it is said.
+        smaller: why the step is not the plan's.
+
+    Returns:
+        The proofs on all ranks; the reference on rank 0.
+    """
+    group, model = training.group, training.model
+    coarse = amp or dtype or _format(model)
+    name_of = str(coarse).removeprefix("torch.")
+    suffix = "" if amp is None and dtype is None else f"_{name_of}"
+    gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
+    scaler = training.scaler() if amp is not None else None
+    scale = 1.0 if scaler is None else LOSS_SCALE
+    batches = training.micro_batches(SEED, dtype=dtype)
+    loss_weights = training.weights(batches)
+    model.eval()  # without dropout; batch norm then uses its running statistics
+    before, theirs = weights(model), None
+    proofs: list[Proof] = []
+    with full_precision():
+        while True:
+            training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=amp)
+            finite = all(
+                p.grad is None or bool(torch.isfinite(dense(p.grad)).all()) for p in model.parameters()
+            )
+            broken = [rank for rank, good in enumerate(group.gather(finite)) if not good]
+            model.zero_grad(set_to_none=True)
+            if not broken or scale <= 1:
+                break
+            scale /= 16  # large gradients leave float16's range where small ones do not vanish
+            scaler = training.scaler(scale)
+        if broken:
+            named = ", ".join(map(group.pulse.who, broken))
+            text, cause = (
+                f"not finite before the all-reduce on {named}",
+                f"NaN or infinite gradient on {named}",
+            )
+            return [Proof(name="gradient" + suffix, verdict=Verdict.FAIL, text=text, cause=cause)], None
+        if group.rank == 0:
+            theirs = reference(training, measured, amp, dtype, scale)
+        optimizer = training.optimizer(model)
+        training.backward(batches, loss_weights, scaler=scaler, dtype=amp)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
+        if theirs is not None:
+            ours = grads(model)
+            proof = _gradient(training, Difference(ours, theirs), gate, "gradient" + suffix, name_of, smaller)
+            proofs.append(proof if exact is None else _with_format(proof, Difference(ours, exact), name_of))
+        if scaler is None:
+            training.step(optimizer, None)
+        else:
+            scaler.step(optimizer)
+        after = group.gather(checksum(list(model.parameters())))
+        optimizer.zero_grad(set_to_none=True)
+        del optimizer  # its state makes room for the reference's
+        if theirs is not None and amp is None:
+            stepped = weights(model)
+            put(model, before, theirs)
+            training.step(training.optimizer(model), None)
+            steady = training.options.hook == "none" and coarse in (torch.float32, torch.float64)
+            proofs += _after(stepped, weights(model), before, gate, suffix, exact=steady)
+        put(model, before)
+    for name, values in ("gradients", sums), ("weights", after):
+        proofs.append(_equal(training, name, suffix, values))
+    told: list[Proof] = group.from_first(proofs)
+    return told, theirs
+
+
+def prove_double(training: Training, measured: str, smaller: str | None) -> list[Proof]:
+    """The gradient once more, in double precision, where the workload can be computed in it and there is room."""
+    group = training.group
+    model = copy.deepcopy(training.workload.model).cpu().double()
+    why = None
+    try:
+        batch = training.samples(1, SEED, 0, 0, torch.float64)
+        if group.device.type == "cuda":
+            free, needed = torch.cuda.mem_get_info(group.device)[0], 4 * torch.cuda.max_memory_allocated()
+            if free < needed:  # double the bytes, and twice that, since this one's model stays where it is
+                why = f"{needed / 2**30:.3g} GiB would be needed, {free / 2**30:.3g} are free"
+        if why is None:
+            loss = training.workload.loss(model.to(group.device), batch)
+            if loss.dtype != torch.float64:
+                why = f"the workload computes its loss in {str(loss.dtype).removeprefix('torch.')}"
+    except RuntimeError as error:
+        why = f"the workload cannot be computed in it: {str(error).splitlines()[0]}"
+    said = [text for text in group.gather(why) if text]
+    if said:
+        text = f"not in double precision: {said[0]}"
+        return [Proof(name="gradient_float64", verdict=Verdict.UNCHECKED, text=text)]
+    workload = dataclasses.replace(training.workload, model=model)
+    double = Training(training.plan, training.options, workload, group).of_sizes(training.sizes)
+    return prove(double, measured, dtype=torch.float64, smaller=smaller)[0]
+
+
+def _format(model: nn.Module) -> torch.dtype:
+    """The coarsest number format that a model's parameters have."""
+    formats = {p.dtype for p in model.parameters() if p.requires_grad and p.dtype in GATES}
+    return max(formats, key=GATES.__getitem__, default=torch.float32)
+
+
+def _gradient(
+    training: Training, d: Difference, gate: float, name: str, number_format: str, smaller: str | None
+) -> Proof:
+    values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
+    text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {number_format}"
+    if smaller is not None:
+        text += f"; {smaller}"
+    if d.error <= gate:
+        return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
+    cause = None
+    if d.residual <= max(10 * gate, 1e-3):
+        cause = causes.gradient(
+            d.ratio,
+            micro_batch=training.micro_batch,
+            accumulation=max(map(len, training.sizes)),
+            ranks=training.group.world_size,
+        )
+    cause = cause or (
+        f"{d.ratio:.4g} × too large"
+        if d.residual <= max(10 * gate, 1e-3)
+        else "another direction: not the same samples, or a loss that is no mean over them"
+    )
+    return Proof(name=name, verdict=Verdict.FAIL, text=text, cause=cause, gate=gate, values=values)
+
+
+def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
+    """A proof that also says what the number format itself does to the gradient: a figure, not a gate."""
+    return msgspec.structs.replace(
+        proof,
+        text=f"{proof.text}; {number_format} itself is {d.error:.2g} off float32",
+        values={**proof.values, "relative_l2_to_float32": d.error},
+    )
+
+
+def _after(
+    found: Copies, theirs: Copies, before: Copies, gate: float, suffix: str, *, exact: bool
+) -> list[Proof]:
+    whole = Difference(found, theirs)
+    update = Difference(moved(found, before), moved(theirs, before))
+    good = whole.error <= gate
+    proofs = [
+        Proof(
+            name="weights" + suffix,
+            verdict=Verdict.PASS if good else Verdict.FAIL,
+            text=f"relative L2 {whole.error:.2g} after the step",
+            cause=None if good else "the optimizer saw another gradient",
+            gate=gate,
+            values={"relative_l2": whole.error},
+        )
+    ]
+    text = f"relative L2 {update.error:.2g}"
+    good = update.error <= UPDATE_GATE
+    verdict = (Verdict.PASS if good else Verdict.FAIL) if exact else Verdict.UNCHECKED
+    proofs.append(
+        Proof(
+            name="update" + suffix,
+            verdict=verdict,
+            text=text if exact else f"{text}; gradients or weights are rounded, which Adam magnifies",
+            cause="the optimizer's step differs" if verdict is Verdict.FAIL else None,
+            gate=UPDATE_GATE,
+            values={"relative_l2": update.error},
+        )
+    )
+    return proofs
+
+
+def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
+    group, off = training.group, differing(values)
+    named = ", ".join(map(group.pulse.who, off))
+    return Proof(
+        name=f"equal_{name}{suffix}",
+        verdict=Verdict.FAIL if off else Verdict.PASS,
+        text=f"{name} differ on {named}" if off else f"the same bits on {group.world_size} ranks",
+        cause=f"{named} has other {name}: not averaged, or changed behind DDP's back" if off else None,
+        gate=0,
+    )

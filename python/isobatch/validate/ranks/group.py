@@ -1,0 +1,211 @@
+"""The processes of one validation: what they are, and how they meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from isobatch.errors import InputError
+from isobatch.validate.options import Options
+from isobatch.validate.ranks import network
+from isobatch.validate.ranks.pulse import Pulse
+from isobatch.validate.report.figures import Rank
+
+_runs = 0  # of this process, which may validate several plans over one store
+
+
+class Group:
+    """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`, `emulated` (several ranks on
+    a device); `roster` has a Rank for each, without its speed."""
+
+    def __init__(self, options: Options) -> None:
+        global _runs
+        found = network.environment(os.environ)
+        if found is None:
+            raise InputError(
+                "no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`"
+            )
+        self.rank, self.world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
+        self.local_rank = int(found["LOCAL_RANK"])
+        self.device = _device(options, self.local_rank)
+        self.limit = timedelta(seconds=options.phase_seconds)
+        gpu = torch.cuda.get_device_properties(self.device) if self.device.type == "cuda" else None
+        _runs += 1
+        run = f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}"
+        self._made = not dist.is_initialized()
+        self._store = self._first_store(found) if self._made else self._connect()
+        number = None if gpu is None else str(gpu.uuid)
+        self.emulated = gpu_is_shared(self._store, run, number, self.world_size, self.limit)
+        if self._made:
+            # From 2.30 on NCCL can have several ranks on a GPU, where it is told to.
+            shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
+            self.backend = "gloo" if gpu is None or shared else "nccl"
+            dist.init_process_group(
+                self.backend,
+                store=PrefixStore("isobatch-group", self._store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=self.limit,
+                device_id=self.device if self.backend == "nccl" else None,
+            )
+        else:
+            self.backend = dist.get_backend()
+        # Objects and barriers go over gloo in any case: it can name who is missing.
+        self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
+        self.pulse = Pulse(self, run)
+        hosts: list[str] = self.gather(socket.gethostname())
+        self.pulse.hosts = hosts
+        nodes = nodes_of(hosts, self.gather(self.local_rank))
+        self.node, self.nodes = nodes[self.rank], max(nodes) + 1
+        me = Rank(
+            rank=self.rank,
+            host=hosts[self.rank],
+            node=self.node,
+            local_rank=self.local_rank,
+            device="cpu" if gpu is None else gpu.name,
+            device_memory_bytes=None if gpu is None else gpu.total_memory,
+        )
+        self.roster: list[Rank] = self.gather(me)
+
+    def _first_store(self, found: dict[str, str]) -> TCPStore:
+        """Where the ranks meet, by the environment that was found, which is then everybody's."""
+        os.environ.update(found)
+        network.set_interface()
+        # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
+        seconds = self.limit.total_seconds()
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+        os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(seconds) + 60))
+        hosts_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if not hosts_store:
+            network.probe(found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, seconds))
+        return self._connect(hosts_store)
+
+    def _connect(self, hosts_store: bool = False) -> TCPStore:
+        return TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=hosts_store,
+            timeout=self.limit,
+            wait_for_workers=False,
+        )
+
+    def second_store(self) -> Store:
+        """Another connection to the store, for another thread."""
+        return self._connect()
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, on all ranks."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's value."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.control)
+        return values[0]
+
+    def barrier(self) -> None:
+        """Waits for all ranks; who does not come is named."""
+        dist.monitored_barrier(group=self.control, timeout=self.limit, wait_all_ranks=True)
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The maximum over ranks of each value."""
+        values = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self.control)
+        return cast(list[float], values.tolist())
+
+    def sync(self) -> None:
+        """Waits for this rank's device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def time(self, work: Callable[[], None]) -> float:
+        """Seconds that some work takes on this rank's device, started together with the other ranks."""
+        self.sync()
+        dist.barrier(group=self.control)
+        if self.device.type == "cuda":
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            work()
+            end.record()
+            end.synchronize()
+            return float(start.elapsed_time(end)) / 1e3
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+
+    def repeat(
+        self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
+    ) -> list[float]:
+        """Samples after a warmup, for about so many seconds. Rank 0 says when to stop, and is asked ever more rarely: to ask
+        takes about as long as a small all-reduce."""
+        begun = time.monotonic()
+        for _ in range(warmup):
+            sample()
+        samples = [sample() for _ in range(least)]
+        while len(samples) < most and self.from_first(time.monotonic() - begun < seconds):
+            more = min(max(1, len(samples) // 2), most - len(samples))
+            samples += [sample() for _ in range(more)]
+        return samples
+
+    def close(self) -> None:
+        """Leaves the processes as they were found."""
+        self.pulse.stop()
+        dist.destroy_process_group(self.control)
+        if self._made:
+            dist.destroy_process_group()
+
+
+def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
+    """The node of each rank, numbered as they come: a host's local rank that is there once more is on another node, such as a
+    second torchrun on that host. Slurm may deal ranks out in turn.
+
+    >>> nodes_of(["a", "b", "a", "b"], [0, 0, 1, 1]), nodes_of(["a", "a", "a", "a"], [0, 1, 0, 1])
+    ([0, 1, 0, 1], [0, 0, 1, 1])
+    """
+    before: Counter[tuple[str, int]] = Counter()
+    keys = []
+    for place in zip(hosts, local_ranks, strict=True):
+        keys.append((place[0], before[place]))
+        before[place] += 1
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [numbers[key] for key in keys]
+
+
+def _device(options: Options, local_rank: int) -> torch.device:
+    """This rank's device. Where a host has more ranks than GPUs, they share them, which NCCL does not do."""
+    gpus = torch.cuda.device_count() if options.device != "cpu" else 0
+    if options.device == "cuda" and not gpus:
+        raise InputError("'cuda' is not legal here: no CUDA device", field="device")
+    if not gpus:
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % gpus)
+    torch.cuda.set_device(device)
+    return device
+
+
+def gpu_is_shared(store: Store, run: str, gpu: str | None, ranks: int, limit: timedelta) -> bool:
+    """Whether anywhere two ranks are on the same GPU: the same for all ranks, which all call it.
+
+    It goes by the GPU's own number, not by how many a process sees: under Slurm each task may see just its own.
+
+    Args:
+        run: what is the same for these ranks, and for no others that the store has seen.
+        gpu: this rank's GPU; None on a CPU.
+    """
+    if gpu is not None and store.add(f"{run}/gpu/{gpu}", 1) > 1:
+        store.add(f"{run}/shared", 1)
+    if store.add(f"{run}/told", 1) == ranks:
+        store.set(f"{run}/all-told", "")
+    store.wait([f"{run}/all-told"], limit)
+    return bool(store.add(f"{run}/shared", 0))

@@ -1,0 +1,157 @@
+"""How it is noticed that a process of a validation is gone, hangs or has failed, and which one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from isobatch.validate.ranks.group import Group
+
+BEAT_SECONDS = 0.5
+LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late
+SUSPECT_SECONDS = 5.0  # likewise, once torchrun has ended the run
+GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
+
+
+class Pulse:
+    """Signs of life in the store, and rank 0's watch over them.
+
+    Each rank counts up a key of its own. Rank 0 notices a count that stands still, an error that a rank has left, or a phase
+    over its limit, calls `on_loss` with what it knows, and ends the process; the other ranks end when rank 0 says so. A
+    collective that waits for a lost rank would else hold everybody until its time-out, without a name.
+    """
+
+    def __init__(self, group: Group, key: str) -> None:
+        self._group, self._key = group, key
+        self._stop = threading.Event()
+        self._deadline = float("inf")
+        self._phase = "start"
+        self._patience = LOST_SECONDS
+        self.hosts: list[str] = []
+        self.phase_seconds: dict[str, float] = {}
+        self.on_loss: Callable[[str], None] = print
+        self._store = group.second_store()
+        self._thread = threading.Thread(target=self._beat, name="isobatch-pulse", daemon=True)
+        self._thread.start()
+        self._limiter = threading.Thread(target=self._limit, name="isobatch-limit", daemon=True)
+        self._limiter.start()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A part of the run with a time limit."""
+        begun = time.monotonic()
+        self._phase = name
+        self._deadline = begun + self._group.limit.total_seconds() + GRACE_SECONDS
+        yield
+        self.phase_seconds[name] = round(time.monotonic() - begun, 3)
+        self._deadline = float("inf")
+
+    def grant(self, seconds: float) -> None:
+        """More time for this phase, since what it has to do is known to take that long."""
+        self._deadline += seconds
+
+    def fail(self, text: str) -> None:
+        """Tells rank 0 what went wrong on this rank, and waits for the end."""
+        self._group.second_store().set(f"{self._key}/error/{self._group.rank}", text)
+        self.linger()
+
+    def linger(self) -> None:
+        """Goes on giving signs of life until rank 0 has ended the run."""
+        self._patience = SUSPECT_SECONDS
+        time.sleep(SUSPECT_SECONDS + 2 * GRACE_SECONDS)
+
+    def stop(self) -> None:
+        """Ends the watch. Rank 0's goes first, so that it takes nobody's leave for a loss."""
+        if self._group.rank == 0:
+            self._end_threads()
+        self._group.barrier()
+        self._end_threads()
+
+    def _end_threads(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._limiter.join()
+
+    def who(self, rank: int) -> str:
+        """A rank by number and host."""
+        return f"rank {rank} (host {self.hosts[rank]})" if self.hosts else f"rank {rank}"
+
+    def _beat(self) -> None:
+        rank, world_size = self._group.rank, self._group.world_size
+        counts = dict.fromkeys(range(world_size), 0)
+        moved = dict.fromkeys(range(world_size), time.monotonic())
+        try:
+            while not self._stop.wait(BEAT_SECONDS):
+                self._store.add(f"{self._key}/beat/{rank}", 1)
+                if rank:
+                    if self._store.check([f"{self._key}/end"]):
+                        os._exit(1)
+                    continue
+                now = time.monotonic()
+                for other in range(1, world_size):
+                    count = self._store.add(f"{self._key}/beat/{other}", 0)
+                    if count != counts[other]:
+                        counts[other], moved[other] = count, now
+                failed = [r for r in range(world_size) if self._store.check([f"{self._key}/error/{r}"])]
+                lost = [r for r, at in moved.items() if r and now - at > self._patience]
+                if failed or lost:
+                    self._end(self._account(failed, lost))
+        except (dist.DistError, RuntimeError):
+            # The store is gone: with it rank 0's host, or the way to it. The main thread's collective says so too.
+            if not self._stop.is_set() and rank:
+                time.sleep(GRACE_SECONDS)
+                print(f"isobatch: {self.who(rank)} lost rank 0 in phase {self._phase!r}", flush=True)
+                os._exit(1)
+
+    def _account(self, failed: list[int], lost: list[int]) -> str:
+        said = [
+            f"{self.who(r)} failed: {self._store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
+            for r in failed
+        ]
+        # Who only reports that a connection broke is a witness, not the cause.
+        own = [text for text in said if not _is_witness(text)]
+        gone = [
+            f"{self.who(r)} gave no sign of life for {self._patience:g} s: dead, or cut off" for r in lost
+        ]
+        if said and not own and not gone:
+            time.sleep(SUSPECT_SECONDS)
+            before = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._group.world_size)]
+            time.sleep(3 * BEAT_SECONDS)
+            after = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._group.world_size)]
+            gone = [
+                f"{self.who(r)} is dead or cut off"
+                for r in range(1, self._group.world_size)
+                if before[r] == after[r]
+            ]
+        return "; ".join(dict.fromkeys(own + gone or said))
+
+    def _end(self, text: str) -> None:
+        try:
+            self.on_loss(f"in phase {self._phase!r}: {text}")
+            self._store.set(f"{self._key}/end", "")
+            time.sleep(2 * BEAT_SECONDS)
+        finally:
+            os._exit(1)
+
+    def _limit(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            if time.monotonic() > self._deadline:
+                limit = self._group.limit.total_seconds()
+                text = f"{self.who(self._group.rank)} is over the phase's limit of {limit:g} s"
+                if self._group.rank == 0:
+                    self._end(text)
+                print(f"isobatch: {text}: {self._phase}", flush=True)
+                os._exit(1)
+
+
+def _is_witness(text: str) -> bool:
+    return any(
+        sign in text for sign in ("Connection closed", "Connection reset", "Timed out", "monitoredBarrier")
+    )

@@ -1,0 +1,1 @@
+"""The result of a validation: its figures, verdicts, JSON form and table."""

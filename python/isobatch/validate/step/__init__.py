@@ -1,0 +1,1 @@
+"""The training step that is validated: a workload under DDP."""

@@ -1,0 +1,240 @@
+"""The plan's training step on this rank: the real DDP wrapper, accumulation, mixed precision, clipping."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from isobatch.errors import InputError
+from isobatch.planning.plan import Plan
+from isobatch.validate.options import Options
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.step.workload import Workload, mapped
+
+PRECISIONS = {
+    None: None,
+    "fp32": None,
+    "float32": None,
+    "32": None,
+    "32-true": None,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "bf16-mixed": torch.bfloat16,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "16-mixed": torch.float16,
+}
+LOSS_SCALE = 65536.0  # torch's own
+HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+def autocast_type(plan: Plan) -> torch.dtype | None:
+    """The number format of the plan's autocast; None for full precision.
+
+    Raises:
+        InputError: the recipe's precision is another.
+    """
+    if plan.recipe.precision not in PRECISIONS:
+        legal = ", ".join(name for name in PRECISIONS if name)
+        raise InputError(f"{plan.recipe.precision!r} is not legal here; legal: {legal}", field="precision")
+    return PRECISIONS[plan.recipe.precision]
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Without TensorFloat-32, which rounds to 10 bits."""
+    backends: Any = torch.backends
+    # From torch 2.9 on; it refuses to tell the older names once this is set.
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        name: str = "fp32_precision"
+        off: str | bool = "ieee"
+    else:
+        switches, name, off = [backends.cuda.matmul, backends.cudnn], "allow_tf32", False
+    before = [getattr(switch, name) for switch in switches]
+    for switch in switches:
+        setattr(switch, name, off)
+    try:
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            setattr(switch, name, value)
+
+
+class Training:
+    """The plan's step on this rank, for real.
+
+    `ddp` is the wrapper, `model` what it wraps. A plan for more ranks than there are is rehearsed: the first replicas'
+    micro-batches, weighted so that DDP's mean is the mean over what they hold together.
+    """
+
+    def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group) -> None:
+        self.plan, self.options, self.workload, self.group = plan, options, workload, group
+        self.dtype = autocast_type(plan)
+        self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(group.world_size)]
+        self.batch = sum(map(sum, self.sizes))
+        self.model = workload.model.to(group.device)
+        if options.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.rewrap(workload.hook or HOOKS.get(options.hook))
+
+    def rewrap(self, hook: Any) -> None:
+        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's."""
+        # An explicit 25 MiB is not the default: it loses the small first bucket.
+        cap: dict[str, Any] = (
+            {}
+            if self.plan.recipe.bucket_cap_mb is None
+            else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
+        )
+        devices = [self.group.device] if self.group.device.type == "cuda" else None
+        self.ddp = DistributedDataParallel(self.model, device_ids=devices, **cap)
+        if hook is not None:
+            # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
+            self.ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+        self.forward: nn.Module = (
+            cast(nn.Module, torch.compile(self.ddp)) if self.options.compile else self.ddp
+        )
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The workload's optimizer over a model's parameters."""
+        return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
+
+    def still_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over
+        they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
+        optimizer = self.optimizer(self.model)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        return optimizer
+
+    def scaler(self, scale: float = LOSS_SCALE) -> torch.amp.GradScaler | None:
+        """The loss scaler, which float16 needs: small gradients would vanish in it."""
+        if self.dtype != torch.float16:
+            return None
+        return torch.amp.GradScaler(self.group.device.type, init_scale=scale)
+
+    def samples(self, n: int, seed: int, rank: int, index: int, dtype: torch.dtype | None = None) -> Any:
+        """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
+        batch = self.workload.batch(n, generator, self.group.device)
+
+        def formatted(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            if self.options.channels_last and one.dim() == 4:
+                one = one.contiguous(memory_format=torch.channels_last)
+            return one.to(dtype) if dtype is not None and one.is_floating_point() else one
+
+        return mapped(batch, formatted)
+
+    def micro_batches(
+        self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
+    ) -> list[Any]:
+        """The micro-batches of one step of a rank."""
+        rank = self.group.rank if rank is None else rank
+        return [self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank])]
+
+    def weights(self, batches: Sequence[Any]) -> list[float]:
+        """The factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
+        plan; in other units by a sum over ranks first."""
+        sizes = self.sizes[self.group.rank]
+        ranks, summed = self.group.world_size, self.workload.reduction == "sum"
+        if self.workload.weight is None:
+            return [ranks / self.batch if summed else n * ranks / self.batch for n in sizes]
+        units = [float(self.workload.weight(batch)) for batch in batches]
+        total = sum(self.group.gather(sum(units)))
+        return [ranks / total if summed else n * ranks / total for n in units]
+
+    def loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> Tensor:
+        """The workload's loss, under autocast where a format is given."""
+        with torch.autocast(self.group.device.type, dtype, enabled=dtype is not None):
+            return self.workload.loss(model, batch)
+
+    def backward(
+        self,
+        batches: Sequence[Any],
+        weights: Sequence[float],
+        *,
+        sync: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
+        for index, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
+            quiet = not sync or index < len(batches) - 1
+            with self.ddp.no_sync() if quiet else contextlib.nullcontext():
+                loss = self.loss(self.forward, batch, dtype) * weight
+                (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
+        """Clipping as planned, then the optimizer."""
+        if self.plan.recipe.clip_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.recipe.clip_norm)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+    def lone_backward(self, batch: Any, weight: float, dtype: torch.dtype | None) -> None:
+        """Forward and backward by this rank alone, past DDP."""
+        (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
+
+    def lone_step(self, n: int) -> None:
+        """A step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
+        optimizer, scaler = self.still_optimizer(), self.scaler()
+        batch = self.samples(n, 1, self.group.rank, 0)
+        self.model.train()
+        self.backward([batch], [1.0], sync=False, scaler=scaler, dtype=self.dtype)
+        self.step(optimizer, scaler)
+
+    @contextlib.contextmanager
+    def weights_kept(self) -> Iterator[None]:
+        """Puts the weights and buffers back in the end. What a rank does alone may leave it with others than its peers have."""
+        kept = [*self.model.parameters(), *self.model.buffers()]
+        before = [t.detach().to("cpu", copy=True) for t in kept]
+        try:
+            yield
+        finally:
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.data.copy_(value)
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in the largest micro-batch."""
+        return max(map(max, self.sizes))
+
+    def shortened(self, count: int) -> Training:
+        """The same training with at most so many micro-batches a step, two at least: the first ones and the last, which a
+        ragged plan has smaller."""
+        count = max(2, count)
+        return self.of_sizes(
+            [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]
+        )
+
+    def of_sizes(self, sizes: list[list[int]]) -> Training:
+        """The same training with other micro-batches, by rank."""
+        other = copy.copy(self)
+        other.sizes, other.batch = sizes, sum(map(sum, sizes))
+        return other
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in str(error) for sign in signs
+    )

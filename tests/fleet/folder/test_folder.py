@@ -1,0 +1,384 @@
+"""Files in, a folder of files out: the same plans as in one call."""
+
+import itertools
+import json
+import sys
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import isobatch as ib
+from isobatch.fleet.folder import blocks, parts
+from jobs_in_files import names_in, plans_in
+
+CLUSTERS = pa.table(
+    {"cluster": ["s", "x"], "nodes": [1, 12], "gpus_per_node": [8, 8], "region": ["eu", "us"]}
+)
+
+
+def expected(table, **asked):
+    return ib.plan_fleet(table, CLUSTERS, **asked)
+
+
+def test_each_file_becomes_one(make_jobs, tmp_path):
+    jobs = make_jobs()
+    manifest = ib.plan_fleet(
+        jobs.folder, CLUSTERS, output=tmp_path / "plans", policy="grow", max_micro_batch=64
+    )
+    assert names_in(tmp_path / "plans") == ["00.parquet", "01.parquet", "02.parquet", "_manifest.json"]
+    whole = expected(jobs.table, policy="grow", max_micro_batch=64)
+    assert plans_in(tmp_path / "plans").equals(whole)
+    assert (manifest.state, manifest.rows, manifest.jobs) == ("complete", 3000, 1500)
+    assert manifest.summary.feasible == sum(s != "infeasible" for s in whole["status"].to_pylist())
+    one = pq.read_schema(tmp_path / "plans" / "01.parquet").metadata
+    assert json.loads(one[b"isobatch.settings"])["max_micro_batch"] == 64
+    assert one[b"isobatch.version"].decode() == ib.__version__
+
+
+def test_the_manifest_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=200)
+    manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    reasons = [reason for row in expected(jobs.table)["reasons"].to_pylist() for reason in row]
+    assert manifest.summary.reasons == {name: reasons.count(name) for name in set(reasons)}
+    optimizers = jobs.tables[0]["optimizer"].to_pylist()
+    row = optimizers.index("sdg")
+    assert (
+        f"job j{row} ({jobs.folder}/00.parquet, row {row + 1})"
+        in manifest.summary.examples["invalid_optimizer"]
+    )
+
+
+def test_a_large_file_is_planned_in_several_parts(make_jobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "PART_ROWS", 400)
+    jobs = make_jobs(files=2, rows=500, row_group_size=100)
+    manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    names = [f"{file:02}-{part:05}.parquet" for file in range(2) for part in range(3)]
+    assert names_in(tmp_path / "plans") == [*names, "_manifest.json"]
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
+    spans = [receipt.part.span for receipt in manifest.parts[:3]]
+    assert spans[0][0] == 0 and spans[2][1] == (jobs.folder / "00.parquet").stat().st_size
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
+
+
+def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
+    from isobatch.fleet.folder import blocks
+
+    monkeypatch.setattr(blocks, "BLOCK", 64)
+    jobs = make_jobs(files=2, rows=301, row_group_size=100)
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
+    assert pq.ParquetFile(tmp_path / "plans" / "00.parquet").num_row_groups > 1
+
+
+@pytest.mark.parametrize("row_group_size", [70, 1000])
+def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
+    monkeypatch.setattr(blocks, "BLOCK", 300)
+    table = make_jobs(files=1, rows=1000).tables[0]
+    steps = pa.array([f"{number}st" for number in range(1, 1001)])
+    table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(
+        "gpu", pa.array(["A100", "H100"] * 500)
+    )
+    for name, texts in (("few", table), ("many", table.set_column(4, "duration", steps))):
+        row_groups = []
+        for dictionaries in (False, True):
+            jobs, plans = tmp_path / f"{name}{dictionaries}.parquet", tmp_path / f"{name}-{dictionaries}"
+            pq.write_table(texts, jobs, row_group_size=row_group_size, use_dictionary=dictionaries)
+            ib.plan_fleet(jobs, CLUSTERS, output=plans)
+            assert plans_in(plans).equals(expected(texts))
+            file = pq.ParquetFile(plans / f"{name}{dictionaries}.parquet")
+            row_groups.append([file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)])
+        assert row_groups[0] == row_groups[1] == [300] * 6 + [200]
+
+
+def test_jobs_without_ids_are_numbered_through_all_files(make_jobs, tmp_path):
+    jobs = make_jobs(files=3, rows=50)
+    for number, table in enumerate(jobs.tables):
+        pq.write_table(table.drop_columns(["job"]), jobs.folder / f"{number:02}.parquet")
+    ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans", columns=["job", "micro_batch"])
+    numbers = [pq.read_table(tmp_path / "plans" / f"{n:02}.parquet")["job"].to_pylist() for n in range(3)]
+    assert numbers == [list(range(50)), list(range(50, 100)), list(range(100, 150))]
+
+
+def test_rows_with_their_own_cluster(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=40)
+    nodes = pa.array([1, 2, 3, 4] * 10)
+    rows = [
+        t.append_column("nodes", nodes).append_column("cluster", pa.array(["c"] * 40)) for t in jobs.tables
+    ]
+    for number, table in enumerate(rows):
+        pq.write_table(table, jobs.folder / f"{number:02}.parquet")
+    ib.plan_fleet(jobs.folder, output=tmp_path / "plans")
+    whole = ib.plan_table(pa.concat_tables(rows))
+    assert {gpus for gpus in whole["world_size"].to_pylist() if gpus} == {8, 16, 24, 32}
+    assert whole["job"].equals(jobs.table["job"])
+    assert plans_in(tmp_path / "plans").equals(whole)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_csv_and_json_lines(make_jobs, tmp_path, kind):
+    import pyarrow.csv
+
+    jobs = make_jobs(files=2, rows=100)
+    for number, table in enumerate(jobs.tables):
+        (jobs.folder / f"{number:02}.parquet").unlink()
+        if kind == "csv":
+            pyarrow.csv.write_csv(table, jobs.folder / f"{number:02}.csv")
+        else:
+            lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+            (jobs.folder / f"{number:02}.jsonl").write_text(lines)
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
+
+
+def test_folders_in_the_folder_stay_and_hidden_names_are_no_jobs(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=10)
+    for place in ("2026/01", "_old", ".git"):
+        (jobs.folder / place).mkdir(parents=True)
+    (jobs.folder / "01.parquet").rename(jobs.folder / "2026/01/b.parquet")
+    (jobs.folder / "_old/c.parquet").write_text("x")
+    (jobs.folder / ".git/d.parquet").write_text("x")
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    assert names_in(tmp_path / "plans") == ["00.parquet", "2026/01/b.parquet", "_manifest.json"]
+
+
+@pytest.mark.parametrize(("by", "folders"), [("status", ["ok", "caution", "infeasible"]), ("team", ["a", "b%2Fc", "__HIVE_DEFAULT_PARTITION__"]), ("data_parallel", ["8", "96", "__HIVE_DEFAULT_PARTITION__"])])  # fmt: skip
+def test_partitioned_by_a_column(make_jobs, tmp_path, by, folders):
+    import pyarrow.dataset as ds
+
+    jobs = make_jobs(files=2, rows=300)
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", partition_by=by)
+    whole = expected(jobs.table)
+    present = {f"{by}={folder}/{file:02}.parquet" for folder in folders for file in range(2)}
+    assert set(names_in(tmp_path / "plans")) <= {*present, "_manifest.json"}
+    assert len(names_in(tmp_path / "plans")) >= 5
+    kind = pa.string() if by != "data_parallel" else pa.int64()
+    flavor = ds.partitioning(pa.schema([(by, kind)]), flavor="hive")
+    read = plans_in(tmp_path / "plans", partitioning=flavor)
+    assert read.select(whole.column_names).equals(whole)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "message"),
+    [
+        ({"partition_by": "lr"}, None, "a column of type double makes no folders"),
+        ({"partition_by": "statsu"}, "partition_by", "there is no column 'statsu'"),
+        ({"partition_by": "team", "columns": ["job"]}, "partition_by", "there is no column 'team'"),
+        ({"columns": ["job", "micro"]}, "columns", "there is no column 'micro'"),
+        ({"engine": "spark"}, "engine", "'spark' is not legal; legal: local, ray"),
+        ({"pairs": {"job": ["j1"], "cluster": ["s"]}}, "output", "takes jobs from files, and crosses them"),
+        ({"select": "fastest"}, "profile", "a choice by time or cost needs a profile"),
+    ],
+)
+def test_what_cannot_be_asked_writes_nothing(make_jobs, tmp_path, asked, field, message):
+    jobs = make_jobs(files=1, rows=10)
+    if field is None:  # a type is known only when the rows are there
+        manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", **asked)
+        assert (manifest.state, manifest.rows) == ("incomplete", 0)
+        assert message in manifest.failed[f"{jobs.folder}/00.parquet"]
+        return
+    with pytest.raises(ib.InputError, match=message) as caught:
+        ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", **asked)
+    assert caught.value.field == field
+    assert not (tmp_path / "plans").exists() or names_in(tmp_path / "plans") == []
+
+
+def test_types_that_differ_between_files_are_joined(make_jobs, tmp_path):
+    jobs = make_jobs(files=3, rows=20)
+    small = jobs.tables[0].set_column(1, "effective_batch", pa.array([256] * 20, pa.int16()))
+    none = jobs.tables[1].set_column(6, "team", pa.nulls(20))
+    pq.write_table(small, jobs.folder / "00.parquet")
+    pq.write_table(none, jobs.folder / "01.parquet")
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    assert {pq.read_schema(p).field("team").type for p in (tmp_path / "plans").glob("*.parquet")} == {
+        pa.string()
+    }
+    assert plans_in(tmp_path / "plans").num_rows == 120
+
+
+def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=30)
+    kept = {
+        "kind": pa.array(["a", "b", None] * 10).dictionary_encode(),
+        "long": pa.array(["x"] * 30, pa.large_string()),
+        "limit": pa.array([5] * 30, pa.duration("s")),
+        "sizes": pa.array([[1, 2]] * 30),
+    }
+    for number, table in enumerate(jobs.tables):
+        for name, column in kept.items():
+            table = table.append_column(name, column)
+        pq.write_table(table, jobs.folder / f"{number:02}.parquet")
+    ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans", columns=["job", *kept])
+    made = pq.read_table(tmp_path / "plans" / "01.parquet")
+    assert {name: made[name].type for name in kept} == {name: column.type for name, column in kept.items()}
+    assert all(made[name].to_pylist() == column.to_pylist() for name, column in kept.items())
+
+
+def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=10)
+    (jobs.folder / "00.parquet").unlink()
+    (jobs.folder / "0.csv").write_text("")
+    (jobs.folder / "1.csv").write_text("job,effective_batch,lr\nj0,256,0.1\n")
+    manifest = ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans")
+    assert manifest.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
+    assert manifest.rows == 1
+
+
+def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
+    constants = ib.Profile.estimate(
+        parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
+    )
+    jobs = make_jobs(files=2, rows=60)
+    asked = {"profile": constants, "select": "fastest", "top": 1}
+    manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", **asked)
+    assert manifest.rows == manifest.jobs == 120
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **asked))
+
+
+def test_a_column_that_is_a_clusters_field_is_carried_beside_clusters(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=10)
+    table = jobs.tables[0].append_column("gpu", pa.array(["A100", "H100"] * 5))
+    pq.write_table(table, jobs.folder / "00.parquet")
+    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", columns=["job", "gpu", "lr"])
+    assert plans_in(tmp_path / "plans").equals(expected(table, columns=["job", "gpu", "lr"]))
+
+
+def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=10)
+    for output in (jobs.folder, jobs.folder / "plans"):
+        with pytest.raises(ib.InputError, match="cannot go into the folder that is read"):
+            ib.plan_fleet(jobs.folder, CLUSTERS, output=output)
+    with pytest.raises(ib.InputError, match="cannot go into the folder that is read"):
+        ib.plan_fleet(jobs.folder / "00.parquet", CLUSTERS, output=jobs.folder)
+    assert names_in(jobs.folder) == ["00.parquet"] and not (jobs.folder / "plans").exists()
+
+
+def test_two_files_do_not_become_one(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=10)
+    (jobs.folder / "00.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
+    with pytest.raises(ib.InputError, match=r"would both become 00.parquet"):
+        ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+
+
+def test_a_url(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=30)
+    ib.plan_fleet(f"file://{jobs.folder}/*.parquet", CLUSTERS, output=f"file://{tmp_path}/plans")
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
+    with pytest.raises(ib.InputError, match="is not a place that can be read"):
+        ib.plan_fleet("gopher://x/y", CLUSTERS, output=tmp_path / "other")
+
+
+def test_an_object_store(make_jobs):
+    server = pytest.importorskip(
+        "moto.server", reason="S3 is tested against moto's server"
+    ).ThreadedMotoServer(port=0)
+    from pyarrow import fs
+
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        where = f"?endpoint_override={host}:{port}&scheme=http&allow_bucket_creation=true"
+        root = "s3://key:secret@bucket"
+        store, _ = fs.FileSystem.from_uri(f"{root}/{where}")
+        store.create_dir("bucket")
+        jobs = make_jobs(files=2, rows=100)
+        fs.copy_files(str(jobs.folder), "bucket/jobs", fs.LocalFileSystem(), store)
+        url = {"jobs": f"{root}/jobs{where}", "output": f"{root}/plans{where}"}
+        manifest = ib.plan_fleet(url["jobs"], CLUSTERS, output=url["output"])
+        assert (manifest.state, manifest.rows) == ("complete", 400)
+        listed = store.get_file_info(fs.FileSelector("bucket/plans", recursive=True))
+        files = sorted(info.base_name for info in listed if info.type == fs.FileType.File)
+        assert files == ["00.parquet", "01.parquet", "_manifest.json"]
+        made = [pq.read_table(f"bucket/plans/{name}", filesystem=store) for name in files[:2]]
+        assert pa.concat_tables(made).replace_schema_metadata().equals(expected(jobs.table))
+        assert ib.plan_fleet(url["jobs"], CLUSTERS, output=url["output"]) == manifest
+        with pytest.raises(ib.InputError, match="there is no such file") as caught:
+            ib.plan_fleet(f"{root}/nothing.parquet{where}", CLUSTERS, output=url["output"])
+        assert "secret" not in str(caught.value)
+    finally:
+        server.stop()
+
+
+def test_the_command_line(make_jobs, tmp_path, capsys):
+    from isobatch.cli import main
+
+    jobs = make_jobs(files=2, rows=100)
+    pq.write_table(CLUSTERS, tmp_path / "clusters.parquet")
+    words = ["fleet", str(jobs.folder), str(tmp_path / "clusters.parquet")]
+    assert main([*words, "-o", str(tmp_path / "plans")]) == 0
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
+    assert "400 rows: " in capsys.readouterr().err
+    (jobs.folder / "02.parquet").write_text("no Parquet")
+    assert main([*words, "-o", str(tmp_path / "plans")]) == 2
+    error = capsys.readouterr().err
+    assert "02.parquet: cannot be read" in error and "1 files are not planned" in error
+    assert plans_in(tmp_path / "plans").num_rows == 400
+    # Into one file it is whole or not at all.
+    assert main([*words, "-o", str(tmp_path / "one.parquet")]) == 2
+    assert not (tmp_path / "one.parquet").exists()
+    (jobs.folder / "02.parquet").unlink()
+    assert main([*words, "-o", str(tmp_path / "one.parquet")]) == 0
+    assert pq.read_table(tmp_path / "one.parquet").replace_schema_metadata().equals(expected(jobs.table))
+    capsys.readouterr()
+    assert main([*words, "-o", str(tmp_path / "one.parquet"), "--engine", "ray"]) == 2
+    assert "field '--engine': needs a folder as the output" in capsys.readouterr().err
+
+
+def test_reading_planning_and_writing_overlap():
+    from isobatch.fleet.folder.blocks import ahead
+
+    names = []
+    made = threading.Event()
+
+    def items():
+        for number in range(3):
+            names.append(threading.current_thread().name)
+            if number == 1:
+                made.set()
+            yield number
+
+    seen = []
+    for item in ahead(items()):
+        # The second is made while the first is used.
+        assert made.wait(10)
+        seen.append(item)
+    assert seen == [0, 1, 2]
+    assert threading.current_thread().name not in names
+
+
+def test_an_error_ahead_arrives_where_it_would_have():
+    from isobatch.fleet.folder.blocks import ahead
+
+    def items():
+        yield 1
+        raise ValueError("bad")
+
+    made = ahead(items())
+    assert next(made) == 1
+    with pytest.raises(ValueError, match="bad"):
+        next(made)
+
+
+@pytest.mark.slow
+def test_memory_is_flat(tmp_path):
+    """A run in a process of its own: eight times the rows, no more memory."""
+    import subprocess
+
+    from jobs_in_files import jobs_table
+
+    peaks = {}
+    for files in (2, 16):
+        folder = tmp_path / f"jobs{files}"
+        folder.mkdir()
+        pq.write_table(jobs_table(250_000), folder / "00.parquet", row_group_size=100_000)
+        for number in range(1, files):
+            (folder / f"{number:02}.parquet").write_bytes((folder / "00.parquet").read_bytes())
+        code = (
+            "import resource, sys, isobatch as ib\n"
+            "ib.plan_fleet(sys.argv[1], [8, 16], output=sys.argv[2])\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        words = [sys.executable, "-c", code, str(folder), str(tmp_path / f"plans{files}")]
+        peaks[files] = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout) / 1024
+    assert peaks[16] < 1.25 * peaks[2], peaks

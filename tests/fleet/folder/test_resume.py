@@ -1,0 +1,249 @@
+"""Whatever stops a run, the next one goes on: no row is lost, none stands twice."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import isobatch as ib
+from isobatch.fleet.folder import work
+from isobatch.fleet.folder.folder import Folder
+from jobs_in_files import Jobs, names_in, plans_in
+
+REPETITIONS = range(int(os.environ.get("ISOBATCH_REPETITIONS", "2")))
+"""Of what depends on the moment at which a run is stopped."""
+
+GPUS = [8, 96]
+
+
+def plan(jobs, tmp_path, **asked):
+    return ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "plans", **asked)
+
+
+def whole(jobs, tmp_path):
+    """The folder holds each plan once, and nothing else."""
+    assert plans_in(tmp_path / "plans").equals(ib.plan_fleet(jobs.table, GPUS))
+    names = names_in(tmp_path / "plans")
+    assert names == [*(f"{n:02}.parquet" for n in range(len(jobs.tables))), "_manifest.json"]
+    return True
+
+
+def stopped_after(monkeypatch, parts, error):
+    """From now on a run fails when so many parts are done."""
+    keep, kept = Folder.keep, []
+
+    def failing(self, receipt):
+        if len(kept) == parts:
+            raise error
+        kept.append(receipt)
+        keep(self, receipt)
+
+    monkeypatch.setattr(Folder, "keep", failing)
+
+
+def planned_anew(monkeypatch):
+    """The names of the parts that are planned from now on."""
+    names = []
+    plan_one = work._plan_part
+
+    def listening(run, part, stopped):
+        names.append(part.name)
+        return plan_one(run, part, stopped)
+
+    monkeypatch.setattr(work, "_plan_part", listening)
+    return names
+
+
+def test_what_is_done_is_not_done_again(make_jobs, tmp_path, monkeypatch):
+    jobs = make_jobs(files=6, rows=50)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, 3, OSError("the disk is gone"))
+        with pytest.raises(ib.InputError, match="cannot be written: the disk is gone"):
+            plan(jobs, tmp_path)
+    done = {path.stem for path in (tmp_path / "plans" / "_parts").iterdir()}
+    assert len(done) == 3
+    again = planned_anew(monkeypatch)
+    manifest = plan(jobs, tmp_path)
+    assert sorted([*done, *again]) == [f"{n:02}" for n in range(6)]
+    assert manifest.state == "complete" and whole(jobs, tmp_path)
+    again.clear()
+    assert plan(jobs, tmp_path) == manifest
+    assert again == []
+
+
+@pytest.mark.parametrize("_", REPETITIONS)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_goes_on(tmp_path, how, _):
+    jobs = Jobs(tmp_path / "jobs", 30, 2000)
+    words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
+    words += ["-o", str(tmp_path / "plans")]
+    (tmp_path / "clusters.csv").write_text("nodes,gpus_per_node\n1,8\n12,8\n")
+    run = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    receipts = tmp_path / "plans" / "_parts"
+    wanted = random.randrange(1, 10)
+    while run.poll() is None and len(list(receipts.glob("*.json"))) < wanted:
+        time.sleep(0.001)
+    run.send_signal(how)
+    assert run.wait() == (130 if how == signal.SIGINT else -how)
+    assert json.loads((tmp_path / "plans" / "_manifest.json").read_text())["state"] == "running"
+    subprocess.run(words, check=True, capture_output=True)
+    assert (
+        plans_in(tmp_path / "plans")
+        .drop_columns(["cluster"])
+        .equals(ib.plan_fleet(jobs.table, GPUS).drop_columns(["cluster"]))
+    )
+    assert names_in(tmp_path / "plans") == [*(f"{n:02}.parquet" for n in range(30)), "_manifest.json"]
+
+
+@pytest.mark.parametrize("_", REPETITIONS)
+def test_a_full_disk_stops_the_run_which_then_goes_on(make_jobs, tmp_path, _):
+    jobs = make_jobs(files=8, rows=2000)
+    ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "elsewhere")
+    needed = sum(file.stat().st_size for file in (tmp_path / "elsewhere").iterdir()) // 1024
+    disk = tmp_path / "plans"
+    disk.mkdir()
+    size = random.randrange(needed // 5, needed * 4 // 5)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
+    try:
+        with pytest.raises(ib.InputError, match=r"cannot be written: .*(No space left|space)") as caught:
+            plan(jobs, tmp_path)
+        assert caught.value.file == str(disk)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        assert plan(jobs, tmp_path).state == "complete"
+        assert whole(jobs, tmp_path)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("_", REPETITIONS)
+def test_a_corrupt_file_is_named_and_stops_no_other(make_jobs, tmp_path, _):
+    jobs = make_jobs(files=4, rows=3000, row_group_size=1000)
+    bad = jobs.folder / "02.parquet"
+    good = bad.read_bytes()
+    # A byte in the data, after some of the rows, or in the footer, which is read first.
+    lr = pq.read_metadata(bad).row_group(1).column(2)
+    cut = random.choice([lr.data_page_offset + lr.total_compressed_size // 2, len(good) - 6])
+    bad.write_bytes(good[:cut] + bytes([good[cut] ^ 0x55]) + good[cut + 1 :])
+    manifest = plan(jobs, tmp_path)
+    assert manifest.state == "incomplete"
+    assert manifest.failed[str(bad)].startswith(f"{bad}: cannot be read")
+    assert "02.parquet" not in names_in(tmp_path / "plans")
+    assert plans_in(tmp_path / "plans").num_rows == 3 * 3000 * 2
+    bad.write_bytes(good)
+    assert plan(jobs, tmp_path).state == "complete"
+    assert whole(jobs, tmp_path)
+
+
+def test_other_columns_are_refused_in_their_file(make_jobs, tmp_path):
+    jobs = make_jobs(files=3, rows=20)
+    pq.write_table(jobs.tables[1].drop_columns(["team"]), jobs.folder / "01.parquet")
+    pq.write_table(jobs.tables[2].set_column(6, "team", pa.array([["x"]] * 20)), jobs.folder / "02.parquet")
+    manifest = plan(jobs, tmp_path)
+    assert (
+        "its columns are not those of the first file: missing: team; new: none"
+        in manifest.failed[f"{jobs.folder}/01.parquet"]
+    )
+    assert "its columns do not fit" in manifest.failed[f"{jobs.folder}/02.parquet"]
+    assert manifest.rows == 40
+
+
+def test_other_arguments_are_refused_and_named(make_jobs, tmp_path):
+    jobs = make_jobs(files=2, rows=20)
+    plan(jobs, tmp_path, policy="keep")
+    with pytest.raises(ib.InputError, match="policy was 'keep', is 'grow'; max_micro_batch was None, is 8"):
+        plan(jobs, tmp_path, policy="grow", max_micro_batch=8)
+    with pytest.raises(ib.InputError, match="clusters was"):
+        ib.plan_fleet(jobs.folder, [8, 97], output=tmp_path / "plans")
+    assert whole(jobs, tmp_path)
+    plan(jobs, tmp_path, policy=512, resume=False)
+    assert plans_in(tmp_path / "plans").equals(ib.plan_fleet(jobs.table, GPUS, policy=512))
+
+
+def test_other_jobs_are_refused_and_named(make_jobs, tmp_path):
+    jobs = make_jobs(files=3, rows=20)
+    plan(jobs, tmp_path)
+    one, two = jobs.folder / "01.parquet", jobs.folder / "02.parquet"
+    # A new time alone is no change.
+    os.utime(one)
+    assert plan(jobs, tmp_path).state == "complete"
+    good = one.read_bytes()
+    changed = bytearray(good)
+    changed[100] ^= 1
+    one.write_bytes(changed)
+    with pytest.raises(ib.InputError, match=r"made of other jobs: .*01.parquet is another"):
+        plan(jobs, tmp_path)
+    one.write_bytes(good)
+    content = two.read_bytes()
+    two.unlink()
+    with pytest.raises(ib.InputError, match=r"02.parquet is gone"):
+        plan(jobs, tmp_path)
+    assert json.loads((tmp_path / "plans" / "_manifest.json").read_text())["state"] == "complete"
+    two.write_bytes(content)
+    assert whole(jobs, tmp_path)
+    plan(jobs, tmp_path)
+
+
+def test_new_files_join(make_jobs, tmp_path, monkeypatch):
+    jobs = make_jobs(files=3, rows=20)
+    last = jobs.folder / "02.parquet"
+    content = last.read_bytes()
+    last.unlink()
+    plan(jobs, tmp_path)
+    last.write_bytes(content)
+    again = planned_anew(monkeypatch)
+    plan(jobs, tmp_path)
+    assert again == ["02"] and whole(jobs, tmp_path)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=20)
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "thesis.txt").write_text("ten years")
+    for resume in (True, False):
+        with pytest.raises(ib.InputError, match="not empty, and holds no manifest"):
+            plan(jobs, tmp_path, resume=resume)
+    assert names_in(tmp_path / "plans") == ["thesis.txt"]
+
+
+def test_the_end_is_checked(make_jobs, tmp_path, monkeypatch):
+    jobs = make_jobs(files=3, rows=20)
+    plan(jobs, tmp_path)
+    plans = tmp_path / "plans"
+    shutil.copy(plans / "00.parquet", plans / "twice.parquet")
+    with pytest.raises(ib.InputError, match="twice.parquet: stands among the plans"):
+        plan(jobs, tmp_path)
+    (plans / "twice.parquet").unlink()
+    content = (plans / "01.parquet").read_bytes()
+    (plans / "01.parquet").unlink()
+    with pytest.raises(ib.InputError, match="01.parquet: there is no such file"):
+        plan(jobs, tmp_path)
+    pq.write_table(pq.read_table(plans / "00.parquet").slice(0, 7), plans / "01.parquet")
+    with pytest.raises(ib.InputError, match="01.parquet: holds 7 rows, of 40 that were written"):
+        plan(jobs, tmp_path)
+    (plans / "01.parquet").write_bytes(content)
+    assert whole(jobs, tmp_path)
+    (plans / "_manifest.json").write_text('{"version": 1}')
+    with pytest.raises(ib.InputError, match=r"_manifest.json: is not one of ours"):
+        plan(jobs, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(make_jobs, tmp_path):
+    jobs = make_jobs(files=1, rows=20)
+    (tmp_path / "plans").write_text("a file")
+    with pytest.raises(ib.InputError) as caught:
+        plan(jobs, tmp_path)
+    assert caught.value.file == str(tmp_path / "plans")
+    assert Path(tmp_path / "plans").read_text() == "a file"

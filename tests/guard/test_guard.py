@@ -1,0 +1,294 @@
+"""The guard in a training script of one's own: each mistake where people make it, and its name."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+from isobatch.guard import GuardError
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+from ddp.scripts import train
+
+
+def recipe(**fields):
+    known = {
+        "effective_batch": 48,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        "dataset_size": 200,
+        "duration": "2ep",
+        "warmup": "3st",
+        "micro_batch": 8,
+    }
+    return ib.Recipe(**{**known, **fields})
+
+
+def plan(**fields):
+    settings = {name: fields.pop(name) for name in ("ragged", "uneven", "max_micro_batch") if name in fields}
+    ranks = fields.pop("ranks", 2)
+    made = ib.plan(recipe(**fields), ranks, **settings)
+    return made.to_json()
+
+
+PLAIN = plan()
+RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True, micro_batch=None, max_micro_batch=8)
+UNEVEN = plan(effective_batch=40, dataset_size=400, uneven=True)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"dropout": 0.5, "norm": True}, {"loss_given": False}, {"compiled": True}]
+)
+def test_a_script_that_follows_the_plan_goes_through(two, how):
+    found = two(train, PLAIN, **how)
+    assert [error for error, _ in found] == [None, None]
+    assert (found[0][1] == []) == how.get("loss_given", True)
+
+
+@pytest.mark.parametrize("made", [RAGGED, UNEVEN])
+def test_weighted_losses_of_unequal_ranks_go_through(two, made):
+    assert [error for error, _ in two(train, made, epochs=1)] == [None, None]
+
+
+MISTAKES = {
+    "summed loss": "summed loss (8×)",
+    "summed over ranks": "gradients summed over ranks instead of averaged (2×)",
+    "no division": "no division by the accumulation (3×)",
+    "no_sync": "forward inside no_sync and backward outside",
+    "scheduler per process": "scheduler stepped once per process (2× too fast)",
+    "scheduler per micro-batch": "scheduler stepped once per micro-batch (3× too fast)",
+    "missing set_epoch": "missing set_epoch",
+    "not distributed": "the sampler is not distributed: all ranks see the same data",
+    "drop_last": "drop_last is set where the plan pads",
+    "another lr": "another learning rate, 2× the plan's",
+    "another micro-batch": "another micro-batch",
+    "other weights": "other weights on one rank",
+    "nan": "NaN or infinite gradient on rank 1",
+}
+
+
+def test_the_results_list_each_mistake():
+    page = (Path(__file__).parents[2] / "bench" / "results" / "validate.md").read_text(encoding="utf-8")
+    assert [cause for cause in MISTAKES.values() if cause not in page] == []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(two, mistake):
+    for error, _ in two(train, PLAIN, mistake):
+        assert error is not None, "went through"
+        assert MISTAKES[mistake] in error.cause
+        assert error.step <= 3
+        assert error.advice
+
+
+@pytest.mark.parametrize("made", [RAGGED])
+def test_unequal_ranks_with_a_mean_loss_are_named(two, made):
+    for error, _ in two(train, made, "uneven mean"):
+        assert error.cause == "uneven ranks with a mean loss"
+        assert "plan.loss_weights(rank)" in error.advice
+
+
+def test_another_world_size_is_named(two):
+    for error, _ in two(train, plan(effective_batch=96, ranks=4)):
+        assert (error.cause, error.step) == ("another world size", 0)
+        assert error.advice
+
+
+def test_ranks_that_part_later_are_named(two):
+    for error, _ in two(train, PLAIN, "diverges"):
+        assert (error.cause, error.step, error.ranks) == ("other weights on one rank", 4, (1,))
+
+
+def test_a_gradient_that_becomes_nan_later_is_named_with_its_rank(two):
+    for error, _ in two(train, PLAIN, "nan later"):
+        assert (error.cause, error.step, error.ranks) == ("NaN or infinite gradient on rank 1", 5, (1,))
+        assert "detect_anomaly" in error.advice
+
+
+@pytest.mark.parametrize("mistake", [None, "summed loss", "no division"])
+def test_a_clipped_gradient_hides_nothing(two, mistake):
+    for error, _ in two(train, plan(clip_norm=0.01), mistake, clip=0.01):
+        assert (error is None) == (mistake is None)
+        assert error is None or MISTAKES[mistake] in error.cause
+
+
+@pytest.mark.parametrize("layers", [(1, 1), (0.25, 1), (1, 10), (0, 1)])
+def test_parameter_groups_may_have_a_factor_of_their_own(two, layers):
+    assert [error for error, _ in two(train, PLAIN, layers=layers)] == [None, None]
+
+
+def test_a_parameter_group_that_stops_following_is_named(two):
+    for error, _ in two(train, PLAIN, "a group stops", layers=(0.25, 1)):
+        assert (error.cause, error.step) == ("parameter group 0 does not follow the plan, others do", 4)
+        assert "learning rate 0.01 of parameter group 0" in error.text
+        assert error.advice
+
+
+@pytest.mark.parametrize("layers", [(0.25, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        ("another lr", "another learning rate: no parameter group has the plan's"),
+        ("scheduler per process", MISTAKES["scheduler per process"]),
+        ("scheduler per micro-batch", MISTAKES["scheduler per micro-batch"]),
+    ],
+)
+def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
+    for error, _ in two(train, PLAIN, mistake, layers=layers):
+        assert cause in error.cause
+        assert error.step <= 1
+
+
+def alone(lr, set_rate=None, steps=70):
+    """A loop of one process under guard, whose learning rate `set_rate` may spoil before a step."""
+    import torch
+
+    from isobatch.guard import guard
+    from isobatch.integrations.torch import PlanLR
+
+    made = ib.plan(recipe(effective_batch=8, duration="100st", dataset_size=None), 1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    scheduler = PlanLR(optimizer, made)
+    guard(made).attach(model, optimizer)
+    for step in range(steps):
+        if set_rate is not None:
+            set_rate(step, optimizer.param_groups[0])
+        model(torch.ones(8, 2)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+
+
+def test_a_learning_rate_in_a_tensor_is_as_exact_as_its_format():
+    import torch
+
+    alone(torch.tensor(0.1))
+    with pytest.raises(GuardError, match="another learning rate"):
+        alone(torch.tensor(0.1), lambda step, group: group["lr"].mul_(1 + 1e-5) if step == 66 else None)
+
+
+@pytest.mark.parametrize("at", [0, 20, 66])
+def test_a_learning_rate_that_is_no_number_is_seen_at_once(at):
+    def spoil(step, group):
+        if step == at:
+            group["lr"] = float("nan")
+
+    with pytest.raises(GuardError, match="learning rate nan") as caught:
+        alone(0.1, spoil)
+    assert caught.value.step == at
+
+
+def test_a_sparse_gradient_may_be_the_one_that_is_kept():
+    import torch
+
+    from isobatch.guard import guard
+
+    made = ib.plan(
+        recipe(effective_batch=8, duration="100st", warmup="0st", dataset_size=None, schedule="constant"), 1
+    )
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=True), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard(made).attach(model, optimizer)
+    with pytest.raises(GuardError, match=r"gradient of rank 0 at step 19 is not finite"):
+        for step in range(40):
+            loss = model(torch.arange(8)).mean()
+            (loss * torch.nan if step == 19 else loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_loader_is_in_the_end_what_it_was():
+    """And its sampler's set_epoch may be called by name."""
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    from isobatch.guard import guard
+
+    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
+    data = torch.utils.data.TensorDataset(torch.randn(16, 2))
+    sampler = DistributedSampler(data, 1, 0)
+    loader = DataLoader(data, 8, sampler=sampler)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = guard(made).attach(model, optimizer, loader)
+    for epoch in range(2):
+        sampler.set_epoch(epoch=epoch)
+        for (x,) in loader:
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    watch.finish()
+    kinds = [DataLoader, DistributedSampler, torch.utils.data.BatchSampler]
+    assert [type(thing) for thing in (loader, sampler, loader.batch_sampler)] == kinds
+
+
+def test_the_error_says_what_it_is_about_and_crosses_processes():
+    error = pickle.loads(pickle.dumps(GuardError(4, "other weights on one rank", "seen", (1,))))
+    assert (error.step, error.cause, error.text, error.ranks) == (
+        4,
+        "other weights on one rank",
+        "seen",
+        (1,),
+    )
+    assert str(error).startswith(
+        "isobatch guard, before step 4: seen → other weights on one rank. Start all ranks"
+    )
+
+
+def test_who_catches_the_error_needs_no_torch():
+    program = "import sys; from isobatch.guard import GuardError; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_what_cannot_be_guarded_is_refused():
+    import torch
+
+    from isobatch.guard import guard
+
+    with pytest.raises(ib.InputError, match="infeasible"):
+        guard(ib.plan(recipe(), 1000))
+    made = ib.plan(recipe(effective_batch=8), 1)
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ib.InputError, match="list cannot be watched"):
+        guard(made).attach(model, [])
+    with pytest.raises(ib.InputError, match="tuple cannot be watched"):
+        guard(made).attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ())
+
+
+def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
+    import torch
+
+    from isobatch.guard import guard
+
+    class Sized(torch.utils.data.Dataset):
+        """Ids are (index, size), as where images of several sizes are cropped."""
+
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, at):
+            return torch.randn(2)
+
+    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
+    model = torch.nn.Linear(2, 1)
+
+    class Batches(list):
+        pass
+
+    batches = Batches([(index, 224) for index in range(start, start + 8)] for start in (0, 8))
+    for watched in (True, False):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(Sized(), batch_sampler=batches)
+        watch = guard(made).attach(model, optimizer, loader if watched else None)
+        model(next(iter(loader))).mean().backward()
+        if watched:
+            with pytest.raises(ib.InputError, match=r"such as \(0, 224\): give None"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        watch.finish()
