@@ -1,7 +1,7 @@
 //! One plan: a recipe compiled once, planned many times.
 
-use isobatch_core::duration::{Epoch, Layout};
-use isobatch_core::input::{Field, Input, Table};
+use isobatch_core::input::{Field, Input, Record};
+use isobatch_core::lengths::{Epoch, Layout};
 use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, stages};
 use isobatch_core::reason::Status;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
 use crate::outlook::{Workloads, list_of};
-use crate::value::{nullable, set_all, value_of};
+use crate::value::{set_all, value_of};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -23,7 +23,7 @@ impl Job {
     #[new]
     fn new(fields: &Bound<'_, PyDict>) -> PyResult<Job> {
         let mut input = Input::default();
-        set_all(&mut input, fields, &[Table::Job])?;
+        set_all(&mut input, fields, &[Record::Recipe])?;
         match input.invalid() {
             None => Ok(Job { input }),
             Some(field) => Err(illegal(fields.py(), field, fields.get_item(field.name())?.as_ref())),
@@ -40,10 +40,9 @@ impl Job {
         workloads: Option<&Bound<'py, Workloads>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let mut input = self.input.clone();
-        input.workloads = list_of(workloads);
         for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
-                if value.is_none() && nullable(field) {
+                if value.is_none() && field.nullable() {
                     continue;
                 }
                 input.set(field, &value_of(field, &value));
@@ -56,7 +55,7 @@ impl Job {
             return Err(illegal(py, field, None));
         }
         let mut row = Row::unknown();
-        plan(&input, &mut row);
+        plan(&input, list_of(workloads), &mut row);
         to_python(py, &row)
     }
 
@@ -64,7 +63,7 @@ impl Job {
     /// empty without a ramp.
     #[pyo3(signature = (batch))]
     fn stages(&self, batch: u64) -> Vec<(u64, Option<u64>)> {
-        let stages = stages(&self.input.job, batch).unwrap_or_default();
+        let stages = stages(&self.input.recipe, batch).unwrap_or_default();
         stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
     }
 
@@ -82,8 +81,8 @@ impl Job {
         ragged: bool,
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
-        let job = &self.input.job;
-        let epoch = Epoch::rest(dataset, offset, layout, job.drop_last, job.convention);
+        let recipe = &self.input.recipe;
+        let epoch = Epoch::rest(dataset, offset, layout, recipe.drop_last, recipe.convention);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
