@@ -266,6 +266,7 @@ proptest! {
             jobs: Columns { rows: 12, columns },
             clusters: Columns { rows: gpus.len(), columns: sites },
             pairs: named.as_ref().map_or(Pairs::Crossed, |(jobs, clusters)| Pairs::Named { jobs, clusters }),
+            stop: None,
         };
 
         hold(&fleet, nearest)?;
@@ -314,6 +315,7 @@ proptest! {
             jobs: Columns { rows: 160, columns },
             clusters: Columns { rows, columns: sites },
             pairs,
+            stop: None,
         };
         hold(&fleet, nearest)?;
     }
