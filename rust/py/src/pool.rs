@@ -8,6 +8,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -89,13 +90,11 @@ fn pool() -> Option<Arc<ThreadPool>> {
     Some(fresh)
 }
 
-/// More threads than this only wait for each other; `RAYON_NUM_THREADS` may ask for any number.
-const MOST_THREADS: usize = 1024;
-
 fn start() -> Option<Arc<ThreadPool>> {
+    // `RAYON_NUM_THREADS` may ask for any number, but more than a few a core only wait for each other. 0 is rayon's own choice.
     let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.trim().parse::<usize>().ok());
-    // 0 is rayon's own choice.
-    let threads = asked.map_or(0, |threads| threads.min(MOST_THREADS));
+    let most = thread::available_parallelism().map_or(64, |cores| 64.max(4 * cores.get()));
+    let threads = asked.map_or(0, |threads| threads.min(most));
     ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|index| format!("isobatch-{index}"))
