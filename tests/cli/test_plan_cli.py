@@ -8,7 +8,6 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.forecast.measurements import load_measurements
-from isobatch.recipes.files import load_recipe
 from isobatch.validate.report.report import Report
 
 JOB = """\
@@ -131,18 +130,17 @@ def test_a_bad_file_is_named(tmp_path, capsys, name, text, message):
 
 def test_recipes_in_three_formats_are_one(tmp_path):
     pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
-    from isobatch.recipes.files import load_recipe
-
+    
     fields = {"batch_per_gpu": 32, "gpus": 8, "lr": 0.1, "betas": [0.9, 0.95], "duration": "90st"}
     (tmp_path / "a.json").write_text(json.dumps(fields))
     (tmp_path / "a.yaml").write_text("".join(f"{k}: {json.dumps(v)}\n" for k, v in fields.items()))
     (tmp_path / "a.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items()))
-    made = [load_recipe(tmp_path / f"a.{kind}") for kind in ("json", "yaml", "toml")]
+    made = [ib.Recipe.load(tmp_path / f"a.{kind}") for kind in ("json", "yaml", "toml")]
     expected = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, betas=(0.9, 0.95), duration="90st")
     assert made == [expected] * 3
 
 
-@pytest.mark.parametrize("load", [ib.Plan.load, ib.Profile.load, load_measurements, load_recipe, Report.load])
+@pytest.mark.parametrize("load", [ib.Plan.load, ib.Profile.load, load_measurements, ib.Recipe.load, Report.load])
 def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
     file = tmp_path / "it.json"
     with pytest.raises(ib.InputError, match=r"it\.json: cannot be read: No such file or directory"):

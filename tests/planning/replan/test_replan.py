@@ -215,7 +215,7 @@ def test_progress_in_samples(twelfths, length, unit, legs):
         passed = Fraction(consumed, 12 * twelfths * first)
         assert run.lr_at(step) == pytest.approx(factor * float(1 - passed), rel=1e-9, abs=1e-12)
         assert run.position(step).samples == consumed
-        assert run._course.step_at(Fraction(consumed)) == step
+        assert run.course.step_at(Fraction(consumed)) == step
         consumed, step = consumed + batch, step + 1
     assert run.total_steps == step
     for (_, before), (at, after) in itertools.pairwise(plans):
@@ -250,8 +250,8 @@ def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
         if step not in factors and here.offset == 0:
             assert float(clock) == pytest.approx(here.epoch * first)  # an epoch's start is an epoch's start
         assert float(clock) < end + Fraction(1, 10**9)
-        assert run._course.step_at(run._course.samples_at(Fraction(step))) == step
-    assert float(run._course.legs[-1].clock_at(Fraction(run.total_steps))) >= float(end) - 1e-9
+        assert run.course.step_at(run.course.samples_at(Fraction(step))) == step
+    assert float(run.course.legs[-1].clock_at(Fraction(run.total_steps))) >= float(end) - 1e-9
     for (_, before), (at, after) in itertools.pairwise(plans):
         assert before.lr_at(at) * (after.lr / before.lr) == pytest.approx(
             after.lr_at(at), rel=1e-12, abs=1e-15
