@@ -41,7 +41,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         types = [it for it in (kind, *get_args(kind)) if it in (int, float)]
         read = _READ.get(name) or (types[0] if types else str)
         if name == "max_micro_batch":
-            called, what = "N|REPORT", f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found"
+            called, what = (
+                "N|REPORT",
+                f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found",
+            )
         group.add_argument(option, type=read, metavar=called, help=what)
     group.add_argument(
         "--profile",

@@ -12,7 +12,7 @@ from math import ceil, floor
 from typing import NamedTuple, cast
 
 from isobatch import _core
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.planning.planned import Planned
 from isobatch.schedules import Schedule, Units, join, product, resolve
 from isobatch.schedules import constant as level
@@ -319,11 +319,16 @@ class Course:
         knots = self._knots() if self.ramped or len(self.legs) > 1 else []
         if knots:
             schedule = schedule.with_clock(knots)
-        factors = [cast(float, leg.plan.lr) / first.lr for leg in self.legs]
-        if any(factor != 1 for factor in factors):
-            steps = join([level(factor) for factor in factors], [leg.step for leg in self.legs[1:]])
-            schedule = product(schedule, steps)
-        return schedule
+        factors: list[tuple[int, float]] = []
+        for leg in self.legs:
+            factor = cast(float, leg.plan.lr) / first.lr
+            if not factors or factor != factors[-1][1]:
+                factors.append((leg.step, factor))
+        if factors == [(0, 1.0)]:
+            return schedule
+        return product(
+            schedule, join([level(factor) for _, factor in factors], [at for at, _ in factors[1:]])
+        )
 
     def _knots(self) -> list[tuple[float, float]]:
         """The clock's knots, those on a straight line left out; none where it shows the steps themselves."""
@@ -353,7 +358,7 @@ def length(text: str) -> tuple[Fraction, str]:
     """
     read = _core.length(text)
     if read is None:
-        raise InputError(f"must be a number with a unit (ep, st, sp, tok or %), got {text!r}")
+        raise must_be("a number with a unit: ep, st, sp, tok or %", text, field="length")
     numerator, denominator, unit = read
     return Fraction(numerator, denominator), unit
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 from isobatch import _core
@@ -10,6 +9,7 @@ from isobatch.planning.moves import Legs, Moved
 from isobatch.planning.planned import Planned
 from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
+from isobatch.words import count, duration, figure, percent, real
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _CAPS = {
@@ -51,30 +51,14 @@ def _cited(text: str, source: str) -> str:
     return f"{text} [{source}]" if source else text
 
 
-def _number(x: float | None, digits: int = 6) -> str:
-    """A number as people write it: 1,281,216 or 2e-5."""
-    if x is None:
-        return "unknown"
-    if isinstance(x, int):
-        return f"{x:,}"
-    text = f"{x:.{digits}g}"
-    if "e" in text:
-        return re.sub(r"e([-+])0*", lambda sign: f"e{sign[1].strip('+')}", text)
-    return f"{float(text):,.15g}" if abs(x) >= 1000 else text
+def _number(x: float | None) -> str:
+    """An exact number: 1,281,216 or 2e-5."""
+    return "unknown" if x is None else count(x) if isinstance(x, int) else real(x)
 
 
-def _percent(change: float) -> str:
-    return f"{'+' if change > 0 else '−'}{abs(change) * 100:.2g} %"
-
-
-def _hours(hours: float) -> str:
-    """A duration in the units that people count it in, three significant digits."""
-    if hours < 1:
-        return f"{hours * 60:.3g} min" if hours * 60 >= 1 else f"{hours * 3600:.3g} s"
-    if hours < 48:
-        return f"{hours:.3g} h"
-    days, left = divmod(round(hours), 24)
-    return f"{days} d {left} h"
+def _figure(x: float | None) -> str:
+    """An approximate number."""
+    return "unknown" if x is None else figure(x)
 
 
 def _by(plan: Planned) -> str:
@@ -101,7 +85,7 @@ def _split(plan: Planned) -> Iterator[str]:
 
 def _changes(plan: Planned, *, moved: bool) -> Iterator[str]:
     tuned, batch, lr = plan.recipe.effective_batch, plan.layout.effective_batch, _number(plan.lr)
-    change = f" ({_percent(batch / tuned - 1)})" if batch != tuned else ""
+    change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
     if plan.settings.policy == "keep":
         if batch == tuned:
             yield f"Unchanged: batch size, learning rate {lr} and all other hyperparameters."
@@ -146,15 +130,20 @@ def _others(plan: Planned, *, moved: bool) -> Iterator[str]:
 def _steps(plan: Planned) -> Iterator[str]:
     if plan.steps_per_epoch is not None:
         extra = [
-            f"{_number(count)} {what}"
-            for count, what in ((plan.padded_samples, "repeated as padding"), (plan.dropped_samples, "dropped"))
-            if count
+            f"{count(samples)} {what}"
+            for samples, what in (
+                (plan.padded_samples, "repeated as padding"),
+                (plan.dropped_samples, "dropped"),
+            )
+            if samples
         ]
         detail = f" ({', '.join(extra)})" if extra else ""
         yield f"Per epoch: {_number(plan.steps_per_epoch)} steps, {_number(plan.samples_per_epoch)} samples{detail}."
     if plan.total_steps is not None:
         stretched = plan.rule == "adascale" or plan.settings.policy == "goodput"
-        length = "long enough to reach the same loss" if stretched else "same number of samples as the tuned run"
+        length = (
+            "long enough to reach the same loss" if stretched else "same number of samples as the tuned run"
+        )
         yield (
             f"The run: {_number(plan.total_steps)} steps, {_number(plan.warmup_steps)} of them warmup; {length} (steps counted as "
             f"{plan.recipe.convention} counts them)."
@@ -165,24 +154,24 @@ def _moves(moves: Sequence[Moved], legs: Legs) -> Iterator[str]:
     if not moves:
         return
     for move, (_, before), (_, after) in zip(moves, legs[:-1], legs[1:], strict=True):
-        figures = (
+        changes = (
             ("", before.world_size, after.world_size, " GPUs"),
             ("batch size ", before.effective_batch, after.effective_batch, ""),
             ("learning rate ", before.lr, after.lr, ""),
         )
         yield (
             f"Moved after step {_number(move.step)} ({_number(move.samples)} samples): "
-            f"{', '.join(_figure(*figure) for figure in figures)}."
+            f"{', '.join(_change(*figures) for figures in changes)}."
         )
     move, optimizer = moves[-1], legs[-1][1].recipe.optimizer
     if move.epoch is not None:
         lost = [
-            f"{_number(count)} samples of that epoch are {what}"
-            for count, what in (
+            f"{count(samples)} samples of that epoch are {what}"
+            for samples, what in (
                 (move.repeated_samples, "repeated to fill up its end"),
                 (move.skipped_samples, "dropped at its end"),
             )
-            if count
+            if samples
         ]
         yield (
             f"Resume epoch {_number(move.epoch)} at sample {_number(move.offset)}: "
@@ -191,28 +180,28 @@ def _moves(moves: Sequence[Moved], legs: Legs) -> Iterator[str]:
     if move.velocity_factor != 1 and optimizer in ("sgd", "lars"):
         yield _cited(
             "If your optimizer folds the learning rate into its momentum, multiply the buffers by "
-            f"{_number(move.velocity_factor, 3)} (torch SGD does not)",
+            f"{_figure(move.velocity_factor)} (torch SGD does not)",
             "Goyal et al. 2017, arXiv 1706.02677, remark 2",
         )
 
 
-def _figure(before: str, old: float | None, new: float | None, behind: str) -> str:
+def _change(before: str, old: float | None, new: float | None, behind: str) -> str:
     return f"{before}{_number(old)}{'' if old == new else f' → {_number(new)}'}{behind}"
 
 
 def _outlook(plan: Planned) -> Iterator[str]:
     if plan.step_seconds is None:
         return
-    error = "" if plan.step_error is None else f" ± {_number(plan.step_error, 2)}"
+    error = "" if plan.step_error is None else f" ± {_figure(plan.step_error)}"
     yield (
-        f"A step takes {_number(plan.step_seconds, 3)}{error} s: {_number(plan.samples_per_second, 3)} samples per second, "
-        f"efficiency {_number(plan.efficiency, 3)}."
+        f"A step takes {_figure(plan.step_seconds)}{error} s: {_figure(plan.samples_per_second)} samples per second, "
+        f"efficiency {_figure(plan.efficiency)}."
     )
     if plan.hours is not None:
-        cost = "" if plan.cost is None else f", cost {_number(plan.cost, 3)}"
-        yield f"The run takes {_hours(plan.hours)}, {_number(plan.gpu_hours, 3)} GPU-hours{cost}."
+        cost = "" if plan.cost is None else f", cost {_figure(plan.cost)}"
+        yield f"The run takes {duration(plan.hours * 3600)}, {_figure(plan.gpu_hours)} GPU-hours{cost}."
     if plan.memory_gib is not None:
-        yield f"Memory: {_number(plan.memory_gib, 3)} GiB per GPU."
+        yield f"Memory: {_figure(plan.memory_gib)} GiB per GPU."
 
 
 # ---- a plan that cannot be ----
@@ -246,7 +235,9 @@ def _model_parallel(plan: Planned) -> str:
 
 def _above_max_batch(plan: Planned) -> str | None:
     batch = _wanted(plan)
-    return batch and f"batch size {_number(batch)} is above max_batch {_number(plan.settings.max_batch)}"
+    if batch is None:
+        return None
+    return f"batch size {_number(batch)} is above max_batch {_number(plan.settings.max_batch)}"
 
 
 def _above_dataset(plan: Planned) -> str:
@@ -278,7 +269,7 @@ def _what(asked: Planned, plan: Planned) -> str:
     batch = plan.layout.effective_batch
     tuned = asked.recipe.effective_batch
     gpus = "" if plan.world_size == asked.world_size else f"{_number(plan.world_size)} GPUs, "
-    change = "exact" if batch == tuned else _percent(batch / tuned - 1)
+    change = "exact" if batch == tuned else percent(batch / tuned - 1, signed=True)
     return f"{gpus}{_number(batch)} samples ({change})"
 
 
@@ -289,7 +280,7 @@ def _how(plan: Planned) -> str:
 def _price(plan: Planned) -> str:
     if plan.hours is None:
         return ""
-    return _hours(plan.hours) + ("" if plan.cost is None else f", cost {_number(plan.cost, 3)}")
+    return duration(plan.hours * 3600) + ("" if plan.cost is None else f", cost {_figure(plan.cost)}")
 
 
 def _flags(asked: Planned, plan: Planned) -> str:
@@ -313,5 +304,7 @@ def _flags(asked: Planned, plan: Planned) -> str:
         elif new in (None, False):
             flags.append(f"without {option}")
         else:
-            flags.append(f"{option} {new}" if new != default or name in ("rule", "policy") else f"without {option}")
+            flags.append(
+                f"{option} {new}" if new != default or name in ("rule", "policy") else f"without {option}"
+            )
     return " ".join(flags)

@@ -49,9 +49,11 @@ def options(asked: Planned, make: Make[P]) -> list[P]:
     found: list[P] = []
     for cluster, settings in _candidates(asked, make):
         plan = make(cluster, settings)
-        moved = abs(plan.batch_change or 0.0) > MOST_CHANGE and settings.batch_tolerance > 0
-        same = any(plan.layout == it.layout and plan.cluster == it.cluster for it in found if not moved)
-        if plan.status != "infeasible" and not moved and not same:
+        if plan.status == "infeasible" or (
+            settings.batch_tolerance and abs(plan.batch_change or 0.0) > MOST_CHANGE
+        ):
+            continue
+        if not any((plan.layout, plan.cluster) == (it.layout, it.cluster) for it in found):
             found.append(plan)
     return found
 
@@ -63,11 +65,14 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
         share = math.ceil(abs(batch - _target(asked)) / _target(asked) * 1e4) / 1e4
         if settings.batch_tolerance < share < 1:
             yield cluster, settings._replace(batch_tolerance=_short(share))
-    for name in ("ragged", "uneven"):
-        yield cluster, settings._replace(**{"ragged": False, "uneven": False, "require_multiple": False, name: True})
+    weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
+    yield cluster, weighted._replace(ragged=True)
+    yield cluster, weighted._replace(uneven=True)
     for other in _clusters(asked, make):
         yield other, settings
-    if Reason.BETA_NOT_POSITIVE in asked.reasons:  # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
+    if (
+        Reason.BETA_NOT_POSITIVE in asked.reasons
+    ):  # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
         yield cluster, settings._replace(rule="sqrt", beta_half_life=True)
     for name in RESTRICTIONS:
         default = getattr(DEFAULTS, name)
@@ -88,7 +93,8 @@ def _by_change(asked: Planned) -> list[int]:
 def _short(share: float) -> float:
     """The share in two significant digits, upwards."""
     digits = 1 - math.floor(math.log10(share))
-    return round(math.ceil(round(share * 10**digits, 6)) / 10**digits, 12)
+    scale: float = 10.0**digits
+    return round(math.ceil(round(share * scale, 6)) / scale, 12)
 
 
 def _clusters(asked: Planned, make: Make[P]) -> Iterator[Cluster]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, shown
+from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.course import Course, Position
@@ -133,7 +133,7 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         Position(step=6, samples=1512, epoch=1, offset=512)
         """
         if type(step) is not int or not 0 <= step < 2**53:
-            raise InputError(must_be("a whole number from 0", step), field="step")
+            raise must_be("a whole number from 0", step, field="step")
         return self.course.position(step)
 
     @cached_property
@@ -173,7 +173,7 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         micro, _, replicas, batch, _ = self.layout
         if type(rank) is not int or not 0 <= rank < replicas:
-            raise InputError(must_be(f"a whole number from 0 to {replicas - 1}", rank), field="rank")
+            raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
         if Reason.UNEVEN in self.reasons:
             passes = batch // micro
             return np.full(passes // replicas + (rank < passes % replicas), micro, dtype=np.int64)
@@ -194,7 +194,9 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         array([0.25, 0.25, 0.25, 0.25])
         """
         layout = self.layout
-        weights: NDArray[np.float64] = self.micro_batches(rank) * layout.data_parallel / layout.effective_batch
+        weights: NDArray[np.float64] = (
+            self.micro_batches(rank) * layout.data_parallel / layout.effective_batch
+        )
         return weights
 
     def to_json(self) -> str:
@@ -246,22 +248,20 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
 class FeasiblePlan(Plan, frozen=True, dict=True, forbid_unknown_fields=True):
     """A plan that can be: its batch, split and learning rate are known. `Plan.require` gives it, and `plan(..., strict=True)`."""
 
-    if TYPE_CHECKING:
-        data_parallel: int
-        micro_batch: int
-        accumulation: int
-        effective_batch: int
-        batch_change: float
-        lr: float
-        lr_scale: float
-        weight_decay: float
-        warmup_lr: float
-        min_lr: float
+    if TYPE_CHECKING:  # the same fields, known
+        data_parallel: int = 0
+        micro_batch: int = 0
+        accumulation: int = 0
+        effective_batch: int = 0
+        batch_change: float = 0
+        lr: float = 0
+        lr_scale: float = 0
+        weight_decay: float = 0
+        warmup_lr: float = 0
+        min_lr: float = 0
 
 
-def _planned(
-    recipe: Recipe, cluster: Cluster, settings: Settings, workloads: _core.Workloads | None
-) -> Plan:
+def _planned(recipe: Recipe, cluster: Cluster, settings: Settings, workloads: _core.Workloads | None) -> Plan:
     values = values_of(recipe, cluster, settings, workloads)
     if values[0] != "infeasible":
         return FeasiblePlan(recipe, cluster, settings, *values)
@@ -290,10 +290,10 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
     try:
         count = operator.index(cluster)
     except TypeError:
-        raise InputError(must_be("a Cluster, or a number of GPUs", cluster), field="cluster") from None
+        raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
     if isinstance(cluster, bool) or not 1 <= count <= 2**31:
-        most = "at least 1" if count < 1 else "at most 2,147,483,648"
-        raise InputError(f"GPUs must be {most}, got {shown(cluster)}")
+        legal = "at least 1" if count < 1 else "at most 2,147,483,648"
+        raise must_be(legal, cluster, field="GPUs")
     return _gpus(count)
 
 
@@ -366,7 +366,7 @@ def plan(
     0.2
     """
     if not isinstance(recipe, Recipe):
-        raise InputError(f"must be a Recipe, got {shown(recipe)}: Recipe(**fields) makes one", field="recipe")
+        raise must_be("a Recipe", recipe, field="recipe", todo="Recipe(**fields) makes one")
     if type(cluster) is not Cluster:
         cluster = cluster_of(cluster)
     workloads = None if profile is None else workloads_of(as_profiles(profile))

@@ -65,7 +65,9 @@ def replan(
     if cluster is None and effective_batch is None and profile is None and not changes:
         raise InputError("nothing changes: give cluster or effective_batch", field="cluster")
     if type(changes.get("policy")) is int:
-        raise InputError("must be a name here; a batch to reach is effective_batch", field="policy")
+        raise must_be(
+            "a name", changes["policy"], field="policy", todo="a batch to reach is effective_batch="
+        )
     if effective_batch is not None and "policy" in changes:
         raise InputError("an effective_batch is a policy: give one of the two", field="policy")
 
@@ -96,7 +98,9 @@ def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Pl
     facts = moved_at(left.course, after, step)
     move = Move(**msgspec.structs.asdict(facts), before=before.require())
     made = msgspec.structs.replace(after, moves=(*moves, move))
-    return msgspec.structs.replace(made, **whole_run(made.legs))
+    changes: dict[str, Any] = whole_run(made.legs)
+    moved: Plan = msgspec.structs.replace(made, **changes)
+    return moved
 
 
 def _last(running: Plan, moves: tuple[Move, ...]) -> FeasiblePlan:
@@ -116,4 +120,4 @@ def _check_step(running: Plan, step: int) -> None:
     if type(step) is not int or step < first or (last is not None and step > last):
         legal = f"{first} (the last move) or later" if first else "a whole number from 0"
         legal += "" if last is None else f", up to {last}, with a step left to do"
-        raise InputError(must_be(legal, step), field="at_step")
+        raise must_be(legal, step, field="at_step")

@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, shown
-from isobatch.names import unknown
+from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.planning.course import Course
 from isobatch.planning.moves import Legs, Moved, moved_at, whole_run
 from isobatch.planning.planned import Planned, values_of
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.schedules import Schedule
+from isobatch.words import shown
 
 VERSION = 1
 SCHEMA = f"isobatch.plan/{VERSION}"
@@ -92,7 +93,7 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
     schema = fields.pop("schema", None) if isinstance(fields, dict) else None
     match = re.fullmatch(r"isobatch\.plan/(\d{1,9})", schema) if isinstance(schema, str) else None
     if match is None:
-        raise InputError(f"must be {SCHEMA!r}, got {shown(schema)}: this is no plan", file=file, field="schema")
+        raise must_be(repr(SCHEMA), schema, field="schema", todo="this is no plan", file=file)
     if int(match[1]) > VERSION:
         raise InputError(
             f"schema {schema!r} is newer than this isobatch reads ({SCHEMA!r}): upgrade isobatch", file=file
@@ -108,9 +109,11 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
 
 def _settings(given: Any, file: str | None) -> list[Any]:
     if not isinstance(given, dict):
-        raise InputError(f"must be a table, got {shown(given)}", file=file, field="settings")
+        raise must_be("a table", given, field="settings", file=file)
     if wrong := [name for name in given if name not in Settings._fields]:
-        raise InputError(unknown(wrong, Settings._fields, "setting"), file=file, field="settings")
+        raise together(
+            [unknown("setting", name, Settings._fields, field="settings", file=file) for name in wrong]
+        )
     return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 
@@ -127,11 +130,11 @@ def check(moves: Sequence[Moved], legs: Legs, file: str | None, *, same_version:
         InputError: values contradict each other, or are not those that come out; the fields are named.
     """
     starts = [step for step, _ in legs]
-    if any(not 0 <= low < high < 2**53 for low, high in zip(starts, starts[1:], strict=False)):
-        raise InputError(f"must be ascending steps from 1, got {shown(starts[1:])}", file=file, field="moves")
+    if any(not 0 <= low < high < 2**53 for low, high in pairwise(starts)):
+        raise must_be("at ascending steps from 1", starts[1:], field="moves", file=file)
     for count, (_, leg) in enumerate(legs, 1):
         if leg.recipe != legs[0][1].recipe:
-            raise InputError("must be the same before and after a move", file=file, field="recipe")
+            raise InputError("recipe must be the same before and after a move", file=file, field="recipe")
         _consistent(leg, file)
         if not same_version:
             continue
@@ -146,7 +149,9 @@ def check(moves: Sequence[Moved], legs: Legs, file: str | None, *, same_version:
 def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None) -> None:
     wrong = {name: value for name, value in expected.items() if getattr(record, name) != value}
     if wrong:
-        told = "; ".join(f"{name} is {shown(getattr(record, name))}, {shown(v)} comes out" for name, v in wrong.items())
+        told = "; ".join(
+            f"{name} is {shown(getattr(record, name))}, {shown(v)} comes out" for name, v in wrong.items()
+        )
         raise InputError(
             f"not the plan of its recipe, cluster and settings: {told}. Plan it again instead of editing it",
             file=file,
@@ -188,7 +193,7 @@ def _consistent(leg: Planned, file: str | None) -> None:
 
     def must(field: str, legal: bool, what: str) -> None:
         if not legal:
-            raise InputError(f"must be {what}, got {shown(getattr(leg, field))}", file=file, field=field)
+            raise must_be(what, getattr(leg, field), field=field, file=file)
 
     infeasible = any(reason.severity == "infeasible" for reason in leg.reasons)
     says = "infeasible" if infeasible else "caution" if leg.reasons else "ok"
@@ -214,7 +219,11 @@ def _consistent(leg: Planned, file: str | None) -> None:
     must("effective_batch", batch <= 2**40, "at most 2^40")
     must(
         "effective_batch",
-        exact or (irregular and replicas <= batch <= rounds * accumulation < batch + 2 * rounds + replicas * accumulation),
+        exact
+        or (
+            irregular
+            and replicas <= batch <= rounds * accumulation < batch + 2 * rounds + replicas * accumulation
+        ),
         "micro_batch × accumulation × data_parallel",
     )
     cap = leg.micro_batch_cap

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
-from isobatch.errors import InputError
-from isobatch.names import unknown
+from isobatch.errors import together, unknown
 
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
-Rule: TypeAlias = Literal[
-    "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"
-]
+Rule: TypeAlias = Literal["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
 
 
 class Settings(NamedTuple):
@@ -90,5 +87,10 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**given)
     except TypeError:
-        wrong = [name for name in given if name not in Settings._fields]
-        raise InputError(unknown(wrong, (*Settings._fields, "profile"), "setting"), field=wrong[0]) from None
+        raise together(
+            [
+                unknown("setting", name, (*Settings._fields, "profile"), field=name)
+                for name in given
+                if name not in Settings._fields
+            ]
+        ) from None

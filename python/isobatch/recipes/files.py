@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, shown
+from isobatch.errors import InputError, must_be, unreadable
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.names import refuse_doubles
+from isobatch.recipes.doubles import refuse_doubles
 from isobatch.recipes.toml import toml_of
+from isobatch.words import count, shown
 
 MOST_BYTES = 1 << 20
 MOST_VALUES = 100_000
@@ -36,14 +37,12 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"is nested deeper than {MOST_DEPTH} levels", file=file) from None
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot be read: {str(error)[:500]}", file=file) from None
+        raise error if isinstance(error, InputError) else unreadable(error, file) from None
     if not isinstance(fields, dict):
-        raise InputError(f"must hold a table of a recipe's fields, got {shown(fields)}", file=file)
+        raise must_be("a table of a recipe's fields", fields, field="the file", file=file)
     for name in fields:
         if not isinstance(name, str):
-            raise InputError(f"the key {shown(name)} must be a name", file=file)
+            raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
     _bound(fields, file)
     return fields
 
@@ -74,7 +73,7 @@ def _text(file: str) -> str:
     except OSError:
         size = 0  # reading it says why
     if size > MOST_BYTES:
-        raise InputError(f"is {size:,} bytes; a recipe file has at most {MOST_BYTES:,}", file=file)
+        raise InputError(f"has {count(size)} bytes; a recipe has at most {count(MOST_BYTES)}", file=file)
     return read_whole(file)
 
 
@@ -108,13 +107,13 @@ def _bound(value: Any, file: str) -> None:
     for _ in range(MOST_DEPTH):
         left -= len(level)
         if left < 0:
-            raise InputError(f"holds more than {MOST_VALUES:,} values", file=file)
+            raise InputError(f"holds more than {count(MOST_VALUES)} values", file=file)
         below: list[Any] = []
         for it in level:
             if isinstance(it, (dict, list)):
                 below += it.values() if isinstance(it, dict) else it
                 if len(below) > left:
-                    raise InputError(f"holds more than {MOST_VALUES:,} values", file=file)
+                    raise InputError(f"holds more than {count(MOST_VALUES)} values", file=file)
         level = below
         if not level:
             return

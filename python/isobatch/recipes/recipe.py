@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, missing, must_be
 from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
 
-Optimizer: TypeAlias = Literal[
-    "sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"
-]
+Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent"]
 Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -112,7 +110,7 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         elif isinstance(self.schedule, str):
             check_spec(self.schedule)
         elif not isinstance(self.schedule, Schedule):
-            raise InputError(must_be("a schedule's name, or a Schedule", self.schedule), field="schedule")
+            raise must_be("a schedule's name or a Schedule", self.schedule, field="schedule")
         self.core  # noqa: B018 - compiles, and so checks, the fields
 
     @property
@@ -170,14 +168,14 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
             )
         )
         if gpus % model_parallel:
-            raise InputError(f"must divide the {gpus} GPUs, got {model_parallel}", field="model_parallel")
+            raise must_be(f"a divisor of the {gpus} GPUs", model_parallel, field="model_parallel")
         replicas = gpus // model_parallel
         known: dict[str, Any] = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
             if len(batches) != replicas:
                 raise InputError(
-                    f"must have one number for each of {replicas} replicas, got {len(batches)}",
+                    f"batch_per_gpu must have one number for each of {replicas} replicas, got {len(batches)}",
                     field="batch_per_gpu",
                 )
             if len(set(batches)) > 1:
@@ -187,7 +185,6 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
             batch_per_gpu = batches[0]
         micro = _count("batch_per_gpu", batch_per_gpu)
         return cls(effective_batch=micro * accumulation * replicas, micro_batch=micro, **known, **fields)
-
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
@@ -202,7 +199,7 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         >>> Recipe.of({"gpus": 8, "batch_per_gpu": 32, "lr": 0.1, "betas": [0.9, 0.95]}).effective_batch
         256
         """
-        values = {
+        values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) and name in _PAIRS else value
             for name, value in fields.items()
         }
@@ -211,7 +208,7 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
             return cls(**values)
         refuse_names(cls, {"effective_batch": 0, **values}.keys() - {"batch_per_gpu"})
         if "gpus" not in values:
-            raise InputError("missing: batch_per_gpu needs it", field="gpus")
+            raise missing("gpus", "batch_per_gpu needs it")
         return cls.from_gpus(**values)
 
     @classmethod
@@ -238,7 +235,7 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         except InputError as error:
             if changes and error.field in changes:
                 raise
-            raise InputError(error.message, file=file, field=error.field) from None
+            raise error.at(file=file) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the recipe, whole or not at all; fields at their defaults are left out.
@@ -274,5 +271,5 @@ def _made(cls: type[Recipe], fields: dict[str, Any]) -> Recipe:
 def _count(name: str, value: Any) -> int:
     value = plain(name, value)
     if type(value) is not int or not 0 < value <= 2**40:
-        raise InputError(must_be("a whole number from 1", value), field=name)
+        raise must_be("a whole number from 1", value, field=name)
     return value

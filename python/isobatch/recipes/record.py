@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from isobatch.errors import InputError
-from isobatch.names import unknown
+from isobatch.errors import InputError, missing, together, unknown
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
@@ -60,14 +59,21 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
     Raises:
         InputError: naming all of them.
     """
-    known = cls.__struct_fields__
-    if wrong := [name for name in given if name not in known]:
-        if elsewhere := [name for name in wrong if name in cls.elsewhere]:
-            raise InputError(cls.elsewhere[elsewhere[0]], field=elsewhere[0])
-        raise InputError(unknown(wrong, (*known, *cls.elsewhere), "field"), field=str(wrong[0]))
-    required = [field.name for field in msgspec.structs.fields(cls) if field.required]
-    if missing := [name for name in required if name not in given]:
-        raise InputError(f"missing: {', '.join(missing)}", field=missing[0])
+    known = (*cls.__struct_fields__, *cls.elsewhere)
+    errors = [
+        InputError(f"{name} {cls.elsewhere[name]}", field=name)
+        if name in cls.elsewhere
+        else unknown("field", name, known, field=str(name))
+        for name in given
+        if name not in cls.__struct_fields__
+    ]
+    errors += [
+        missing(field.name, f"{cls.__name__} needs it")
+        for field in msgspec.structs.fields(cls)
+        if field.required and field.name not in given
+    ]
+    if errors:
+        raise together(errors)
 
 
 class Record(

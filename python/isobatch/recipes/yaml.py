@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from isobatch.errors import InputError
-from isobatch.names import refuse_doubles
+from isobatch.errors import needs_extra
+from isobatch.recipes.doubles import refuse_doubles
 
 try:
     import yaml
@@ -57,7 +57,7 @@ def yaml_of(fields: Any, file: str) -> str:
 
 def _needed(file: str) -> Any:
     if yaml is None:
-        raise InputError("YAML needs PyYAML: pip install 'isobatch[fleet]'", file=file)
+        raise needs_extra("YAML files", "fleet", file=file)
     return yaml
 
 
