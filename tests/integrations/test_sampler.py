@@ -168,7 +168,7 @@ def test_a_state_from_the_middle_of_a_step_needs_the_same_steps():
     state = sampler.state_dict()
     with pytest.raises(ib.InputError, match="middle of a step"):
         PlanSampler(range(64), plan_of(64, 1, 8, max_micro_batch=4)).load_state_dict(state)
-    with pytest.raises(ib.InputError, match="'seed': the state was saved with 0"):
+    with pytest.raises(ib.InputError, match="seed: the state was saved with 0"):
         PlanSampler(range(64), plan_of(64, 1, 8), seed=1).load_state_dict(state)
 
 

@@ -70,7 +70,7 @@ impl Fleet<'_> {
         let mut inputs = vec![self.shared.clone(); clusters.len().min(INPUTS)];
         let mut row = Row::unknown();
         let mut found: Vec<(f64, u32)> = Vec::new();
-        for block in clusters.chunks(INPUTS) {
+        for block in clusters.chunks(INPUTS).take_while(|_| !self.stopped()) {
             let inputs = &mut inputs[..block.len()];
             self.fill(&[job as u32; INPUTS][..block.len()], block, inputs);
             for (input, cluster) in inputs.iter().zip(block) {
@@ -121,7 +121,8 @@ mod tests {
             (Field::PricePerGpuHour, InputColumn::Reals(&price)),
         ];
         let clusters = InputTable { rows: 5, columns };
-        let fleet = Fleet { shared, workloads: &[workload], jobs, clusters, pairs: Pairs::Crossed };
+        let fleet =
+            Fleet { shared, workloads: &[workload], jobs, clusters, pairs: Pairs::Crossed, stop: None };
         // 3 GPUs do not divide 64; of 7 only one GPU does, and ties go by the order.
         assert_eq!(fleet.choose(Criterion::Fastest, 2), (vec![0, 0, 1], vec![2, 4, 1]));
         assert_eq!(fleet.choose(Criterion::Cheapest, 1), (vec![0, 1], vec![3, 1]));

@@ -53,7 +53,7 @@ impl Fleet<'_> {
         let mut one_by_one = OneByOne::new(self, rows);
         let mut lanes = prepared.map(|prepared| LanePlanner::new(self, prepared));
         let mut at = 0;
-        while at < rows {
+        while at < rows && !self.stopped() {
             let (count, left) = match &mut lanes {
                 Some(lanes) => lanes.plan(self, start + at, rows - at, out, at),
                 None => (INPUTS.min(rows - at), None),
@@ -68,6 +68,8 @@ impl Fleet<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+
     use crate::bulk::{InputColumn, InputTable, MISSING, Pairs};
     use crate::input::{Field, Input, Read, Value};
     use crate::reason::Status;
@@ -87,7 +89,7 @@ mod tests {
         };
         let nodes = [1, 3];
         let clusters = InputTable { rows: 2, columns: vec![(Field::Nodes, InputColumn::Ints(&nodes))] };
-        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed };
+        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
         let mut status = [9; 8];
         let mut micro = [0; 8];
         fleet.plan(vec![
@@ -112,9 +114,14 @@ mod tests {
         };
         let gpus = [1];
         let clusters = InputTable { rows: 1, columns: vec![(Field::GpusPerNode, InputColumn::Ints(&gpus))] };
-        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed };
+        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
         let mut batch = vec![0; batches.len()];
         fleet.plan(vec![(ResultColumn::EffectiveBatch, ResultSlice::I64(&mut batch))]);
         assert_eq!(batch, batches);
+        let stop = AtomicBool::new(true);
+        batch.fill(0);
+        Fleet { stop: Some(&stop), ..fleet }
+            .plan(vec![(ResultColumn::EffectiveBatch, ResultSlice::I64(&mut batch))]);
+        assert!(batch.iter().all(|&batch| batch == 0), "what is stopped plans no more rows");
     }
 }

@@ -1,5 +1,7 @@
 //! Jobs × clusters: which rows there are, and the input of each.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::columns::InputTable;
 use crate::forecast::Workload;
 use crate::input::Input;
@@ -34,6 +36,9 @@ pub struct Fleet<'a> {
     pub clusters: InputTable<'a>,
     /// Which meet.
     pub pairs: Pairs<'a>,
+    /// Raised by another thread when the caller wants no result any more: the work then ends within milliseconds, and what it
+    /// leaves is worth nothing.
+    pub stop: Option<&'a AtomicBool>,
 }
 
 impl Fleet<'_> {
@@ -44,6 +49,10 @@ impl Fleet<'_> {
             Pairs::Crossed => self.jobs.rows * self.clusters.rows,
             Pairs::Named { jobs, .. } => jobs.len(),
         }
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Sets the inputs to those of these rows.
