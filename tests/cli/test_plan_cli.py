@@ -9,7 +9,7 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.forecast.measurements import load_measurements
 from isobatch.recipes.files import load_recipe
-from isobatch.validate.report.report import Report
+from isobatch.validate import Report
 
 JOB = """\
 effective_batch = 256
