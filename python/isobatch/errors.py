@@ -1,21 +1,171 @@
-"""The error that every wrong use of isobatch raises."""
+"""The error that every wrong use of isobatch raises, and the sentences that it says.
+
+One template: what was expected, what was given, and where it helps what to do: `lr must be a number above 0, got -1`.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from isobatch.nearest import nearest
+from isobatch.words import few, printable, shown
 
 
 class InputError(ValueError):
     """An input that cannot be used. The message names the file, row and field where they are known.
 
-    Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not apply.
+    Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not apply; where several
+    fields are bad `field` is the first of them, `fields` are all, and `causes` has an error for each.
 
-    >>> str(InputError("0 is not legal", file="jobs.csv", row=3, field="lr"))
-    "jobs.csv, row 3, field 'lr': 0 is not legal"
+    >>> str(InputError("lr must be a number above 0, got -1", file="jobs.csv", row=3, field="lr"))
+    'jobs.csv, row 3: lr must be a number above 0, got -1'
+    >>> str(InputError("12 is longer than the run", field="warmup"))
+    'warmup: 12 is longer than the run'
     """
 
     def __init__(
-        self, message: str, *, file: str | None = None, row: int | None = None, field: str | None = None
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        row: int | None = None,
+        field: str | None = None,
+        causes: Sequence[InputError] = (),
     ) -> None:
         self.message, self.file, self.row, self.field = message, file, row, field
-        where = [file, f"row {row}" if row is not None else None, f"field {field!r}" if field else None]
+        self.causes = tuple(causes)
+        where = [None if file is None else printable(file), None if row is None else f"row {row:,}"]
+        where.append(field if field is not None and not _says(message, field) else None)
         place = ", ".join(part for part in where if part)
         super().__init__(f"{place}: {message}" if place else message)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that are wrong."""
+        own = () if self.field is None else (self.field,)
+        return tuple(dict.fromkeys((*own, *(name for cause in self.causes for name in cause.fields))))
+
+    def at(self, *, file: str | None = None, row: int | None = None, field: str | None = None) -> InputError:
+        """The same error at a place that is known better; a `field` is what the person typed in its stead.
+
+        >>> str(InputError("lr must be above 0, got -1", field="lr").at(file="a.toml", field="--set lr"))
+        'a.toml: --set lr must be above 0, got -1'
+        """
+        message = self.message
+        if field is not None and self.field is not None and message.startswith(self.field):
+            message = field + message[len(self.field) :]
+        return InputError(
+            message,
+            file=self.file if file is None else file,
+            row=self.row if row is None else row,
+            field=self.field if field is None else field,
+            causes=self.causes,
+        )
+
+    def without_file(self) -> InputError:
+        """The same error, of what stands in no file."""
+        return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
+
+
+def together(errors: Sequence[InputError]) -> InputError:
+    """One error of all that is wrong.
+
+    >>> print(together([must_be("a number above 0", -1, field="lr"), missing("duration", 'add it, such as "90ep"')]))
+    2 faults:
+      - lr must be a number above 0, got -1
+      - duration is missing: add it, such as "90ep"
+    """
+    if len(errors) == 1:
+        return errors[0]
+    shared = errors[0].file if len({error.file for error in errors}) == 1 else None
+    lines = [str(error if shared is None else error.without_file()) for error in errors]
+    message = "\n  - ".join((f"{len(errors):,} faults:", *lines))
+    return InputError(message, file=shared, field=errors[0].field, causes=errors)
+
+
+def must_be(
+    expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
+) -> InputError:
+    """A value that cannot be used.
+
+    >>> str(must_be("a number above 0", -1, field="lr"))
+    'lr must be a number above 0, got -1'
+    >>> str(must_be("a number above 0; needed for the cost", "3", field="price", row=2))
+    "row 2: price must be a number above 0, got the text '3' (needed for the cost)"
+    >>> str(must_be("sgd, adam or adamw", "adma", field="optimizer"))
+    "optimizer must be sgd, adam or adamw, got 'adma': did you mean 'adam'?"
+    """
+    legal, _, note = expected.partition("; ")
+    what = shown(got)
+    if isinstance(got, str):
+        if "number" in legal:
+            what = f"the text {what}"
+        close = None if todo else nearest(got, legal.replace(" or ", ", ").split(", "))
+        todo = f"did you mean {close!r}?" if close else todo
+    message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
+    return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
+
+
+def missing(field: str, todo: str, *, file: str | None = None, row: int | None = None) -> InputError:
+    """Something that is needed and is not there.
+
+    >>> str(missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M"))
+    'cluster is missing: pass --gpus N, or --nodes N --gpus-per-node M'
+    """
+    return InputError(f"{field} is missing: {todo}", file=file, row=row, field=field)
+
+
+def unknown(
+    kind: str,
+    name: Any,
+    known: Iterable[str],
+    *,
+    field: str | None = None,
+    file: str | None = None,
+    row: int | None = None,
+) -> InputError:
+    """A name that nothing here has, with the nearest that something has.
+
+    >>> str(unknown("rule", "lineer", ["linear", "sqrt"], field="rule"))
+    "unknown rule 'lineer': did you mean 'linear'?"
+    >>> str(unknown("field", "zebra", ["lr", "betas"]))
+    "unknown field 'zebra': there are lr, betas"
+    """
+    every = list(known)
+    close = nearest(name, every) if isinstance(name, str) else None
+    hint = (
+        f"did you mean {close!r}?" if close else f"there are {few(every, 40)}" if every else "there are none"
+    )
+    return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
+
+
+def unreadable(error: Exception, file: str) -> InputError:
+    """A file that cannot be read, and what the reader says of it."""
+    return InputError(f"cannot be read: {printable(_said(error))}", file=file)
+
+
+def unwritable(error: Exception, file: str) -> InputError:
+    """A file that cannot be written, and what the writer says of it."""
+    return InputError(f"cannot be written: {printable(_said(error))}", file=file)
+
+
+def needs_extra(what: str, extra: str, *, file: str | None = None, field: str | None = None) -> InputError:
+    """A package that an extra of isobatch brings is not there.
+
+    >>> str(needs_extra("tables in files", "fleet"))
+    "tables in files need more than the core: pip install 'isobatch[fleet]'"
+    """
+    return InputError(
+        f"{what} need more than the core: pip install 'isobatch[{extra}]'", file=file, field=field
+    )
+
+
+def _says(message: str, field: str) -> bool:
+    """Whether a sentence names the field itself."""
+    return re.search(rf"(?<![\w-]){re.escape(field)}(?![\w-])", message) is not None
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -107,21 +107,21 @@ def test_pairs(files, capsys):
     assert capsys.readouterr().out == '"job","micro_batch"\n"007",4\n'
     (files / "pairs.csv").write_text("job,cluster\n007,huge\n")
     assert fleet(files, "--pairs", str(files / "pairs.csv")) == 2
-    assert "pairs.csv, row 1, field 'cluster': there is no cluster 'huge'" in capsys.readouterr().err
+    assert "pairs.csv, row 1: there is no cluster 'huge'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("jobs.csv", "", "the file is empty"),
-        ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "field 'lr': the column is missing; there are: job, effective_batch, lrr; did you mean it by 'lrr'?"),
-        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2, field 'job': 'a' stands already in row 1"),
-        ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "field 'job': the column stands twice in the header"),
+        ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "lr: the column is missing; there are: job, effective_batch, lrr; did you mean it by 'lrr'?"),
+        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2, job: 'a' stands already in row 1"),
+        ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "job: the column stands twice in the header"),
         ("jobs.csv", "job,effective_batch,lr\na,1\n", "cannot be read"),
-        ("clusters.csv", "cluster,node\na,1\n", "field 'nodes': the column is missing"),
+        ("clusters.csv", "cluster,node\na,1\n", "nodes: the column is missing"),
         ("jobs.csv", "effective_batch,lr,owner\n1,0.1,me\n", None),
-        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "field 'total_steps': the column of the jobs is a column of the result"),
-        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "field 'region': the column of the clusters stands in the jobs too"),
+        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps: the column of the jobs is a column of the result"),
+        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region: the column of the clusters stands in the jobs too"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_named_and_leaves_no_output(files, capsys, name, text, message):

@@ -59,7 +59,7 @@ def test_seven_gpus_need_uneven(saved, capsys):
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
         (
             ["--at-step", "900", "--gpus", "4"],
-            "field 'at_step': 900 is not legal; legal: a whole number from 0, up to 199",
+            "at_step: 900 is not legal; legal: a whole number from 0, up to 199",
         ),
         (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "either by --gpus or by --nodes"),
         (["--at-step", "5", "--model-parallel", "2"], "give the GPUs by --gpus"),
@@ -73,5 +73,5 @@ def test_wrong_use(saved, asked, message, capsys):
 def test_what_is_no_plan(tmp_path, capsys):
     (tmp_path / "job.json").write_text("{}")
     assert main(["replan", str(tmp_path / "job.json"), "--at-step", "5", "--gpus", "4"]) == 2
-    assert "job.json, field 'schema'" in capsys.readouterr().err
+    assert "job.json, schema" in capsys.readouterr().err
     assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2

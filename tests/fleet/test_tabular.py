@@ -170,12 +170,12 @@ def test_columns_settings_and_pairs():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"team": np.zeros((3, 2))}, "field 'team': an array of 2 dimensions"),
-        ({"team": np.zeros(2)}, "field 'team': 2 values where other columns have 3"),
-        ({"lr": np.zeros(3, dtype=complex)}, "field 'lr': values of type complex128"),
-        ({"job": np.array(["a", "b", "a"])}, "row 3, field 'job': 'a' stands already in row 1"),
-        ({"job": np.array(["a", None, "b"])}, "row 2, field 'job': missing"),
-        ({"micro": 1, "total_steps": np.zeros(3)}, "field 'micro'"),
+        ({"team": np.zeros((3, 2))}, "team: an array of 2 dimensions"),
+        ({"team": np.zeros(2)}, "team: 2 values where other columns have 3"),
+        ({"lr": np.zeros(3, dtype=complex)}, "lr: values of type complex128"),
+        ({"job": np.array(["a", "b", "a"])}, "row 3, job: 'a' stands already in row 1"),
+        ({"job": np.array(["a", None, "b"])}, "row 2, job: missing"),
+        ({"micro": 1, "total_steps": np.zeros(3)}, "micro"),
     ],
 )
 def test_a_bad_column_is_named(change, message):
@@ -188,12 +188,12 @@ def test_a_bad_column_is_named(change, message):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"policy": "shrink"}, "field 'policy': 'shrink' is not legal; legal: keep"),
-        ({"columns": ["micro"]}, "field 'micro': there is no such column; there are: job,"),
-        ({"columns": ["lr", "job", "lr"]}, "field 'columns': 'lr' stands twice"),
-        ({"top": 2}, "field 'top': nothing is chosen of all rows: say by select"),
-        ({"pairs": {"job": ["a"]}}, "field 'cluster': the column is missing"),
-        ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1, field 'job': there is no job 'z'"),
+        ({"policy": "shrink"}, "policy must be keep, grow"),
+        ({"columns": ["micro"]}, "micro: there is no such column; there are: job,"),
+        ({"columns": ["lr", "job", "lr"]}, "columns: 'lr' stands twice"),
+        ({"top": 2}, "top: nothing is chosen of all rows: say by select"),
+        ({"pairs": {"job": ["a"]}}, "cluster: the column is missing"),
+        ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1: there is no job 'z'"),
     ],
 )
 def test_a_bad_setting_is_named(keywords, message):
@@ -210,9 +210,7 @@ def test_what_is_no_table():
 
 @pytest.mark.parametrize("clusters", [[8.0], ["8"], np.array([8.0]), [True]])
 def test_gpu_counts_are_whole_numbers(clusters):
-    with pytest.raises(
-        ib.InputError, match="row 1, field 'cluster': .* legal: Cluster or whole numbers of GPUs"
-    ):
+    with pytest.raises(ib.InputError, match="row 1, cluster: .* legal: Cluster or whole numbers of GPUs"):
         ib.plan_fleet(numpy_columns(), clusters)
 
 

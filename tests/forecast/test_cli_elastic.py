@@ -45,4 +45,4 @@ def test_nothing_works_is_a_finding(capsys):
 
 def test_not_a_number(capsys):
     assert run("--max-batch", "10", "--micro-batches", "2;4") == 2
-    assert "field '--micro-batches': '2;4' is not a list such as 2,4,6" in capsys.readouterr().err
+    assert "--micro-batches: '2;4' is not a list such as 2,4,6" in capsys.readouterr().err

@@ -86,11 +86,11 @@ def test_students_t():
 @pytest.mark.parametrize(
     ("batch", "samples", "said"),
     [
-        ([100], [1000], "field 'batch': must hold at least two different batches"),
-        ([100, 100], [1000, 1100], "field 'batch': must hold at least two different batches"),
-        ([100, 200], [1000], "field 'samples_to_target': has 1 values, batch has 2"),
-        ([100, 200], [1000, -5], "row 2, field 'samples_to_target': is -5.0"),
-        ([100, 0], [1000, 1100], "row 2, field 'batch': is 0.0"),
+        ([100], [1000], "batch: must hold at least two different batches"),
+        ([100, 100], [1000, 1100], "batch: must hold at least two different batches"),
+        ([100, 200], [1000], "samples_to_target: has 1 values, batch has 2"),
+        ([100, 200], [1000, -5], "row 2: samples_to_target must be"),
+        ([100, 0], [1000, 1100], "row 2: batch must be"),
         ([100, 200], [1100, 1000], "falls as the batch grows"),
         ([100, 200], [1000, 2500], "grows faster than the batch"),
     ],

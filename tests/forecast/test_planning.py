@@ -209,9 +209,9 @@ def test_a_choice_is_the_sorted_table(select, key, pairs):
 
 def test_a_choice_that_cannot_be_made():
     for change, said in (
-        ({"select": "best", "profile": profile()}, "field 'select': 'best' is not legal"),
+        ({"select": "best", "profile": profile()}, "select: 'best' is not legal"),
         ({"select": "fastest"}, "a choice by time or cost needs a profile"),
-        ({"select": "fastest", "profile": profile(), "top": 0}, "field 'top': 0 is not legal"),
+        ({"select": "fastest", "profile": profile(), "top": 0}, "top: 0 is not legal"),
     ):
         with pytest.raises(ib.InputError) as error:
             ib.plan_fleet([RECIPE], [4], **change)
@@ -240,12 +240,12 @@ def test_a_sweep_has_its_knee():
     assert ib.sweep(RECIPE, [8], profile=profile(noise_scale=None)).critical_batch is None
     with pytest.raises(ib.InputError, match="no count fills nodes of 8 GPUs"):
         ib.sweep(RECIPE, [9, 10], profile=profile())
-    with pytest.raises(ib.InputError, match="field 'gpus'"):
+    with pytest.raises(ib.InputError, match="gpus"):
         ib.sweep(RECIPE, [0], profile=profile())
-    with pytest.raises(ib.InputError, match="field 'profile': is None, must be a Profile"):
+    with pytest.raises(ib.InputError, match="profile: is None, must be a Profile"):
         ib.sweep(RECIPE, [8], profile=None)
     for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
-        with pytest.raises(ib.InputError, match="field 'profile': is 3, must be a Profile or several"):
+        with pytest.raises(ib.InputError, match="profile: is 3, must be a Profile or several"):
             planned(RECIPE, 8, profile=[profile(), 3])
 
 

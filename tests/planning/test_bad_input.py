@@ -85,7 +85,7 @@ def test_a_recipe_names_the_field_and_what_is_legal(name, value):
     with pytest.raises(ib.InputError) as caught:
         ib.Recipe(**BASE | {name: value})
     assert caught.value.field == name
-    assert f"field {name!r}" in str(caught.value)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize(("fields", "name"), CONTRADICTIONS)

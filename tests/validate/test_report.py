@@ -110,8 +110,8 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "field 'PLAN': a plan's file is needed"),
-        (["plan.json", "--compare", "a", "b"], "field '--compare': compares two reports, and takes no plan"),
+        ([], "PLAN: a plan's file is needed"),
+        (["plan.json", "--compare", "a", "b"], "--compare: compares two reports, and takes no plan"),
         (["plan.json", "-o", "no/such/report.json"], "no/such: there is no such folder"),
         (["plan.json", "-o", "."], ".: cannot be written"),
         (["plan.json"], "plan.json: cannot be read: No such file"),

@@ -72,5 +72,5 @@ def _recipe(args: argparse.Namespace) -> Any:
         return load_recipe(args.recipe, changes)
     except InputError as error:
         if error.field in changes:
-            raise InputError(error.message, field=f"--set {error.field}") from None
+            raise error.without_file().at(field=f"--set {error.field}") from None
         raise

@@ -64,7 +64,7 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         try:
             return Schedule.from_json(read_whole(args.spec))
         except InputError as error:
-            raise InputError(error.message, file=args.spec, field=error.field) from None
+            raise error.at(file=args.spec) from None
     if args.steps is None:
         raise InputError("say how long the run is", field="--steps")
     units = Units(

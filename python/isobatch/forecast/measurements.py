@@ -83,7 +83,7 @@ def load_measurements(path: str | os.PathLike[str]) -> Measurements:
             )
         check_values(found)
     except InputError as error:
-        raise InputError(error.message, file=os.fspath(path), row=error.row, field=error.field) from error
+        raise error.at(file=os.fspath(path)) from error
     except msgspec.DecodeError as error:
         raise InputError(f"no measurements: {error}", file=os.fspath(path)) from error
     return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, unknown
 from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe
 
@@ -36,9 +35,7 @@ def make_recipe(fields: dict[str, Any], *, file: str | None = None) -> Recipe:
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
     for name in fields:
         if name not in legal:
-            close = difflib.get_close_matches(name, legal, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(legal)}"
-            raise InputError(f"there is no such field; {hint}", file=file, field=str(name))
+            raise unknown("field", name, legal, file=file, field=str(name))
     needed = ("gpus", "batch_per_gpu", "lr") if "batch_per_gpu" in fields else ("effective_batch", "lr")
     for name in needed:
         if name not in fields:
@@ -48,7 +45,7 @@ def make_recipe(fields: dict[str, Any], *, file: str | None = None) -> Recipe:
     try:
         return Recipe.from_gpus(**fields) if "batch_per_gpu" in fields else Recipe(**fields)
     except InputError as error:
-        raise InputError(error.message, file=file, field=error.field) from None
+        raise error.at(file=file) from None
 
 
 def _parse(path: Path, file: str) -> Any:

@@ -107,7 +107,7 @@ def _rows(schedules: Any) -> list[Schedule]:
     if set(map(type, entries)) == {Schedule}:
         return entries
     rows = []
-    for row, entry in enumerate(entries):
+    for row, entry in enumerate(entries, 1):
         schedule = entry if isinstance(entry, Schedule) else getattr(entry, "schedule", None)
         if not isinstance(schedule, Schedule):
             raise InputError(
@@ -144,7 +144,7 @@ def _from_columns(table: Any) -> list[Schedule]:
     known = zip(batch, tuned, column("steps_per_epoch"), column("seq_len"), strict=True)
     rows = []
     for row, (lr, total, unit, *rest) in enumerate(
-        zip(column("lr"), column("total_steps"), known, *read.values(), strict=True)
+        zip(column("lr"), column("total_steps"), known, *read.values(), strict=True), 1
     ):
         spec, min_lr, warmup_start, warmup_steps = rest
         try:
@@ -160,6 +160,5 @@ def _from_columns(table: Any) -> list[Schedule]:
                 )
             )
         except InputError as error:
-            message = str(error).partition(": ")[2] if error.field else str(error)
-            raise InputError(message, row=row, field=error.field) from None
+            raise error.at(row=row) from None
     return rows

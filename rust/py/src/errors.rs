@@ -7,6 +7,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
 static INPUT_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static MUST_BE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static TOGETHER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// An `isobatch.errors.InputError` about a field.
 pub fn input_error(py: Python<'_>, field: &str, message: &str) -> PyErr {
@@ -24,8 +26,26 @@ pub fn schedule_error(py: Python<'_>, error: &ScheduleError) -> PyErr {
     input_error(py, error.field, &error.message)
 }
 
-/// The Python exception of a field that has an illegal value.
+/// The Python exception of a field that has an illegal value; without the value where it is not at hand.
 pub fn illegal(py: Python<'_>, field: Field, value: Option<&Bound<'_, PyAny>>) -> PyErr {
-    let given = value.and_then(|v| v.repr().ok()).map_or_else(String::new, |repr| format!("{repr} is "));
-    input_error(py, field.name(), &format!("{given}not legal; legal: {}", field.legal()))
+    let (name, legal) = (field.name(), field.legal());
+    let Some(value) = value else {
+        return input_error(py, name, &format!("{name} must be {legal}"));
+    };
+    let build = || -> PyResult<PyErr> {
+        let must_be = MUST_BE.import(py, "isobatch.errors", "must_be")?;
+        let named = PyDict::new(py);
+        named.set_item("field", name)?;
+        Ok(PyErr::from_value(must_be.call((legal, value), Some(&named))?))
+    };
+    build().unwrap_or_else(|error| error)
+}
+
+/// One exception of all that is wrong.
+pub fn together(py: Python<'_>, errors: Vec<PyErr>) -> PyErr {
+    let build = || -> PyResult<PyErr> {
+        let errors: Vec<_> = errors.into_iter().map(|error| error.into_value(py)).collect();
+        Ok(PyErr::from_value(TOGETHER.import(py, "isobatch.errors", "together")?.call1((errors,))?))
+    };
+    build().unwrap_or_else(|error| error)
 }

@@ -4,7 +4,7 @@ use isobatch_core::input::{Field, Input, Kind, Read, Table, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
-use crate::errors::{illegal, input_error};
+use crate::errors::{illegal, input_error, together};
 
 /// Fields that may be unknown, so that `None` is a value.
 pub fn nullable(field: Field) -> bool {
@@ -60,17 +60,18 @@ pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
     }
 }
 
-/// Sets every entry of `fields`, and refuses the first that is illegal.
+/// Sets every entry of `fields`; the error names all that are illegal.
 pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, tables: &[Table]) -> PyResult<()> {
     let py = fields.py();
+    let mut faults = Vec::new();
     for (name, value) in fields {
         let text: String = name.extract()?;
         let field =
             Field::named(&text, tables).ok_or_else(|| input_error(py, &text, "there is no such field"))?;
         input.set(field, &value_of(field, &value));
-        if input.fault.is_some() {
-            return Err(illegal(py, field, Some(&value)));
+        if input.fault.take().is_some() {
+            faults.push(illegal(py, field, Some(&value)));
         }
     }
-    Ok(())
+    if faults.is_empty() { Ok(()) } else { Err(together(py, faults)) }
 }

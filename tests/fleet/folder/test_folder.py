@@ -322,7 +322,7 @@ def test_the_command_line(make_jobs, tmp_path, capsys):
     assert pq.read_table(tmp_path / "one.parquet").replace_schema_metadata().equals(expected(jobs.table))
     capsys.readouterr()
     assert main([*words, "-o", str(tmp_path / "one.parquet"), "--engine", "ray"]) == 2
-    assert "field '--engine': needs a folder as the output" in capsys.readouterr().err
+    assert "--engine: needs a folder as the output" in capsys.readouterr().err
 
 
 def test_reading_planning_and_writing_overlap():

@@ -1,0 +1,131 @@
+"""Numbers, names and values as people write them."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+_LONGEST = 80
+"""Characters of a value in a message."""
+
+
+class _Cut(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        # Nested aliases of YAML grow by the power of the level.
+        self.maxlevel, self.maxstring, self.maxother = 2, _LONGEST, _LONGEST
+        self.maxtuple = self.maxlist = self.maxset = self.maxdict = 4
+
+    def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002 - the base has it
+        # Python refuses to write numbers of more than 4,300 digits.
+        return repr(x) if x.bit_length() < 256 else f"a number of {x.bit_length():,} bits"
+
+
+_CUT = _Cut()
+
+
+def shown(value: Any) -> str:
+    """A value as Python writes it, cut: of a large one a message holds the beginning.
+
+    >>> shown("0.1"), shown(-1), len(shown("x" * 10**6)) < 100, shown(10**400)
+    ("'0.1'", '-1', True, 'a number of 1,329 bits')
+    """
+    text = _CUT.repr(value)
+    return text if len(text) <= 2 * _LONGEST else f"{text[: 2 * _LONGEST]}…"
+
+
+def printable(text: str, most: int = 400) -> str:
+    """A text of others on one line: no control character reaches a terminal, a long text is cut.
+
+    >>> printable("a.csv\\x1b[2J\\nall is well")
+    'a.csv\\\\x1b[2J\\\\nall is well'
+    """
+    cut = text if len(text) <= most else f"{text[:most]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def count(number: float) -> str:
+    """A whole number with separators.
+
+    >>> count(1281216), count(-224)
+    ('1,281,216', '-224')
+    """
+    return f"{int(number):,}"
+
+
+def counted(number: float, noun: str, plural: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> counted(1, "row"), counted(3459, "row"), counted(2, "policy", "policies")
+    ('1 row', '3,459 rows', '2 policies')
+    """
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
+def figure(number: float, digits: int = 3) -> str:
+    """An approximate number: three significant digits, separators above a thousand.
+
+    >>> [figure(x) for x in (295_512, 1234.5, 4.98, 0.07391, 2e-5, 1.5e12, 0, 16)]
+    ['296,000', '1,230', '4.98', '0.0739', '2e-5', '1.5e12', '0', '16']
+    """
+    if not math.isfinite(number) or number == 0:
+        return f"{number:g}"
+    rounded = float(f"{number:.{digits - 1}e}")
+    if 10**digits <= abs(rounded) < 1e9:
+        return f"{rounded:,.0f}"
+    return _exponent(f"{rounded:.{digits}g}")
+
+
+def real(number: float) -> str:
+    """A number that is exact, such as a learning rate: as short as it can be written, to at most six digits.
+
+    >>> [real(x) for x in (2e-5, 0.1, 0.0003, 1.0, 0.30000000000000004)]
+    ['2e-5', '0.1', '0.0003', '1', '0.3']
+    """
+    return _exponent(f"{number:.6g}")
+
+
+def _exponent(text: str) -> str:
+    base, e, power = text.partition("e")
+    return f"{base}e{int(power)}" if e else base
+
+
+_SPANS = ((86_400, "d", 24, 3_600, "h"), (3_600, "h", 60, 60, "min"), (60, "min", 60, 1, "s"))
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units; below a minute, three digits.
+
+    >>> [duration(x) for x in (2_077_200, 18_000, 3_599.9, 61, 12.345, 0.00045)]
+    ['24 d 1 h', '5 h', '1 h', '1 min 1 s', '12.3 s', '0.45 ms']
+    """
+    if not math.isfinite(seconds):
+        return f"{seconds:g} s"
+    for at, (long, unit, most, short, part) in enumerate(_SPANS):
+        # What rounds up to the larger unit is written in it.
+        if seconds >= long - short / 2 or (at == len(_SPANS) - 1 and seconds >= 59.5):
+            whole, rest = divmod(round(seconds / short), most)
+            return f"{count(whole)} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{figure(seconds)} s" if seconds >= 0.9995 or seconds == 0 else f"{figure(seconds * 1000)} ms"
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """A share as a percentage, to three digits.
+
+    >>> percent(0.7391), percent(-0.0156, signed=True), percent(1), percent(0.5, signed=True)
+    ('73.9 %', '-1.56 %', '100 %', '+50 %')
+    """
+    return f"{'+' if signed and share > 0 else ''}{figure(share * 100)} %"
+
+
+def few(names: Iterable[str], most: int = 8) -> str:
+    """Names in a row; of many, the first and how many more.
+
+    >>> few(["a", "b"]), few("abcdefghijkl", 3)
+    ('a, b', 'a, b, c and 9 more')
+    """
+    every = list(names)
+    more = f" and {count(len(every) - most)} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
