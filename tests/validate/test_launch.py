@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
+from isobatch.diagnosis.causes import Cause
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
@@ -81,7 +82,7 @@ def test_a_killed_rank_is_named(plan, tmp_path):
     proof = proofs(tmp_path / "report.json")["ranks_alive"]
     assert "rank 1" in proof["text"]
     assert "rank 0" not in proof["text"]
-    assert "dead rank" in proof["cause"]
+    assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,9 @@ def test_a_rank_that_hangs_is_named(plan, tmp_path):
         tmp_path,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "over the phase's limit" in proofs(tmp_path / "report.json")["ranks_alive"]["text"]
+    proof = proofs(tmp_path / "report.json")["ranks_alive"]
+    assert "over the phase's limit" in proof["text"]
+    assert proof["diagnosis"]["causes"] == [Cause.RANK_FAILED]
 
 
 @pytest.mark.slow
@@ -281,7 +284,7 @@ def test_a_slow_rank_is_named(plan, tmp_path):
         thread.join()
     proof = proofs(tmp_path / "report.json")["ranks"]
     assert proof["verdict"] in ("caution", "fail"), proof
-    assert "slow rank: rank 1" in proof["cause"]
+    assert proof["diagnosis"] == {"causes": [Cause.SLOW_RANK], "text": "slow rank (rank 1)"}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from isobatch.guard.session import Guard
 
-__all__ = ["GuardError", "guard"]
+__all__ = ["Cause", "GuardError", "guard"]
 
 
 def guard(
@@ -56,7 +57,7 @@ def guard(
     ...     model(x).mean().backward()
     ...     optimizer.step()
     Traceback (most recent call last):
-    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate, 2× the plan's. Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
+    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate (2× the plan's). Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
     """
     from isobatch.guard.session import Guard
 

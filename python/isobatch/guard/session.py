@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.errors import InputError
 from isobatch.guard import start
@@ -184,5 +185,8 @@ class Guard:
         run = self._run
         off = differing(run.exchange("weights", checksum([local(p) for p in self._model.parameters()])))
         if off:
-            cause = "other weights on one rank" if len(off) == 1 else "other weights on some ranks"
-            run.stop(cause, f"the weights of {named(off)} are not those of the others", off)
+            run.stop(
+                Cause.OTHER_WEIGHTS.likely(named(off)),
+                f"the weights of {named(off)} are not those of the others",
+                off,
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.guard.run import Run
 from isobatch.integrations.torch import PlanLR
 
@@ -33,7 +34,7 @@ def settle(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] |
     here = run.plan.position(int(run.start))
     if (here.epoch, here.offset) != place:
         text = f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch {here.epoch}, {here.offset}"
-        run.stop("the data goes on at another place than the schedule", text)
+        run.stop(Cause.ANOTHER_PLACE, text)
 
 
 def _step_at(run: Run, place: tuple[int, int]) -> int:

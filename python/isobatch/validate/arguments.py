@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from isobatch.validate.options import Options
-    from isobatch.validate.report.report import Report
+    from isobatch.validate.report.document import Report
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +93,5 @@ def publish(report: Report, args: argparse.Namespace) -> None:
     if args.json:
         print(report.to_json())
     else:
-        from isobatch.validate.report.show import show
-
-        show(report)
+        report.show()
     sys.stdout.flush()

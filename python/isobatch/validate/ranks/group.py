@@ -61,7 +61,7 @@ class Group:
             self.backend = dist.get_backend()
         # Objects and barriers go over gloo in any case: it can name who is missing.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
-        self.pulse = Pulse(self, run)
+        self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connect, run)
         hosts: list[str] = self.gather(socket.gethostname())
         self.pulse.hosts = hosts
         nodes = nodes_of(hosts, self.gather(self.local_rank))
@@ -97,10 +97,6 @@ class Group:
             timeout=self.limit,
             wait_for_workers=False,
         )
-
-    def second_store(self) -> Store:
-        """Another connection to the store, for another thread."""
-        return self._connect()
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, on all ranks."""
@@ -160,6 +156,9 @@ class Group:
 
     def close(self) -> None:
         """Leaves the processes as they were found."""
+        if self.rank == 0:  # stops watching first, or a clean exit looks like a lost rank
+            self.pulse.stop()
+        self.barrier()
         self.pulse.stop()
         dist.destroy_process_group(self.control)
         if self._made:

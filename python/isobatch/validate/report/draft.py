@@ -11,7 +11,8 @@ import msgspec
 from isobatch._core import __version__
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.report.report import Proof, Report, Verdict, digest
+from isobatch.validate.report.document import Report, digest
+from isobatch.validate.report.verdict import Proof, Verdict
 
 
 class Draft:

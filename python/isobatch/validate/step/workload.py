@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -42,28 +42,6 @@ class Workload:
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     hook: Callable[[Any, Any], torch.futures.Future[Tensor]] | None = None
     stand_in: bool = False
-
-
-def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """A batch with a function of each tensor in it, or of what else is neither a mapping nor a sequence."""
-    if isinstance(batch, Mapping):
-        return {key: mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [mapped(value, function) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return function(batch)
-
-
-def part(batch: Any, start: int, stop: int) -> Any:
-    """The samples from start to stop of a batch.
-
-    >>> part({"x": torch.arange(4)}, 1, 3)
-    {'x': tensor([1, 2])}
-    >>> from collections import namedtuple
-    >>> part(namedtuple("Pair", "x y")(torch.arange(4), torch.arange(4)), 1, 3)
-    Pair(x=tensor([1, 2]), y=tensor([1, 2]))
-    """
-    return mapped(batch, lambda one: one[start:stop])
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,9 +13,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.figures import Noise
-from isobatch.validate.report.report import Proof, Verdict
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 from isobatch.validate.step.training import HOOKS, Training
+from isobatch.validate.trial import Trial
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
@@ -88,7 +91,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     elif training.workload.weight is not None:
         why = "the loss is not weighted by samples"
     if why is not None:
-        return None, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=why)
+        return None, unchecked("noise_scale", why)
     norms = Norms(training.workload.hook or HOOKS.get(training.options.hook) or default_hooks.allreduce_hook)
     training.rewrap(norms)
     training.model.train()
@@ -106,7 +109,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         optimizer.zero_grad(set_to_none=True)
     if len(local) < 2:
         text = f"the gradient was finite in {len(local)} of {steps} steps only"
-        return None, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=text)
+        return None, unchecked("noise_scale", text)
     mean_local = np.mean(group.gather(local), axis=0)
     small, large = samples.pop(), training.batch
     scale_value, error, g_sq, trace = noise_scale(mean_local, np.array(averaged), small, large)
@@ -122,7 +125,10 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
     if scale_value is None or error is None:
         text = f"the mean gradient cannot be told from zero in {steps} steps (--noise-steps){whose}"
-        return noise, Proof(name="noise_scale", verdict=Verdict.UNCHECKED, text=text)
+        return noise, unchecked("noise_scale", text)
+    if 2 * error >= scale_value:
+        text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}: take more (--noise-steps)"
+        return noise, unchecked("noise_scale", text)
     text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}"
     return noise, Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
 
@@ -134,3 +140,16 @@ def _figures(value: float, digits: int) -> str:
     ('880', '0.12')
     """
     return f"{float(f'{value:.{digits}g}'):.10g}"
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """Trains some steps; a figure, and never a fault."""
+    noise, proof = measure(trial.timed, trial.options.noise_steps)
+    trial.add(noise=noise)
+    if noise is not None and proof.verdict is Verdict.PASS and trial.measurements is not None:
+        found = msgspec.structs.replace(trial.measurements, noise_scale=noise.noise_scale)
+        trial.add(measurements=found)
+    return [proof]
+
+
+CLAIM = Claim(phase="noise scale", names=("noise_scale",), prove=prove)

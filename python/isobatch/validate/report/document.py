@@ -1,12 +1,11 @@
-"""What a validation found: the report's structure, which is also its JSON and its JSON Schema."""
+"""What a validation found, as a whole: the structure that its JSON has."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
+import io
 import os
-from enum import StrEnum
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -16,57 +15,10 @@ from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.report.figures import AllReduce, Machine, MicroBatchSearch, Noise, Part, Step
+from isobatch.validate.report.table import table
+from isobatch.validate.report.verdict import Proof, Verdict
 
 SCHEMA = "isobatch.validation/1"
-NOISY = "the host is too noisy to tell: run again when other programs are quiet"
-"""The cause of an inconclusive verdict."""
-
-
-class Verdict(StrEnum):
-    """How a proof came out. The order is the one in which they win over each other in the whole.
-
-    `fail` and `inconclusive` (the host was too noisy to tell) end with exit code 1; `caution`, `pass` and `unchecked`
-    (not looked at, and why is said) with 0.
-    """
-
-    FAIL = "fail"
-    INCONCLUSIVE = "inconclusive"
-    CAUTION = "caution"
-    PASS = "pass"
-    UNCHECKED = "unchecked"
-
-    @classmethod
-    def of(cls, verdicts: list[Verdict]) -> Verdict:
-        """The verdict of the whole.
-
-        >>> Verdict.of([Verdict.PASS, Verdict.UNCHECKED, Verdict.CAUTION]).value
-        'caution'
-        """
-        return next((verdict for verdict in cls if verdict in verdicts), cls.UNCHECKED)
-
-    @classmethod
-    def by(cls, off: float, options: Options) -> Verdict:
-        """The verdict on a figure that is off by such a fraction.
-
-        >>> Verdict.by(0.2, Options(caution=0.1, fail=0.25)).value
-        'caution'
-        """
-        return cls.FAIL if off > options.fail else cls.CAUTION if off > options.caution else cls.PASS
-
-
-class Proof(Part, frozen=True, kw_only=True):
-    """One claim of the plan and how it came out.
-
-    `values` are the figures behind it, with units in their names; `gate` is the largest value that passes, where there is
-    one; `cause` names what most likely went wrong.
-    """
-
-    name: str
-    verdict: Verdict
-    text: str
-    cause: str | None = None
-    gate: float | None = None
-    values: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Report(Part, frozen=True, kw_only=True):
@@ -122,11 +74,28 @@ class Report(Part, frozen=True, kw_only=True):
                 return proof
         raise KeyError(name)
 
+    def show(self, file: IO[str] | None = None) -> None:
+        """Prints the report as a table, to standard output where no file is given."""
+        title = f"isobatch validate: {self.verdict}"
+        if self.rehearsal is not None:
+            title += f" (rehearsal {self.rehearsal})"
+        table(title, self.verdict, self.proofs, self._footer(), file)
+
+    def _footer(self) -> str:
+        machine = self.machine
+        if machine is None:
+            return ""
+        ranks = f"{len(machine.ranks)} {'rank' if len(machine.ranks) == 1 else 'ranks'}"
+        nodes = f"{machine.nodes} {'node' if machine.nodes == 1 else 'nodes'}"
+        devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
+        versions = f"torch {machine.versions['torch']}; {self.wall_seconds:.1f} s"
+        return f"{ranks} on {nodes}, {machine.backend}, {devices}; {versions}"
+
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         """What a notebook shows: the table."""
-        from isobatch.validate.report.show import table_text
-
-        printer.text(table_text(self))
+        text = io.StringIO()
+        self.show(text)
+        printer.text(text.getvalue())
 
     def to_json(self) -> str:
         """The report as JSON text, as the schema in the package has it."""
@@ -158,23 +127,3 @@ class Report(Part, frozen=True, kw_only=True):
 def digest(plan: Plan) -> str:
     """What a plan is known by: the SHA-256 of its JSON."""
     return "sha256:" + hashlib.sha256(plan.to_json().encode()).hexdigest()
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a report, as it stands in the package.
-
-    >>> json_schema()["title"]
-    'isobatch.validation/1'
-    """
-    text = importlib.resources.files("isobatch.validate.report").joinpath("report.schema.json").read_bytes()
-    schema: dict[str, Any] = msgspec.json.decode(text)
-    return schema
-
-
-def make_json_schema() -> dict[str, Any]:
-    """The JSON Schema that follows from the structure: a test holds the one in the package to it."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": SCHEMA,
-        **msgspec.json.schema(Report),
-    }

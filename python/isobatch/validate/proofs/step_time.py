@@ -1,10 +1,16 @@
-"""The step's time and memory against what was forecast of them."""
+"""The step's time and memory against their forecasts, and whether a rank is slower than the others."""
 
 from __future__ import annotations
 
+from isobatch.diagnosis.causes import Cause
+from isobatch.validate.measure import timing
+from isobatch.validate.proofs import stragglers
+from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.figures import Step
-from isobatch.validate.report.report import NOISY, Proof, Verdict
+from isobatch.validate.report.record import measurements
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 from isobatch.validate.step.training import Training
+from isobatch.validate.trial import Trial
 
 
 def _foreign(training: Training) -> str | None:
@@ -34,7 +40,7 @@ def prove_time(training: Training, step: Step) -> Proof:
     values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
     why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
     if why is not None or expected is None:
-        return Proof(name="step_time", verdict=Verdict.UNCHECKED, text=f"{text}; {why}", values=values)
+        return unchecked("step_time", f"{text}; {why}", **values)
     off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
     if abs(off) > options.caution and step.spread > abs(off) - options.caution:
@@ -42,14 +48,15 @@ def prove_time(training: Training, step: Step) -> Proof:
             name="step_time",
             verdict=Verdict.INCONCLUSIVE,
             text=text,
-            cause=NOISY,
+            diagnosis=Cause.NOISY_HOST.likely(),
             gate=options.caution,
             values=values,
         )
     verdict = Verdict.by(abs(off), options)
-    cause = None if verdict is Verdict.PASS else "slower than forecast" if off > 0 else "faster than forecast"
+    cause = Cause.SLOWER_STEP if off > 0 else Cause.FASTER_STEP
+    diagnosis = None if verdict is Verdict.PASS else cause.likely()
     return Proof(
-        name="step_time", verdict=verdict, text=text, cause=cause, gate=options.caution, values=values
+        name="step_time", verdict=verdict, text=text, diagnosis=diagnosis, gate=options.caution, values=values
     )
 
 
@@ -73,7 +80,21 @@ def prove_memory(training: Training, peak: int, kind: str) -> Proof:
         name="memory",
         verdict=verdict,
         text=f"{text}, {expected:.3g} GiB forecast ({off:+.0%})",
-        cause=None if verdict is Verdict.PASS else "more memory than forecast",
+        diagnosis=None if verdict is Verdict.PASS else Cause.MORE_MEMORY.likely(),
         gate=options.caution,
         values=values,
     )
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """Times the step, and each rank's own part of it."""
+    group, table = trial.group, trial.allreduce.table
+    step, peak, works = timing.measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
+    trial.measurements = measurements(trial.machine, step, trial.allreduce)
+    trial.add(step=step, measurements=trial.measurements)
+    seconds = timing.SECONDS[trial.options.extent] / 30
+    slow, _ = stragglers.prove(group, works.alone_again, seconds, "local_step", "the local step")
+    return [slow, prove_time(trial.timed, step), prove_memory(trial.timed, peak.bytes, peak.kind)]
+
+
+CLAIM = Claim(phase="step time", names=("local_step", "step_time", "memory"), prove=prove)

@@ -10,13 +10,16 @@ import numpy as np
 import torch
 import torch.utils.data as data
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import ramping
+from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.report import Proof, Verdict
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
+from isobatch.validate.trial import Trial
 
 
 class _Indices(data.Dataset[int]):
@@ -73,10 +76,9 @@ def _irregular(plan: Plan) -> bool:
     return Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons or plan.recipe.ramp is not None
 
 
-def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
+def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
     them."""
-    names = "effective_batch", "epoch"
     if plan.recipe.convention == "megatron":
         return ramping.prove_megatron(plan)
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
@@ -93,7 +95,7 @@ def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
         return [ramp, _no_epoch()]
     if _irregular(plan) and not whole:
         text = "an epoch of the plan's own sampler takes too long here"
-        left = [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+        left = [unchecked(name, text) for name in CLAIM.names]
         return left if ramp is None else [ramp, left[1]]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
@@ -110,7 +112,7 @@ def prove(plan: Plan, options: Options, group: Group) -> list[Proof]:
                     first.append(ids)
         except ImportError as error:
             text = f"the convention is {plan.recipe.convention}, and its library is not installed: {error}"
-            return [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+            return [unchecked(name, text) for name in CLAIM.names]
         counts.append(count)
     firsts = [ids for part in group.gather(first) for ids in part]
     all_steps = {count for part in group.gather(counts) for count in part}
@@ -125,19 +127,20 @@ def _effective_batch(plan: Plan, firsts: list[list[int]]) -> Proof:
     ids = [index for part in firsts for index in part]
     unique = len(set(ids))
     good = len(ids) == unique == plan.effective_batch
+    cause = Cause.SAMPLES_REPEATED if unique < len(ids) else Cause.ANOTHER_MICRO_BATCH
     text = f"{unique} different samples in the first step of {len(firsts)} replicas, {plan.effective_batch} planned"
     return Proof(
         name="effective_batch",
         verdict=Verdict.PASS if good else Verdict.FAIL,
         text=text,
-        cause=None if good else "samples are repeated" if unique < len(ids) else "another micro-batch",
+        diagnosis=None if good else cause.likely(),
         gate=0,
         values={"samples": len(ids), "unique_samples": unique},
     )
 
 
 def _no_epoch() -> Proof:
-    return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the recipe has no dataset_size")
+    return unchecked("epoch", "the recipe has no dataset_size")
 
 
 def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], counts: set[int], skipped: int) -> Proof:
@@ -165,7 +168,15 @@ def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], counts: set[
         name="epoch",
         verdict=Verdict.FAIL if wrong else Verdict.PASS,
         text=f"{text} ({how})",
-        cause="the sampler or loader of this version counts otherwise" if wrong else None,
+        diagnosis=Cause.SAMPLER_COUNTS.likely() if wrong else None,
         gate=0,
         values=measured,
     )
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """By the real sampler and loader."""
+    return judge(trial.plan, trial.options, trial.group)
+
+
+CLAIM = Claim(phase="sampler", names=("effective_batch", "epoch"), prove=prove)

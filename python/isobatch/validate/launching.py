@@ -15,12 +15,14 @@ from typing import Any
 
 import msgspec
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
+from isobatch.validate.report.document import Report
 from isobatch.validate.report.draft import Draft
-from isobatch.validate.report.report import Proof, Report, Verdict
+from isobatch.validate.report.verdict import Proof, Verdict
 
 RENDEZVOUS_SECONDS = 30.0
 
@@ -29,7 +31,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
     """One rank. Gives the text of an InputError: over a pipe, since a traceback would hide it."""
     import torch
 
-    from isobatch.validate.ranks.worker import run
+    from isobatch.validate.worker import run
 
     if factory is not None:
         torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
@@ -97,7 +99,9 @@ def launch(
             return Report.load(path)
         # A rank died before rank 0 could write anything.
         text = lost or "no rank has told anything"
-        draft.add(Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, cause="dead rank"))
+        draft.add(
+            Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, diagnosis=Cause.DEAD_RANK.likely())
+        )
         return draft.report()
 
 
@@ -155,7 +159,7 @@ def _preload() -> None:
     gc.disable()
     try:
         importlib.import_module("torch._dynamo")  # DDP needs it, and it is the slowest of all
-        importlib.import_module("isobatch.validate.ranks.worker")
+        importlib.import_module("isobatch.validate.worker")
     finally:
         if collecting:
             gc.enable()
