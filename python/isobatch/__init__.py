@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from isobatch.fleet.plan_fleet import plan_table as plan_table
     from isobatch.fleet.sweep import Sweep as Sweep
     from isobatch.fleet.sweep import sweep as sweep
+    from isobatch.forecast.calibrate import calibrate as calibrate
     from isobatch.forecast.critical import CriticalBatch as CriticalBatch
     from isobatch.forecast.critical import Laws as Laws
     from isobatch.forecast.critical import PowerFit as PowerFit
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from isobatch.forecast.critical import fit_power as fit_power
     from isobatch.forecast.critical import laws as laws
     from isobatch.forecast.goodput import optimize_goodput as optimize_goodput
+    from isobatch.forecast.profile import Constant as Constant
     from isobatch.forecast.profile import Profile as Profile
     from isobatch.planning.elastic import Elastic as Elastic
     from isobatch.planning.elastic import ElasticMany as ElasticMany
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 # An empty module is a package of ours.
 _HOMES = {
     "Cluster": "recipes.recipe",
+    "Constant": "forecast.profile",
     "CriticalBatch": "forecast.critical",
     "Elastic": "planning.elastic",
     "ElasticMany": "planning.elastic",
@@ -57,6 +60,7 @@ _HOMES = {
     "Settings": "planning.plan",
     "Sweep": "fleet.sweep",
     "__version__": "_core",
+    "calibrate": "forecast.calibrate",
     "elastic": "planning.elastic",
     "elastic_many": "planning.elastic",
     "fit_critical_batch": "forecast.critical",

@@ -13,7 +13,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from isobatch import __version__
+from isobatch._core import __version__
 from isobatch.validate.proofs import stragglers
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import Link, Machine, Rank

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from isobatch import __version__
+from isobatch._core import __version__
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.report.report import Proof, Report, Verdict, digest

@@ -1,15 +1,13 @@
 //! Plain rows of many jobs: those of one kind differ in numbers, which are taken column by column.
 
+use super::gate::{LanesOf, lanes_of};
 use super::numbers::Numbers;
-use super::recipe::{One, Recipe};
+use super::recipe::{One, Recipe, Recipes};
 use super::stages::check;
 use super::{BLOCK, Lanes};
 use crate::fleet::{Columns, Data, MISSING};
-use crate::input::{Field, Input, Kind, Table, Value};
-use crate::reason::Reasons;
+use crate::input::{Input, Kind, Value};
 use crate::results::{Column as Result, Out};
-
-type Recipes = Recipe<[f64; BLOCK], [Reasons; BLOCK]>;
 
 /// The jobs of a fleet, by what they have in common.
 #[derive(Debug)]
@@ -19,7 +17,7 @@ pub(crate) struct Kinds<'a> {
     recipes: Vec<Option<One>>,
     /// Their numbers where a row has none.
     common: One,
-    numbers: Vec<Numbers<'a>>,
+    numbers: Vec<(LanesOf, Numbers<'a>)>,
 }
 
 /// A column of which each value makes another kind.
@@ -54,11 +52,8 @@ impl<'a> Kinds<'a> {
                 _ => Key { values: Vec::new(), column: Column::Flags(&[]) },
             };
             if let Some(column) = Numbers::of(*field, data) {
-                if field.table() == Table::Settings && *field != Field::MaxMicroBatch {
-                    return None;
-                }
                 common.set(*field, &Value::Missing);
-                numbers.push(column);
+                numbers.push((lanes_of(*field)?, column));
             } else if column.values.is_empty() {
                 return None;
             } else {
@@ -130,8 +125,8 @@ impl Each {
                 None => lanes.left[lane] = 1,
             }
         }
-        for column in &kinds.numbers {
-            column.take(jobs, numbers_of(recipe, column.field), &mut lanes.left);
+        for (lanes_of, column) in &kinds.numbers {
+            column.take(jobs, lanes_of(recipe), &mut lanes.left);
         }
     }
 
@@ -145,27 +140,5 @@ impl Each {
     ) -> Vec<usize> {
         check(lanes, &self.0, rows.next_multiple_of(8));
         lanes.plan(&self.0, rows, out, at)
-    }
-}
-
-fn numbers_of(recipe: &mut Recipes, field: Field) -> &mut [f64; BLOCK] {
-    match field {
-        Field::EffectiveBatch => &mut recipe.tuned_batch,
-        Field::Lr => &mut recipe.lr,
-        Field::Momentum => &mut recipe.momentum,
-        Field::Eps => &mut recipe.eps,
-        Field::WeightDecay => &mut recipe.weight_decay,
-        Field::EmaDecay => &mut recipe.ema_decay,
-        Field::DatasetSize => &mut recipe.dataset,
-        Field::MinLr => &mut recipe.min_lr,
-        Field::SeqLen => &mut recipe.seq_len,
-        Field::Gpus => &mut recipe.gpus,
-        Field::MicroBatch => &mut recipe.micro_batch,
-        Field::Accumulation => &mut recipe.accumulation,
-        Field::ModelParallel => &mut recipe.model_parallel,
-        Field::NoiseScale => &mut recipe.noise,
-        Field::MaxMicroBatch => &mut recipe.max_micro_batch,
-        // Plain plans do not depend on it, but it must be legal.
-        _ => &mut recipe.unused,
     }
 }

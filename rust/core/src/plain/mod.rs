@@ -11,6 +11,7 @@
     reason = "a call or a branch in a loop keeps it from becoming vector instructions"
 )]
 
+mod gate;
 mod lanes;
 mod mixed;
 mod numbers;

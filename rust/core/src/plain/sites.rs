@@ -3,7 +3,7 @@
 use super::BLOCK;
 use super::numbers::Numbers;
 use crate::fleet::{Columns, Data};
-use crate::input::{Field, Input, MAX_GPUS, Read, Table, Value};
+use crate::input::{Cluster, Field, Input, MAX_GPUS, Read, Table, Value};
 
 /// The clusters of a fleet: of each its GPUs, 0 where it is not legal, and its model parallelism, 0 where the recipe's stands.
 #[derive(Debug)]
@@ -27,13 +27,24 @@ impl Sites {
             defaults.set(*field, &Value::Missing);
         }
 
-        let cluster = &defaults.cluster;
-        let model_parallel = cluster.model_parallel.unwrap_or(0) as f64;
+        // All of it, so that a new field does not compile until somebody has decided: the rest is for profiles alone.
+        let &Cluster {
+            nodes,
+            gpus_per_node,
+            model_parallel,
+            gpu: _,
+            memory_gib: _,
+            intra_gb_s: _,
+            inter_gb_s: _,
+            latency_us: _,
+            price_per_gpu_hour: _,
+        } = &defaults.cluster;
+        let model_parallel = model_parallel.unwrap_or(0) as f64;
         let rows: Vec<u32> = (0_u32..).take(clusters.rows).collect();
         let mut sites = Vec::with_capacity(rows.len());
         for rows in rows.chunks(BLOCK) {
-            let mut nodes = [cluster.nodes as f64; BLOCK];
-            let mut gpus_per_node = [cluster.gpus_per_node as f64; BLOCK];
+            let mut nodes = [nodes as f64; BLOCK];
+            let mut gpus_per_node = [gpus_per_node as f64; BLOCK];
             let mut model_parallel = [model_parallel; BLOCK];
             let mut left = [u64::from(shared.fault.is_some()); BLOCK];
             for column in &numbers {
@@ -41,6 +52,7 @@ impl Sites {
                     Field::Nodes => &mut nodes,
                     Field::GpusPerNode => &mut gpus_per_node,
                     Field::ClusterModelParallel => &mut model_parallel,
+                    // For profiles alone, but they must be legal.
                     _ => &mut [0.0; BLOCK],
                 };
                 column.take(rows, lanes, &mut left);

@@ -1,0 +1,57 @@
+"""What all tests and docstrings share: how long hypothesis looks for counterexamples, and what happens without torch or a peer.
+
+`HYPOTHESIS_PROFILE=thorough` looks longer. `ISOBATCH_REQUIRE_PEERS=1`, as `scripts/test` sets it, refuses to run where a test
+would be skipped because a library of the extras `validate`, `ray` or `peers` is not installed.
+"""
+
+import doctest
+import importlib.util
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared: a slow example is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", patient)
+settings.register_profile("thorough", patient, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+EXTRAS = ("validate", "ray", "peers")
+OTHER_NAMES = {"PyYAML": "yaml"}
+
+
+def required_modules():
+    """The modules of the libraries that the extras name."""
+    project = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    names = [re.match(r"[\w.-]+", line)[0] for extra in EXTRAS for line in extras[extra]]
+    return [OTHER_NAMES.get(name, name) for name in names]
+
+
+MISSING = [name for name in required_modules() if importlib.util.find_spec(name) is None]
+
+
+def pytest_configure(config):
+    if MISSING and os.environ.get("ISOBATCH_REQUIRE_PEERS") == "1":
+        raise pytest.UsageError(
+            f"not installed, and required by ISOBATCH_REQUIRE_PEERS=1: {', '.join(MISSING)}"
+        )
+    # The docstrings of modules that import one of them are skipped then, and listed.
+    config.option.doctest_ignore_import_errors = bool(MISSING)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """A test that needs a library of an extra that is not installed is skipped, and says so."""
+    try:
+        return (yield)
+    except (ModuleNotFoundError, doctest.UnexpectedException) as error:
+        cause = error.exc_info[1] if isinstance(error, doctest.UnexpectedException) else error
+        name = (getattr(cause, "name", None) or "").partition(".")[0]
+        if name not in MISSING:
+            raise
+        pytest.skip(f"{name} is not installed")

@@ -1,0 +1,93 @@
+"""Which room may import which, and that nothing imports in a circle. Imports under TYPE_CHECKING and in functions count too."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "python" / "isobatch"
+
+# A room and the rooms that it may import. What all may import: errors, words, checked numbers, reasons, the core.
+ROOMS = {
+    "files": set(),
+    "schedules": {"files"},
+    "recipes": {"files", "schedules"},
+    "forecast": {"files"},
+    "planning": {"files", "schedules", "recipes", "forecast"},
+    "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
+    "integrations": {"schedules", "recipes", "planning"},
+    "diagnosis": set(),
+    "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
+    "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
+    "cli": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+}
+TORCH = {"integrations", "diagnosis", "validate", "guard"}
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported_names(path):
+    """Every module that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative imports hide where a name lives"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES or inner == "isobatch._core" else node.module
+
+
+def room(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else None
+
+
+GRAPH = {
+    module: {name for name in imported_names(path) if name in MODULES and name != module}
+    for module, path in MODULES.items()
+}
+
+
+def test_every_folder_is_a_room():
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert folders == set(ROOMS)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_only_those_before_it(name):
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in GRAPH.items()
+        if room(module) == name
+        for other in others
+        if room(other) not in {None, name, *ROOMS[name]} or other == "isobatch"
+    ]
+    assert not wrong
+
+
+def test_nothing_imports_in_a_circle():
+    # The package's face hands names on; what it lists is imported when it is used.
+    graph = {module: others - {"isobatch"} for module, others in GRAPH.items() if module != "isobatch"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+
+def test_only_the_proof_and_the_trainings_import_torch():
+    heavy = {"torch", "lightning", "accelerate", "transformers"}
+    found = {
+        module: room(module)
+        for module, path in MODULES.items()
+        if heavy & {name.split(".")[0] for name in imported_names(path)}
+    }
+    assert found
+    assert {module for module, where in found.items() if where not in TORCH} == set()
