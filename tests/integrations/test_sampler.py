@@ -168,7 +168,7 @@ def test_a_state_from_the_middle_of_a_step_needs_the_same_steps():
     state = sampler.state_dict()
     with pytest.raises(ib.InputError, match="middle of a step"):
         PlanSampler(range(64), plan_of(64, 1, 8, max_micro_batch=4)).load_state_dict(state)
-    with pytest.raises(ib.InputError, match="'seed': the state was saved with 0"):
+    with pytest.raises(ib.InputError, match="seed: the state was saved with 0"):
         PlanSampler(range(64), plan_of(64, 1, 8), seed=1).load_state_dict(state)
 
 
@@ -213,7 +213,7 @@ def test_torchdatas_loader_saves_and_loads_it(workers, asked):
 def test_wrong_use():
     plan = plan_of(40, 2, 8)
     for asked, message in (
-        ({}, "has 2 replicas: say which"),
+        ({}, "has 2 replicas: pass which"),
         ({"rank": 2}, "0 to 1"),
         ({"rank": True}, "rank"),
         ({"rank": 0, "offset": 200}, "offset"),
