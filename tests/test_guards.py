@@ -31,11 +31,16 @@ def test_reasons_are_those_of_the_core():
 def test_records_have_the_fields_of_the_core():
     assert set(ib.Recipe.__struct_fields__) == set(fields_of("job"))
     assert list(ib.Cluster.__struct_fields__) == fields_of("cluster")
-    assert list(ib.Settings.__struct_fields__) == fields_of("settings")
+    assert list(ib.Settings._fields) == fields_of("settings")
 
 
 def test_a_plan_has_every_result_column():
-    assert {name for name, _ in _core.results()} <= set(ib.Plan.__struct_fields__)
+    assert {name for name, _ in _core.results()} <= set(_core.plan_fields())
+
+
+def test_a_plan_holds_the_cores_values_in_their_order():
+    fields = list(ib.Plan.__struct_fields__)
+    assert fields == ["recipe", "cluster", "settings", *_core.plan_fields(), "moves"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError
-from isobatch.recipes.recipe import Cluster, Recipe
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import check_spec
 
 if TYPE_CHECKING:

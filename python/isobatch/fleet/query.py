@@ -16,7 +16,7 @@ from isobatch import _core
 from isobatch.errors import InputError
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS, Table, table_of, with_defaults
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.planning.plan import Settings
+from isobatch.planning.settings import settings_of
 from isobatch.reason import reasons_of
 
 RESULTS = dict(_core.results())
@@ -137,7 +137,7 @@ def query(
     **settings: Any,
 ) -> Query:
     """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
-    shared = msgspec.structs.asdict(Settings(**settings))
+    shared = settings_of(settings)._asdict()
     # Refused here, once, rather than in every row.
     _core.plan_fleet((0, []), (0, []), shared, None, [])
     if select not in SELECT:

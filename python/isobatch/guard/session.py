@@ -29,7 +29,7 @@ class Guard:
     """
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
-        plan._layout()  # refuses an infeasible one
+        plan.layout  # noqa: B018 - refuses an infeasible one
         self.plan, self.unchecked = plan, list[str]()
         self._loss, self._weight = loss, weight
         self._handles: list[Any] = []

@@ -86,7 +86,7 @@ fn fleet<'a>(
             Pairs::Named { jobs: left, clusters: right }
         }
     };
-    Ok(Fleet { shared: input, jobs, clusters, pairs })
+    Ok(Fleet { shared: input, jobs, clusters, pairs, stop: None })
 }
 
 /// A fresh result column, typed.
@@ -124,7 +124,7 @@ pub fn choose_rows<'py>(
         "goodput" => By::Goodput,
         _ => return Err(input_error(py, "select", "legal: all, fastest, cheapest, goodput")),
     };
-    let (jobs, clusters) = py.detach(|| pool::install(|| fleet.choose(by, top)));
+    let (jobs, clusters) = pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.choose(by, top))?;
     Ok((jobs.into_pyarray(py), clusters.into_pyarray(py)))
 }
 
@@ -166,7 +166,11 @@ pub fn plan_fleet<'py>(
         }
         out.push((*column, slices!(U8 U64 I32 I64 F64)));
     }
-    py.detach(|| if rows < SERIAL { fleet.plan(out) } else { pool::install(|| fleet.plan(out)) });
+    if rows < SERIAL {
+        py.detach(|| fleet.plan(out));
+    } else {
+        pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.plan(out))?;
+    }
     drop(arrays);
     Ok(list)
 }

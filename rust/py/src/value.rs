@@ -60,18 +60,33 @@ pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
     }
 }
 
-/// Sets every entry of `fields`; the error names all that are illegal.
-pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, tables: &[Table]) -> PyResult<()> {
-    let py = fields.py();
-    let mut faults = Vec::new();
-    for (name, value) in fields {
-        let text: String = name.extract()?;
-        let field =
-            Field::named(&text, tables).ok_or_else(|| input_error(py, &text, "there is no such field"))?;
-        input.set(field, &value_of(field, &value));
+/// The errors of the fields that were given illegal values.
+#[derive(Default)]
+pub struct Faults(Vec<PyErr>);
+
+impl Faults {
+    /// Sets a field, or notes that its value is illegal.
+    pub fn set(&mut self, input: &mut Input, field: Field, value: &Bound<'_, PyAny>) {
+        input.set(field, &value_of(field, value));
         if input.fault.take().is_some() {
-            faults.push(illegal(py, field, Some(&value)));
+            self.0.push(illegal(value.py(), field, Some(value)));
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(together(py, faults)) }
+
+    /// One error that names all of them; nothing where there are none.
+    pub fn raise(self, py: Python<'_>) -> PyResult<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(together(py, self.0)) }
+    }
+}
+
+/// Sets every entry of `fields`; the error names all that are illegal.
+pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, tables: &[Table]) -> PyResult<()> {
+    let mut faults = Faults::default();
+    for (name, value) in fields {
+        let text: String = name.extract()?;
+        let field = Field::named(&text, tables)
+            .ok_or_else(|| input_error(fields.py(), &text, "there is no such field"))?;
+        faults.set(input, field, &value);
+    }
+    faults.raise(fields.py())
 }

@@ -55,7 +55,7 @@ class PlanLR(LRScheduler):
                 field="optimizer",
             )
         self.plan = plan
-        self._course, self._lr_at = plan._course, plan.lr_at
+        self._course, self._lr_at = plan.course, plan.lr_at
         self._position = Fraction(0)
         self._steps_taken, self._started = 0, False
         self._multipliers = [_multiplier(group, optimizer.defaults) for group in optimizer.param_groups]

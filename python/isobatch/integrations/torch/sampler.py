@@ -83,7 +83,7 @@ class PlanSampler(Sampler[list[int]]):
         epoch: int | None = None,
         offset: int | None = None,
     ) -> None:
-        micro, _, replicas = plan._layout()
+        micro, _, replicas, *_ = plan.layout
         self._plan, self._micro, self._replicas = plan, micro, replicas
         self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
         self._uneven = Reason.UNEVEN in plan.reasons
@@ -206,7 +206,7 @@ class PlanSampler(Sampler[list[int]]):
         start = offset - into
         end = start + rest_of_epoch(self._plan, self._size, start).served
         while start < end:
-            batch = min(self._plan._course.batch_at(epoch * self._size + start), end - start)
+            batch = min(self._plan.course.batch_at(epoch * self._size + start), end - start)
             stop = start + batch
             own = [round_ for round_ in self._rounds(start, batch) if round_[2] > self._rank]
             if not own:

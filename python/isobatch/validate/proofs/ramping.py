@@ -172,7 +172,7 @@ def _steps(plan: Plan, calculator: Any) -> Proof:
     if plan.recipe.duration is None or plan.total_steps is None:
         return unchecked("epoch", "the recipe has no duration")
     full = plan.effective_batch or 1
-    samples = int(plan._course.end * full)
+    samples = int(plan.course.end * full)
     ramped, consumed, steps = stages(plan)[-1][0], 0, 0
     while consumed < ramped and steps < MOST_STEPS:
         calculator.update(consumed, True)

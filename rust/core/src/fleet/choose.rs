@@ -69,7 +69,7 @@ impl Fleet<'_> {
         let mut inputs = vec![self.shared.clone(); clusters.len().min(TOGETHER)];
         let mut row = Row::unknown();
         let mut found: Vec<(f64, u32)> = Vec::new();
-        for block in clusters.chunks(TOGETHER) {
+        for block in clusters.chunks(TOGETHER).take_while(|_| !self.stopped()) {
             let inputs = &mut inputs[..block.len()];
             self.fill(&[job as u32; TOGETHER][..block.len()], block, inputs);
             for (input, cluster) in inputs.iter().zip(block) {
@@ -117,7 +117,7 @@ mod tests {
         let columns =
             vec![(Field::GpusPerNode, Data::Ints(&gpus)), (Field::PricePerGpuHour, Data::Reals(&price))];
         let clusters = Columns { rows: 5, columns };
-        let fleet = Fleet { shared, jobs, clusters, pairs: Pairs::Crossed };
+        let fleet = Fleet { shared, jobs, clusters, pairs: Pairs::Crossed, stop: None };
         // 3 GPUs do not divide 64; of 7 only one GPU does, and ties go by the order.
         assert_eq!(fleet.choose(By::Fastest, 2), (vec![0, 0, 1], vec![2, 4, 1]));
         assert_eq!(fleet.choose(By::Cheapest, 1), (vec![0, 1], vec![3, 1]));

@@ -8,6 +8,8 @@ pub use choose::By;
 use desk::Desk;
 use together::{Ground, Together};
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::input::{Field, Input, Value};
 use crate::plain::BLOCK;
 pub use crate::results::{Column, Kind, Out};
@@ -88,6 +90,9 @@ pub struct Fleet<'a> {
     pub clusters: Columns<'a>,
     /// Which meet.
     pub pairs: Pairs<'a>,
+    /// Raised by another thread when the caller wants no result any more: the work then ends within milliseconds, and what it
+    /// leaves is worth nothing.
+    pub stop: Option<&'a AtomicBool>,
 }
 
 impl Fleet<'_> {
@@ -98,6 +103,10 @@ impl Fleet<'_> {
             Pairs::Crossed => self.jobs.rows * self.clusters.rows,
             Pairs::Named { jobs, .. } => jobs.len(),
         }
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Plans every row into `out`, on the threads of the current rayon pool.
@@ -144,7 +153,7 @@ impl Fleet<'_> {
         let mut desk = Desk::new(self, rows);
         let mut together = ground.map(|ground| Together::new(self, ground));
         let mut at = 0;
-        while at < rows {
+        while at < rows && !self.stopped() {
             let (count, left) = match &mut together {
                 Some(together) => together.plan(self, start + at, rows - at, out, at),
                 None => (TOGETHER.min(rows - at), None),
@@ -212,7 +221,7 @@ mod tests {
         };
         let nodes = [1, 3];
         let clusters = Columns { rows: 2, columns: vec![(Field::Nodes, Data::Ints(&nodes))] };
-        let fleet = Fleet { shared, jobs, clusters, pairs: Pairs::Crossed };
+        let fleet = Fleet { shared, jobs, clusters, pairs: Pairs::Crossed, stop: None };
         let mut status = [9; 8];
         let mut micro = [0; 8];
         fleet.plan(vec![(Column::Status, Out::U8(&mut status)), (Column::MicroBatch, Out::I32(&mut micro))]);
@@ -232,9 +241,13 @@ mod tests {
             Columns { rows: batches.len(), columns: vec![(Field::EffectiveBatch, Data::Ints(&batches))] };
         let gpus = [1];
         let clusters = Columns { rows: 1, columns: vec![(Field::GpusPerNode, Data::Ints(&gpus))] };
-        let fleet = Fleet { shared, jobs, clusters, pairs: Pairs::Crossed };
+        let fleet = Fleet { shared, jobs, clusters, pairs: Pairs::Crossed, stop: None };
         let mut batch = vec![0; batches.len()];
         fleet.plan(vec![(Column::EffectiveBatch, Out::I64(&mut batch))]);
         assert_eq!(batch, batches);
+        let stop = AtomicBool::new(true);
+        batch.fill(0);
+        Fleet { stop: Some(&stop), ..fleet }.plan(vec![(Column::EffectiveBatch, Out::I64(&mut batch))]);
+        assert!(batch.iter().all(|&batch| batch == 0), "what is stopped plans no more rows");
     }
 }

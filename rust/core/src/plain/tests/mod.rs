@@ -88,6 +88,7 @@ proptest! {
             jobs: columns(12, jobs.iter().flatten()),
             clusters: columns(40, clusters.iter().flatten()),
             pairs: named.as_ref().map_or(Pairs::Crossed, |(jobs, clusters)| Pairs::Named { jobs, clusters }),
+            stop: None,
         };
         hold(&fleet, nearest)?;
     }
@@ -124,6 +125,7 @@ proptest! {
             jobs: columns(160, varying),
             clusters: columns(rows, clusters.iter().flatten()),
             pairs,
+            stop: None,
         };
         hold(&fleet, nearest)?;
     }
@@ -159,6 +161,7 @@ proptest! {
                 jobs: columns(rows, usual.iter().filter(beside).chain(given_to(false))),
                 clusters: columns(40, [&gpus].into_iter().filter(beside).chain(given_to(true))),
                 pairs: if many_jobs { Pairs::Named { jobs: &own, clusters: &own } } else { Pairs::Crossed },
+                stop: None,
             };
             hold(&fleet, true)?;
         }
