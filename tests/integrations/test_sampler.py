@@ -221,7 +221,7 @@ def test_wrong_use():
     ):
         with pytest.raises(ib.InputError, match=message):
             PlanSampler(range(40), plan, **asked)
-    with pytest.raises(ib.InputError, match="41 samples, the recipe 40"):
+    with pytest.raises(ib.InputError, match="41 samples, the recipe's dataset_size is 40"):
         PlanSampler(range(41), plan, rank=0)
     with pytest.raises(ib.InputError, match="infeasible"):
         PlanSampler(range(40), plan_of(40, 3, 8), rank=0)
