@@ -137,3 +137,11 @@ def test_every_proof_has_its_row_in_the_order_of_the_table():
     assert [name for name in names if name not in rows] == []
     assert [name for name in rows if name in names] == list(names)
     assert "ranks_alive" in rows
+
+
+def test_the_validator_knows_the_recipes_precisions():
+    pytest.importorskip("torch", reason="the formats are torch's")
+    from isobatch.diagnosis.precision import AUTOCAST
+
+    (legal,) = (text for name, kind, text in _core.fields() if (name, kind) == ("precision", "job"))
+    assert {name for name in AUTOCAST if name} == set(re.findall(r"\w*\d+", legal))

@@ -97,7 +97,7 @@ def test_the_command_line_has_the_same_defaults():
 
 
 @pytest.mark.parametrize(
-    ("host", "message"), [("127.0.0.1", "nobody answers"), ("no.such.host.invalid", "not resolve")]
+    ("host", "message"), [("127.0.0.1", "no answer"), ("no.such.host.invalid", "not resolve")]
 )
 def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
     import isobatch as ib

@@ -30,7 +30,7 @@ def guard(
     Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
     accumulation, the samples of all ranks, gradients equal on all ranks and as large as those of the mean loss. At every
     step: the accumulation, the learning rate of all parameter groups, and whether the gradient is finite. After each epoch:
-    the samples it served, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
+    the samples it covered, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
     moved, or a run that goes on from a checkpoint, is checked from there.
 
     Args:
@@ -42,7 +42,7 @@ def guard(
 
     Returns:
         A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and `.transformers()` are
-        callbacks. It raises `GuardError`, on all ranks where they can all tell.
+        callbacks. It raises `GuardError`, on all ranks where all of them see it.
 
     Raises:
         InputError: the plan is infeasible.

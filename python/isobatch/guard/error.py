@@ -11,7 +11,7 @@ class GuardError(RuntimeError):
     """The training is not what its plan says.
 
     It is raised inside the training loop, by the call that could not go on: `attach`, `optimizer.step()`, the model's forward
-    or `finish`; on all ranks where they can all tell, else on the ranks that see it. Nobody needs to catch it: uncaught, it
+    or `finish`; on all ranks where all of them see it, else on those that do. Nobody needs to catch it: uncaught, it
     ends the process with exit code 1, and torchrun then ends the others.
 
     Attributes:

@@ -174,7 +174,7 @@ class Gradient:
         return self._factor(like.unclipped, gate) or rest
 
     def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
-        """What makes a gradient so many times too large."""
+        """What makes a gradient `ratio` times too large."""
         plan = self._run.plan
         return faults.gradient(
             ratio,

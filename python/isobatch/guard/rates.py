@@ -124,10 +124,10 @@ class Rates:
         if len(stray) < len(groups):
             run.stop(Cause.GROUP_STRAYS.likely(f"group {index}"), text)
         if len(groups) > 1 and self._factors[index] is None and not self._was_peak(index):
-            told = ", ".join(f"{rate:.6g}" for rate in rates)
+            listed = ", ".join(f"{rate:.6g}" for rate in rates)
             run.stop(
                 Cause.ANOTHER_LR.likely("no parameter group has the plan's"),
-                f"learning rates {told}, {planned:.6g} planned",
+                f"learning rates {listed}, {planned:.6g} planned",
             )
         initial = groups[index].get("initial_lr")
         initial = None if initial is None or not factor else float(initial) / factor

@@ -1,4 +1,4 @@
-"""What all checks share: the plan, the other ranks, and where the training stands."""
+"""What all checks share: the plan, the other ranks, and where the training is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Micro-batches and samples: of every step how many, of the first steps which, and of each epoch what it served."""
+"""Micro-batches and samples: how many in every step, which in the first steps, and what each epoch covered."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Samples:
             self._watch.now.trained += 1
 
     def check(self) -> bool:
-        """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be told."""
+        """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be known."""
         run, watch = self._run, self._watch
         if self._ramps:
             return False
@@ -95,7 +95,7 @@ class Samples:
 
     def _count(self, *, end: bool, last: int) -> None:
         """The accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
-        has micro-batches of two epochs, of which `last` are of the last one."""
+        mixes two epochs; `last` of its micro-batches are of the last one."""
         run = self._run
         counted, planned = run.micro, len(run.planned)
         halves = run.plan.recipe.precision in ("fp16", "float16", "16-mixed")
@@ -132,7 +132,7 @@ class Samples:
                 Cause.NOT_DISTRIBUTED.likely(
                     "all ranks see the same data" if same else "ranks share samples"
                 ),
-                f"{repeats} of {sum(map(len, owned))} samples of this step are served to more than one rank",
+                f"{repeats} of {sum(map(len, owned))} samples of this step go to more than one rank",
             )
         for rank, (sizes, *_) in enumerate(told):
             planned = [int(n) for n in run.plan.micro_batches(rank)]

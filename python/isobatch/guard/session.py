@@ -44,14 +44,14 @@ class Guard:
         start_step: int | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> Guard:
-        """Checks what stands before the first step, and takes its place in the loop.
+        """Checks what is there before the first step, and takes its place in the loop.
 
         Args:
             model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under fully_shard.
             optimizer: the one that the loop steps, with or without a closure.
             loader: the training DataLoader; None: samples are unchecked.
             start_step: the optimizer steps done, where the run goes on from a checkpoint, counted as the plan counts. None:
-                where the optimizer's PlanLR stands at the first step, else the loader's PlanSampler, else the plan's last
+                where the optimizer's PlanLR is at the first step, else the loader's PlanSampler, else the plan's last
                 move, else 0.
             process_group: the data-parallel ranks, where they are not all.
 

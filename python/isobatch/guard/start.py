@@ -13,7 +13,7 @@ FURTHEST = 2**40  # steps of a plan without a duration
 
 
 def settle(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] | None) -> None:
-    """Sets the plan's step at which this training starts: the one given, else where the optimizer's PlanLR stands, else where
+    """Sets the plan's step at which this training starts: the one given, else where the optimizer's PlanLR is, else where
     the loader's PlanSampler began, else the plan's last move. The sampler must have begun where the plan is at that step.
 
     Args:

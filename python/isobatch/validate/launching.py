@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing, must_be
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
@@ -73,7 +73,7 @@ def launch(
         The report, the same on all hosts. A rank that dies is a failed one.
 
     Raises:
-        InputError: an argument is not legal, the rendezvous cannot be reached, or CUDA is in use.
+        InputError: an argument is out of range, the rendezvous cannot be reached, or CUDA is in use.
     """
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
@@ -83,11 +83,11 @@ def launch(
     factory = workload if callable(workload) else None
     for name, value in (("nproc_per_node", nproc_per_node), ("nnodes", nnodes)):
         if value < 1:
-            raise InputError(f"{value!r} is not legal; legal: a whole number from 1", field=name)
+            raise must_be("at least 1", value, field=name)
     if nnodes > 1 and rendezvous is None:
-        raise InputError("several hosts need one: host:port of host 0", field="rendezvous")
+        raise missing("rendezvous", "several hosts need host:port of host 0")
     if not 0 <= node_rank < nnodes:
-        raise InputError(f"{node_rank!r} is not legal; legal: 0 to {nnodes - 1}", field="node_rank")
+        raise must_be(f"0 to {nnodes - 1}", node_rank, field="node_rank")
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
@@ -98,7 +98,7 @@ def launch(
         if path.exists():
             return Report.load(path)
         # A rank died before rank 0 could write anything.
-        text = lost or "no rank has told anything"
+        text = lost or "no rank reported anything"
         draft.add(
             Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, diagnosis=Cause.DEAD_RANK.likely())
         )
@@ -132,7 +132,7 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
     if nnodes > 1:
         host, _, port = (rendezvous or "").rpartition(":")
         if not host or not port.isdigit():
-            raise InputError(f"{rendezvous!r} is not legal; legal: host:port", field="rendezvous")
+            raise must_be("host:port", rendezvous, field="rendezvous")
         if node_rank:
             network.probe(host, int(port), RENDEZVOUS_SECONDS)
         where = {
@@ -153,8 +153,8 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
 
 
 def _preload() -> None:
-    """Imports here, once, what every rank needs. Without collecting garbage, of which there is none: it takes a sixth of the
-    time."""
+    """Imports here, once, what every rank needs. Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
+    of the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:

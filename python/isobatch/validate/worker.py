@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.errors import InputError
+from isobatch.diagnosis.precision import float32_as
+from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.proofs.registry import CLAIMS
@@ -53,7 +55,7 @@ def run(
     group = Group(options)
     if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
         group.close()
-        raise InputError("the search on a CPU needs one, in GiB a rank", field="memory_limit_gib")
+        raise missing("memory_limit_gib", "the search on a CPU needs --memory-limit GIB, per rank")
     draft.phase_seconds = group.pulse.phase_seconds
 
     def lost(text: str) -> None:
@@ -63,7 +65,8 @@ def run(
 
     group.pulse.on_loss = lost
     try:
-        _prove(Trial(plan, options, workload, group, draft), draft)
+        with float32_as("tf32") if plan.recipe.precision == "tf32" else contextlib.nullcontext():
+            _prove(Trial(plan, options, workload, group, draft), draft)
     except SignalException:
         # torchrun ends everybody because one rank is gone: stay alive until rank 0 sees which.
         group.pulse.linger()

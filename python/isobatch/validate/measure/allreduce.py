@@ -102,7 +102,7 @@ def fit(rows: list[AllReduceRow]) -> Fit:
 
 
 def interpolate(table: list[AllReduceRow], size: int) -> float | None:
-    """Seconds of one isolated float32 all-reduce of so many bytes, between the table's rows; None outside of them."""
+    """Seconds of one isolated float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
     rows = sorted(
         {row.bytes: row.time_us for row in table if row.dtype == "float32" and row.mode == "isolated"}.items()
     )

@@ -76,20 +76,22 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
     if fault is not None:
         gc.collect()  # the error's traceback has held what the step had made
     if group.device.type == "cuda":
-        torch.cuda.empty_cache()  # the next size shall not be judged by what this one has cut up
+        torch.cuda.empty_cache()  # the next size must not be judged by what this one has fragmented
     taken = memory.bytes if memory.reserved is None else memory.reserved
     if fault is None and limit is not None and taken > limit:
         fault = f"{taken / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
-    told = group.gather((fault, memory.bytes, memory.reserved))
-    faults = {group.pulse.who(rank): fault for rank, (fault, _, _) in enumerate(told) if fault}
-    reserved = [taken for _, _, taken in told if taken is not None]
+    found = group.gather((fault, memory.bytes, memory.reserved))
+    faults = {group.pulse.who(rank): fault for rank, (fault, _, _) in enumerate(found) if fault}
+    reserved = [taken for _, _, taken in found if taken is not None]
     return MicroBatchTry(
         micro_batch=n,
         fits=not faults,
         fault="; ".join(f"{who}: {fault}" for who, fault in faults.items()) or None,
-        peak_memory_bytes=max(peak for _, peak, _ in told),
+        peak_memory_bytes=max(peak for _, peak, _ in found),
         peak_memory_reserved_bytes=max(reserved, default=None),
-        fragmentation_bytes=max((taken - peak for _, peak, taken in told if taken is not None), default=None),
+        fragmentation_bytes=max(
+            (taken - peak for _, peak, taken in found if taken is not None), default=None
+        ),
         peak_memory_kind=memory.kind,
     )
 

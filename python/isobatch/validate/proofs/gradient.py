@@ -137,8 +137,8 @@ def prove_step(
             return [_not_finite(training, how, broken)], None
         theirs = reference(training, measured, amp, dtype, scale) if group.rank == 0 else None
         proofs = _step(training, how, (batches, loss_weights, scale), theirs, exact)
-    told: list[Proof] = group.from_first(proofs)
-    return told, theirs
+    agreed: list[Proof] = group.from_first(proofs)
+    return agreed, theirs
 
 
 def _finite_scale(

@@ -33,7 +33,7 @@ def judge_links(group: Group, found: list[Link]) -> Proof:
     values = {"bw_gb_s": best}
     slowest = min(best)
     if group.nodes < 3:
-        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, whose link it is cannot be told"
+        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
         return Proof(name="links", verdict=Verdict.PASS, text=text, values=values)
     ratios = stragglers.slower([1 / bw if bw else float("inf") for bw in best])
     slow = [node for node, ratio in enumerate(ratios) if ratio >= CAUTION]
@@ -51,12 +51,12 @@ def judge_links(group: Group, found: list[Link]) -> Proof:
     )
 
 
-def same_versions(told: list[dict[str, str]], who: Callable[[int], str]) -> Proof:
+def same_versions(found: list[dict[str, str]], who: Callable[[int], str]) -> Proof:
     """Whether all ranks have the same versions, else which ones differ, and where."""
     differ = []
-    for name in sorted(set().union(*told)):
-        found = [versions.get(name, "none") for versions in told]
-        first = {version: who(found.index(version)) for version in found}
+    for name in sorted(set().union(*found)):
+        here = [versions.get(name, "none") for versions in found]
+        first = {version: who(here.index(version)) for version in here}
         if len(first) > 1:
             differ.append(f"{name} " + ", ".join(f"{version} on {rank}" for version, rank in first.items()))
     return Proof(

@@ -124,7 +124,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     )
     whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
     if scale_value is None or error is None:
-        text = f"the mean gradient cannot be told from zero in {steps} steps (--noise-steps){whose}"
+        text = f"the mean gradient cannot be distinguished from zero in {steps} steps{whose}: take more (--noise-steps)"
         return noise, unchecked("noise_scale", text)
     if 2 * error >= scale_value:
         text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}: take more (--noise-steps)"
@@ -134,7 +134,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
 
 
 def _figures(value: float, digits: int) -> str:
-    """So many significant figures, written out.
+    """A number with this many significant figures, written out.
 
     >>> _figures(884.6, 2), _figures(0.1234, 2)
     ('880', '0.12')

@@ -42,14 +42,14 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def _some(found: Sequence[Stage]) -> list[Stage]:
-    """All stages, or so many of them, the first and the last included."""
+    """All stages, or `MOST_STAGES` of them, the first and the last included."""
     if len(found) <= MOST_STAGES:
         return list(found)
     return [found[k * (len(found) - 1) // (MOST_STAGES - 1)] for k in range(MOST_STAGES)]
 
 
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """The effective batch of the first step of each stage, by the sample ids that all replicas are served."""
+    """The effective batch of the first step of each stage, by the sample ids of all replicas."""
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     # A step at the end of an epoch is cut short there.
     picked = [(at, batch) for at, batch in _some(stages(plan)) if at % size + batch <= size]
@@ -64,10 +64,10 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
                 if last:
                     break
         mine.append(passes)
-    told = group.gather(mine)
+    gathered = group.gather(mine)
     wrong, served = [], []
     for index, (at, batch) in enumerate(picked):
-        passes = [ids for part in told for ids in part[index]]
+        passes = [ids for part in gathered for ids in part[index]]
         ids = [index for one in passes for index in one]
         served.append(len(set(ids)))
         if not len(ids) == len(set(ids)) == batch or max(map(len, passes)) > micro:

@@ -30,7 +30,7 @@ def slower(values: list[float]) -> list[float]:
 def prove(
     group: Group, work: Callable[[], object], seconds: float, name: str, what: str
 ) -> tuple[Proof, list[list[Window]]]:
-    """Measures some work in windows of so many seconds; where a rank looks slow, in many more. Gives the windows by rank."""
+    """Measures some work in windows of `seconds`; where a rank looks slow, in many more. Gives the windows by rank."""
     if group.world_size == 1:
         mine = [window(group, work, seconds) for _ in range(FIRST)]
         return unchecked(name, "one rank: nothing to compare with"), [mine]
@@ -54,7 +54,7 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
 
     A rank is slow where it is slower than the others' median in nine of ten windows, also without the time in which it waited
     for a processor that others used. The others keep theirs: on a host where everybody waits, only a rank that is slow beyond
-    that is told from noise, which comes and goes, or hits whoever is there.
+    that is distinguished from noise, which comes and goes, or hits whoever is there.
     """
     seconds = np.array([[w.seconds for w in row] for row in windows])
     waited = np.array([[w.waited for w in row] for row in windows])

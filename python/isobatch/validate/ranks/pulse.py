@@ -21,7 +21,7 @@ GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
 class Pulse:
     """Signs of life in the store, and rank 0's watch over them.
 
-    Each rank counts up a key of its own. Rank 0 notices a count that stands still, an error that a rank has left, or a phase
+    Each rank counts up a key of its own. Rank 0 notices a count that no longer moves, an error that a rank has left, or a phase
     over its limit, calls `on_loss` with what it knows, and ends the process; the other ranks end when rank 0 says so. A
     collective that waits for a lost rank would else hold everybody until its time-out, without a name.
 

@@ -9,7 +9,7 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
@@ -116,12 +116,10 @@ class Report(Part, frozen=True, kw_only=True):
             text = read_whole(path)
             schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
             if schema != SCHEMA:
-                raise InputError(
-                    f"{schema!r} is not legal; legal: {SCHEMA!r}", file=str(path), field="schema"
-                )
+                raise must_be(repr(SCHEMA), schema, file=str(path), field="schema")
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
-            raise InputError(f"no report: {error}", file=str(path)) from None
+            raise InputError(f"not a report of this version: {error}", file=str(path)) from None
 
 
 def digest(plan: Plan) -> str:

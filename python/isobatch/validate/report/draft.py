@@ -39,7 +39,7 @@ class Draft:
         self._report = msgspec.structs.replace(self._report, proofs=proofs, **parts)
 
     def report(self) -> Report:
-        """The report as it stands."""
+        """The report so far."""
         return msgspec.structs.replace(
             self._report,
             verdict=Verdict.of([proof.verdict for proof in self._report.proofs]),

@@ -173,7 +173,7 @@ class Training:
         return max(map(max, self.sizes))
 
     def shortened(self, count: int) -> Training:
-        """The same training with at most so many micro-batches a step, two at least: the first ones and the last, which a
+        """The same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
         ragged plan has smaller."""
         count = max(2, count)
         return self.of_sizes(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 
 
@@ -45,7 +45,7 @@ class Workload:
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """The workload of that name: a built-in one of about so many parameters, or what `package.module:factory` returns.
+    """The workload of that name: a built-in one of about this many parameters, or what `package.module:factory` returns.
 
     Raises:
         InputError: there is no such built-in, module or factory, or the factory returns something else.
@@ -54,10 +54,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
         return replace(BUILT_IN[name](plan, parameters), stand_in=True)
     module_name, colon, function = name.partition(":")
     if not colon:
-        raise InputError(
-            f"{name!r} is not legal; legal: {', '.join(BUILT_IN)}, or package.module:factory",
-            field="workload",
-        )
+        raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
@@ -80,7 +77,7 @@ def made(factory: Callable[[], Any]) -> Workload:
             field="workload",
         )
     if workload.reduction not in ("mean", "sum"):
-        raise InputError(f"{workload.reduction!r} is not legal; legal: mean, sum", field="reduction")
+        raise must_be("mean or sum", workload.reduction, field="reduction")
     return workload
 
 
