@@ -127,7 +127,7 @@ class ElasticRun:
     @property
     def position(self) -> Position:
         """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on behind `samples`."""
-        return self._planned.course.position(self._step)
+        return self._planned.course.position(self._done)
 
     def _prepare(self, recipe: Recipe | Plan, settings: dict[str, Any]) -> None:
         if isinstance(recipe, Plan):
@@ -261,6 +261,11 @@ class ElasticRun:
         """Whether some rank was asked to stop: the same on all ranks and all through a step."""
         return self._loop is not None and self._loop.stopping
 
+    @property
+    def finished(self) -> bool:
+        """Whether no step is left. A process that leaves before should end with an exit code other than 0: torchrun takes 0 for done."""
+        return self._done == self.plan.total_steps
+
     def stop(self) -> None:
         """Asks the run to stop after this step or the next, as a signal does; one rank is enough."""
         if self._loop is not None:
@@ -305,9 +310,14 @@ class ElasticRun:
                 f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, after optimizer.step()"
             )
 
+    @property
+    def _done(self) -> int:
+        """Steps that are done, the one under way included where nothing of it is left to do."""
+        if self._loop is None or self._loop.current is None or self._loop.unfinished:
+            return self._step
+        return self._loop.current.number + 1
+
     def _state(self) -> State:
-        done = self._step
-        if self._loop is not None and self._loop.current is not None:
-            done = self._loop.current.number + 1
+        done = self._done
         samples = self._planned.course.position(done).samples
         return State(done, samples, self.seed, self.shuffle, states.not_default(self.recipe), self._legs)
