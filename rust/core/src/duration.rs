@@ -26,6 +26,12 @@ impl Unit {
         ("sp", Unit::Samples),
         ("%", Unit::Percent),
     ];
+
+    /// What is written behind the number.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        Unit::SUFFIXES.iter().find(|&&(_, unit)| unit == self).map_or("", |&(suffix, _)| suffix)
+    }
 }
 
 /// `mantissa / 10^scale` of a unit. A float would turn 29 % of 100 steps into 28.
@@ -61,7 +67,8 @@ impl Length {
     }
 
     /// The number as a numerator and a power of ten.
-    pub(crate) fn fraction_of_ten(self) -> (u64, u64) {
+    #[must_use]
+    pub fn fraction_of_ten(self) -> (u64, u64) {
         (self.mantissa, 10u64.pow(self.scale.into()))
     }
 

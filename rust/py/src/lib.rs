@@ -5,8 +5,10 @@ mod elastic;
 mod errors;
 mod fleet;
 mod forecast;
+mod form;
 mod goodput;
 mod integers;
+mod length;
 mod outlook;
 mod plan;
 mod pool;
@@ -30,11 +32,13 @@ mod _core {
     #[pymodule_export]
     use crate::integers::{integer_groups, integers};
     #[pymodule_export]
+    use crate::length::parse_length;
+    #[pymodule_export]
     use crate::outlook::Workloads;
     #[pymodule_export]
     use crate::plan::Job;
     #[pymodule_export]
-    use crate::schedule::{Schedule, fill_schedules};
+    use crate::schedule::{Evaluator, fill_schedules};
     #[pymodule_export]
     use crate::tables::{fields, reasons, results, rules};
 

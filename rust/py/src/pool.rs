@@ -4,8 +4,12 @@
 //! process id. Call it with the GIL detached; run small inputs without it.
 
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
@@ -18,6 +22,47 @@ pub fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
         Some(pool) => pool.install(work),
         // No thread could be started: the caller's own will do.
         None => work(),
+    }
+}
+
+/// How often a bulk call looks for Ctrl-C.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// Runs `work` as `install` does, with the GIL detached, and sets its flag when a signal (Ctrl-C) comes in.
+///
+/// # Errors
+/// What the signal's handler raised, such as `KeyboardInterrupt`.
+pub fn interruptible<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) -> PyResult<R> {
+    let stop = AtomicBool::new(false);
+    let Some(pool) = pool() else {
+        return Ok(py.detach(|| work(&stop)));
+    };
+    let mut raised = None;
+    let result = py.detach(|| {
+        let (done, result) = channel();
+        pool.in_place_scope(|scope| {
+            scope.spawn(|_| {
+                // The other end waits until this was sent.
+                let _ = done.send(work(&stop));
+            });
+            loop {
+                match result.recv_timeout(WATCH) {
+                    Ok(value) => return Some(value),
+                    Err(RecvTimeoutError::Disconnected) => return None,
+                    Err(RecvTimeoutError::Timeout) if raised.is_none() => {
+                        raised = Python::attach(|py| py.check_signals().err());
+                        stop.store(raised.is_some(), Ordering::Relaxed);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+            }
+        })
+    });
+    match (raised, result) {
+        (Some(error), _) => Err(error),
+        (None, Some(value)) => Ok(value),
+        // The scope has raised the worker's panic already.
+        (None, None) => unreachable!("the worker ended without a result"),
     }
 }
 
