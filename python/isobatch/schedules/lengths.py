@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from isobatch._core import parse_length
+from isobatch import _core
 from isobatch.errors import missing
 
 
@@ -39,7 +39,7 @@ class Length(NamedTuple):
         >>> Length.read("28.43%")
         Length(value=Fraction(2843, 100), unit='%')
         """
-        read = parse_length(text)
+        read = _core.length(text)
         return None if read is None else cls(Fraction(read[0], read[1]), read[2])
 
     def steps(self, units: Units, total_steps: float) -> int:

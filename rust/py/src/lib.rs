@@ -8,7 +8,6 @@ mod forecast;
 mod form;
 mod goodput;
 mod integers;
-mod length;
 mod outlook;
 mod plan;
 mod pool;
@@ -32,11 +31,9 @@ mod _core {
     #[pymodule_export]
     use crate::integers::{integer_groups, integers};
     #[pymodule_export]
-    use crate::length::parse_length;
-    #[pymodule_export]
     use crate::outlook::Workloads;
     #[pymodule_export]
-    use crate::plan::Job;
+    use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
     use crate::schedule::{Evaluator, fill_schedules};
     #[pymodule_export]

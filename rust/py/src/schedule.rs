@@ -125,7 +125,7 @@ fn fill_out<T: Value + Element>(
     let filled = if out.len() < SERIAL {
         py.detach(|| fill_matrix(schedules, steps, out, &AtomicBool::new(false)))
     } else {
-        pool::interruptible(py, |stop| fill_matrix(schedules, steps, out, stop))?
+        pool::run(py, |stop| fill_matrix(schedules, steps, out, stop))?
     };
     match filled {
         Ok(()) | Err(Halt::Stopped) => Ok(()),
