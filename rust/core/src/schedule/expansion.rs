@@ -54,9 +54,9 @@ pub(crate) static F32: LazyLock<[Precision; 2]> =
 pub(crate) static F64: LazyLock<[Precision; 2]> =
     LazyLock::new(|| [Precision::new(TERMS_F64, TOLERANCE_F64); 2]);
 
-/// What the series of one segment have in common, worked out once.
+/// What the series of one segment have in common, worked out once: how far each may reach.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub struct Expander {
     /// For shapes without a singular point.
     pub entire: &'static Precision,
     /// For the others.
@@ -67,23 +67,23 @@ pub struct Plan {
     pub ratio: f64,
 }
 
-impl Plan {
-    /// The plan of a shape that is made of t^exponent, if it is.
+impl Expander {
+    /// The expander of a shape that is made of t^exponent, if it is.
     pub fn new([entire, singular]: &'static [Precision; 2], exponent: Option<f64>) -> Self {
-        let mut plan = Self { entire, singular, exponent: 1.0, binomials: [0.0; MAX_TERMS], ratio: 0.0 };
+        let mut expander = Self { entire, singular, exponent: 1.0, binomials: [0.0; MAX_TERMS], ratio: 0.0 };
         if let Some(exponent) = exponent {
             let mut binomial = 1.0;
-            for (k, c) in plan.binomials.iter_mut().enumerate().take(singular.terms) {
+            for (k, c) in expander.binomials.iter_mut().enumerate().take(singular.terms) {
                 *c = binomial;
                 binomial *= (exponent - k as f64) / (k + 1) as f64;
             }
             // What follows the first term left out is at most as large again; a slope of a tenth of the value over the
             // block keeps small what rounding its steps to float32 does.
             let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
-            plan.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
-            plan.exponent = exponent;
+            expander.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
+            expander.exponent = exponent;
         }
-        plan
+        expander
     }
 
     /// The block of t^exponent about `centre`, with t moving along u by `direction`.
@@ -129,6 +129,11 @@ impl Expansion {
         self.coefficients = self.coefficients.map(|c| (a - b) * c);
         self.coefficients[0] += b;
         self
+    }
+
+    /// Whether its terms are numbers.
+    pub fn is_finite(&self) -> bool {
+        self.coefficients.iter().all(|c| c.is_finite())
     }
 
     pub fn at(&self, s: f64) -> f64 {

@@ -1,7 +1,9 @@
 //! Power: (1 − u^stretch)^exponent; linear, polynomial, 1 − √u and timm's k-decay.
 
-use super::polynomial::{Expansion, MAX_TERMS, Plan};
-use super::{ScheduleError, positive};
+use super::Curve;
+use crate::schedule::error::{ScheduleError, positive};
+use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
+use crate::schedule::record::Record;
 
 /// (1 − u^stretch)^exponent, from 1 at u = 0 to 0 at u = 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,19 +28,6 @@ impl Power {
         self == Self::LINEAR
     }
 
-    pub(super) fn at(self, u: f64) -> f64 {
-        let left = 1.0 - if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
-        if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
-    }
-
-    /// The exponent of the one power that the shape is made of, where it needs a series.
-    pub(super) fn lone_exponent(self) -> Option<f64> {
-        if self.whole_exponent().is_some() {
-            return None;
-        }
-        (self.stretch == 1.0).then_some(self.exponent).or((self.exponent == 1.0).then_some(self.stretch))
-    }
-
     /// The exponent where the shape is a polynomial itself.
     fn whole_exponent(self) -> Option<usize> {
         if self.stretch != 1.0 {
@@ -46,9 +35,37 @@ impl Power {
         }
         (1_u8..).zip(1..MAX_TERMS).find(|&(n, _)| self.exponent == f64::from(n)).map(|(_, n)| n)
     }
+}
 
-    /// With both exponents at work there is no short series, and `at` serves.
-    pub(super) fn series(self, u: f64, plan: &Plan) -> Option<Expansion> {
+impl Curve for Power {
+    const NAME: &'static str = "power";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        Self::new(record.number("stretch")?, record.number("exponent")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
+        let left = 1.0 - if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
+        if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
+    }
+
+    fn lone_exponent(&self) -> Option<f64> {
+        if self.whole_exponent().is_some() {
+            return None;
+        }
+        (self.stretch == 1.0).then_some(self.exponent).or((self.exponent == 1.0).then_some(self.stretch))
+    }
+
+    fn largest(&self, u: f64) -> f64 {
+        (1.0 - u).abs().max(1.0)
+    }
+
+    fn stops(&self) -> bool {
+        !self.is_linear()
+    }
+
+    /// With both exponents at work there is no short series, and the formula is used at every step.
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
         let mut c = [0.0; MAX_TERMS];
         if self.is_linear() {
             (c[0], c[1]) = (1.0, -1.0);
@@ -61,11 +78,11 @@ impl Power {
         }
         if self.stretch == 1.0 {
             // t = 1 − u falls to the singular point 0.
-            let centre = (1.0 - u) / (1.0 + plan.ratio);
-            return Some(Expansion { centre: 1.0 - centre, ..plan.power_block(centre, -1.0) });
+            let centre = (1.0 - u) / (1.0 + expander.ratio);
+            return Some(Expansion { centre: 1.0 - centre, ..expander.power_block(centre, -1.0) });
         }
         if self.exponent == 1.0 {
-            let mut block = plan.power_block(u / (1.0 - plan.ratio), 1.0);
+            let mut block = expander.power_block(u / (1.0 - expander.ratio), 1.0);
             block.coefficients = block.coefficients.map(|c| -c);
             block.coefficients[0] += 1.0;
             return Some(block);

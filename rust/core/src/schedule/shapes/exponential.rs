@@ -1,7 +1,9 @@
 //! Exponential: rate^u, or rate^⌊u⌋ in stairs.
 
-use super::polynomial::{Expansion, MAX_TERMS, Plan};
-use super::{ScheduleError, positive};
+use super::Curve;
+use crate::schedule::error::{ScheduleError, positive};
+use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
+use crate::schedule::record::Record;
 
 /// rate^u: the value is multiplied by `rate` every `length` steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,36 +21,48 @@ impl Exponential {
         Ok(Self { rate: positive("rate", rate)?, stairs })
     }
 
-    pub(super) fn at(self, u: f64) -> f64 {
-        self.rate.powf(if self.stairs { u.floor() } else { u })
-    }
-
     pub(crate) fn is_stairs(self) -> bool {
         self.stairs
     }
+}
 
-    pub(super) fn series(self, u: f64, plan: &Plan) -> Expansion {
+impl Curve for Exponential {
+    const NAME: &'static str = "exponential";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        Self::new(record.number("rate")?, record.flag("stairs")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
+        self.rate.powf(if self.stairs { u.floor() } else { u })
+    }
+
+    fn largest(&self, u: f64) -> f64 {
+        self.at(u).max(1.0)
+    }
+
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
         let mut c = [0.0; MAX_TERMS];
         if self.stairs {
             let stair = u.floor();
             c[0] = self.rate.powf(stair);
-            return Expansion { reach: 0.5, centre: stair + 0.5, coefficients: c, degree: 0 };
+            return Some(Expansion { reach: 0.5, centre: stair + 0.5, coefficients: c, degree: 0 });
         }
         let log = self.rate.ln();
         if log == 0.0 {
             c[0] = 1.0;
-            return Expansion { reach: f64::INFINITY, centre: u, coefficients: c, degree: 0 };
+            return Some(Expansion { reach: f64::INFINITY, centre: u, coefficients: c, degree: 0 });
         }
-        let reach = plan.entire.exp / log.abs();
+        let reach = expander.entire.exp / log.abs();
         let centre = u + reach;
         let mut term = self.rate.powf(centre);
-        for (k, c) in c.iter_mut().enumerate().take(plan.entire.terms) {
+        for (k, c) in c.iter_mut().enumerate().take(expander.entire.terms) {
             if k > 0 {
                 term *= log * reach / k as f64;
             }
             *c = term;
         }
-        Expansion { reach, centre, coefficients: c, degree: plan.entire.terms - 1 }
+        Some(Expansion { reach, centre, coefficients: c, degree: expander.entire.terms - 1 })
     }
 }
 

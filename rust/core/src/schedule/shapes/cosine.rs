@@ -2,8 +2,10 @@
 
 use std::f64::consts::PI;
 
-use super::polynomial::{Expansion, MAX_TERMS, Plan, TERMS_F64};
-use super::{ScheduleError, finite, positive};
+use super::Curve;
+use crate::schedule::error::{ScheduleError, finite, positive};
+use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS, TERMS_F64};
+use crate::schedule::record::Record;
 
 /// The half wave from 1 at u = 0 to 0 at u = 1, with the peers' variations.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,7 +34,22 @@ impl Cosine {
         })
     }
 
-    pub(super) fn at(self, u: f64) -> f64 {
+    /// The angle that u = 1 stands for, where the value is (1 + cos(angle·u))/2 and nothing else.
+    pub(crate) fn plain_angle(self) -> Option<f64> {
+        (self.stretch == 1.0 && self.exponent == 1.0 && !self.wrap && self.waves > 0.0)
+            .then_some(PI * self.waves)
+    }
+}
+
+impl Curve for Cosine {
+    const NAME: &'static str = "cosine";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        let number = |field| record.number(field);
+        Self::new(number("waves")?, number("stretch")?, number("exponent")?, record.flag("wrap")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
         let stretched = if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
         // The order of the products is the peers' own: far out, an ulp of the angle is many of the value.
         let angle =
@@ -41,21 +58,15 @@ impl Cosine {
         if self.exponent == 1.0 { half } else { half.powf(self.exponent) }
     }
 
-    /// The angle that u = 1 stands for, where the value is (1 + cos(angle·u))/2 and nothing else.
-    pub(super) fn plain_angle(self) -> Option<f64> {
-        (self.stretch == 1.0 && self.exponent == 1.0 && !self.wrap && self.waves > 0.0)
-            .then_some(PI * self.waves)
-    }
-
-    pub(super) fn series(self, u: f64, plan: &Plan) -> Option<Expansion> {
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
         let rate = self.plain_angle()?;
-        if rate * u > 2.0 * PI && plan.entire.terms == TERMS_F64 {
+        if rate * u > 2.0 * PI && expander.entire.terms == TERMS_F64 {
             // Waves away, `at` itself has lost bits of the angle: only the same rounding is close to it.
             return None;
         }
         // Whole blocks fill a half wave, counted from the first minimum, so that every minimum is a centre: there the
         // odd terms vanish, nothing cancels and nothing falls below it.
-        let reach = PI / (2.0 * (PI / (2.0 * plan.entire.trig)).ceil()) / rate;
+        let reach = PI / (2.0 * (PI / (2.0 * expander.entire.trig)).ceil()) / rate;
         let minimum = 1.0 / self.waves;
         let centre = minimum + 2.0 * reach * ((u - minimum) / (2.0 * reach) + 0.5).floor();
         let (sin, cos) = match (rate * centre).sin_cos() {
@@ -67,11 +78,11 @@ impl Cosine {
         let mut term = 0.5;
         let angle = rate * reach;
         let turns = [-sin, -cos, sin, cos];
-        for (k, c) in c.iter_mut().enumerate().take(plan.entire.terms).skip(1) {
+        for (k, c) in c.iter_mut().enumerate().take(expander.entire.terms).skip(1) {
             term *= angle / k as f64;
             *c = term * turns[(k - 1) % 4];
         }
-        Some(Expansion { reach, centre, coefficients: c, degree: plan.entire.terms - 1 })
+        Some(Expansion { reach, centre, coefficients: c, degree: expander.entire.terms - 1 })
     }
 }
 

@@ -1,7 +1,9 @@
 //! Reciprocal power: (1 + u)^−exponent; the inverse square root is exponent ½.
 
-use super::polynomial::{Expansion, Plan};
-use super::{ScheduleError, positive};
+use super::Curve;
+use crate::schedule::error::{ScheduleError, positive};
+use crate::schedule::expansion::{Expander, Expansion};
+use crate::schedule::record::Record;
 
 /// (1 + u)^−exponent, which falls towards 0 and never gets there.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,18 +19,26 @@ impl Reciprocal {
     pub fn new(exponent: f64) -> Result<Self, ScheduleError> {
         Ok(Self { exponent: positive("exponent", exponent)? })
     }
+}
 
-    pub(super) fn at(self, u: f64) -> f64 {
+impl Curve for Reciprocal {
+    const NAME: &'static str = "reciprocal";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        Self::new(record.number("exponent")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
         (1.0 + u).powf(-self.exponent)
     }
 
-    pub(super) fn lone_exponent(self) -> f64 {
-        -self.exponent
+    fn lone_exponent(&self) -> Option<f64> {
+        Some(-self.exponent)
     }
 
-    pub(super) fn series(u: f64, plan: &Plan) -> Expansion {
-        let centre = (1.0 + u) / (1.0 - plan.ratio);
-        Expansion { centre: centre - 1.0, ..plan.power_block(centre, 1.0) }
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
+        let centre = (1.0 + u) / (1.0 - expander.ratio);
+        Some(Expansion { centre: centre - 1.0, ..expander.power_block(centre, 1.0) })
     }
 }
 

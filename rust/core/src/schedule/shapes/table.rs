@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::polynomial::{Expansion, MAX_TERMS};
-use super::{ScheduleError, finite};
+use super::Curve;
+use crate::schedule::error::{ScheduleError, finite};
+use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
+use crate::schedule::record::Record;
 
 /// values[i] at u = i, linear between, the last one held.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +20,7 @@ impl Table {
     /// When there is none or one is not finite.
     pub fn new(values: &[f64]) -> Result<Self, ScheduleError> {
         if values.is_empty() {
-            return Err(ScheduleError::new("values", "a table needs at least one value"));
+            return Err(ScheduleError::new("values", "must hold at least one value, got none"));
         }
         for &value in values {
             finite("values", value)?;
@@ -35,28 +37,40 @@ impl Table {
         (index as f64, self.values[index], self.values[(index + 1).min(last)])
     }
 
-    pub(super) fn at(&self, u: f64) -> f64 {
+    /// The values from a whole u on, up to the last.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub(crate) fn rest(&self, u: f64) -> &[f64] {
+        &self.values[(u as usize).min(self.values.len() - 1)..]
+    }
+}
+
+impl Curve for Table {
+    const NAME: &'static str = "table";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        Self::new(record.numbers("values")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
         let (start, here, next) = self.cell(u);
         if u <= start || here.to_bits() == next.to_bits() { here } else { here + (next - here) * (u - start) }
     }
 
-    /// The values from a whole u on, up to the last.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    pub(super) fn rest(&self, u: f64) -> &[f64] {
-        &self.values[(u as usize).min(self.values.len() - 1)..]
+    fn largest(&self, _: f64) -> f64 {
+        self.values.iter().fold(0.0, |largest, value| value.abs().max(largest))
     }
 
-    pub(super) fn series(&self, u: f64) -> Expansion {
+    fn series(&self, u: f64, _: &Expander) -> Option<Expansion> {
         let (start, here, next) = self.cell(u);
         let mut c = [0.0; MAX_TERMS];
         c[0] = here;
         if start >= (self.values.len() - 1) as f64 {
-            return Expansion { reach: f64::INFINITY, centre: start, coefficients: c, degree: 0 };
+            return Some(Expansion { reach: f64::INFINITY, centre: start, coefficients: c, degree: 0 });
         }
         let half = 0.5 * (next - here);
         c[0] = here + half;
         c[1] = half;
-        Expansion { reach: 0.5, centre: start + 0.5, coefficients: c, degree: 1 }
+        Some(Expansion { reach: 0.5, centre: start + 0.5, coefficients: c, degree: 1 })
     }
 }
 

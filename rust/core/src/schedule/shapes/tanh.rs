@@ -2,8 +2,10 @@
 
 use std::f64::consts::FRAC_PI_2;
 
-use super::polynomial::{Expansion, MAX_TERMS, Plan};
-use super::{ScheduleError, finite};
+use super::Curve;
+use crate::schedule::error::{ScheduleError, finite};
+use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
+use crate::schedule::record::Record;
 
 /// (1 − tanh z)/2 with z going from `lower` to `upper`; the ends are near 1 and 0, not at them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,22 +23,30 @@ impl Tanh {
         finite("lower", lower)?;
         finite("upper", upper)?;
         if lower >= upper {
-            return Err(ScheduleError::new("lower", format!("{lower} is not below upper ({upper})")));
+            return Err(ScheduleError::new("lower", format!("must be below upper ({upper}), got {lower}")));
         }
         Ok(Self { lower, upper })
     }
+}
 
-    pub(super) fn at(self, u: f64) -> f64 {
+impl Curve for Tanh {
+    const NAME: &'static str = "tanh";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        Self::new(record.number("lower")?, record.number("upper")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
         0.5 * (1.0 - (self.lower * (1.0 - u) + self.upper * u).tanh())
     }
 
-    pub(super) fn series(self, u: f64, plan: &Plan) -> Expansion {
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
         let slope = self.upper - self.lower;
         let start = self.lower + slope * u;
         // The poles at ±iπ/2 set the pace: the N-th coefficient is about 2/(their distance)^(N+1). The distance
         // changes by no more than the centre moves, which the division allows for.
-        let reach = plan.singular.pole / (1.0 + plan.singular.pole) * start.hypot(FRAC_PI_2);
-        let terms = plan.singular.terms;
+        let reach = expander.singular.pole / (1.0 + expander.singular.pole) * start.hypot(FRAC_PI_2);
+        let terms = expander.singular.terms;
         let centre = start + reach;
         let y = centre.tanh();
         // y' = 1 − y² gives (k + 1)·c[k+1] = [k = 0] − Σ c[i]·c[k−i].
@@ -54,12 +64,12 @@ impl Tanh {
             *c *= power;
         }
         c[0] = 0.5 * (1.0 - y);
-        Expansion {
+        Some(Expansion {
             reach: reach / slope,
             centre: (centre - self.lower) / slope,
             coefficients: c,
             degree: terms - 1,
-        }
+        })
     }
 }
 
