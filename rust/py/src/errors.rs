@@ -2,6 +2,7 @@
 
 use isobatch_core::input::Field;
 use isobatch_core::schedule::ScheduleError;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
@@ -48,4 +49,9 @@ pub fn together(py: Python<'_>, errors: Vec<PyErr>) -> PyErr {
         Ok(PyErr::from_value(TOGETHER.import(py, "isobatch.errors", "together")?.call1((errors,))?))
     };
     build().unwrap_or_else(|error| error)
+}
+
+/// The Python exception of a fault of our own.
+pub fn fault() -> PyErr {
+    PyRuntimeError::new_err("a fault of isobatch itself: please report it, with the input that it came of")
 }

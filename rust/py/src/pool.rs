@@ -3,10 +3,21 @@
 //! A forked child has none of its parent's threads and would wait for them for ever, so that the pool belongs to a
 //! process id. Call it with the GIL detached; run small inputs without it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
+use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::errors::fault;
+
+/// How long a Ctrl-C may go unseen.
+const SIGNALS: Duration = Duration::from_millis(100);
 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
@@ -19,6 +30,47 @@ pub fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
         // No thread could be started: the caller's own will do.
         None => work(),
     }
+}
+
+/// Runs `work` in this process's pool without Python's lock, while the calling thread looks for signals: where one raises, such
+/// as Ctrl-C, the flag that `work` is given is set, and the exception comes back as soon as `work` has seen it and ended.
+/// A panic comes back as a `RuntimeError`.
+pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) -> PyResult<R> {
+    let stop = &AtomicBool::new(false);
+    let guarded = move || catch_unwind(AssertUnwindSafe(|| work(stop))).map_err(|_| fault());
+    py.detach(|| {
+        let Some(pool) = pool() else {
+            return guarded();
+        };
+        let (done, result) = channel();
+        pool.in_place_scope(|scope| {
+            scope.spawn(move |_| {
+                // After a signal nobody waits for it.
+                let _ = done.send(guarded());
+            });
+            loop {
+                match result.recv_timeout(SIGNALS) {
+                    Ok(found) => return found,
+                    Err(RecvTimeoutError::Disconnected) => return Err(fault()),
+                    Err(RecvTimeoutError::Timeout) => {
+                        if let Err(raised) = signals() {
+                            stop.store(true, Ordering::Relaxed);
+                            return Err(raised);
+                        }
+                    }
+                }
+            }
+        })
+    })
+}
+
+/// Only the main thread hears signals; another passes this at once.
+#[allow(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the method is not general enough in its lifetime"
+)]
+fn signals() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
 }
 
 fn pool() -> Option<Arc<ThreadPool>> {
@@ -39,5 +91,14 @@ fn pool() -> Option<Arc<ThreadPool>> {
 }
 
 fn start() -> Option<Arc<ThreadPool>> {
-    ThreadPoolBuilder::new().thread_name(|index| format!("isobatch-{index}")).build().ok().map(Arc::new)
+    // `RAYON_NUM_THREADS` may ask for any number, but more than a few a core only wait for each other. 0 is rayon's own choice.
+    let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.trim().parse::<usize>().ok());
+    let most = thread::available_parallelism().map_or(64, |cores| 64.max(4 * cores.get()));
+    let threads = asked.map_or(0, |threads| threads.min(most));
+    ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|index| format!("isobatch-{index}"))
+        .build()
+        .ok()
+        .map(Arc::new)
 }

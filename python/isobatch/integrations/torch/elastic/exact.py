@@ -11,7 +11,8 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.state import Leg
 from isobatch.planning.plan import Plan, Settings, plan
 from isobatch.planning.replan import replan
-from isobatch.recipes.recipe import Cluster, Recipe
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 
 
 class Planned(NamedTuple):

@@ -25,7 +25,8 @@ from isobatch.integrations.torch.elastic.world import check_rendezvous, find_wor
 from isobatch.planning.course import Position
 from isobatch.planning.plan import Plan, Settings
 from isobatch.reason import Reason
-from isobatch.recipes.recipe import Cluster, Recipe
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 
 
 class ElasticRun:

@@ -1,0 +1,59 @@
+"""Bulk calls hear Ctrl-C, and a number of threads that no machine has stops nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# A call of some seconds; the clock starts when the main thread is inside of it.
+PROGRAM = """
+import os, signal, threading, time
+import numpy as np
+import isobatch as ib
+from isobatch.forecast.profile import Constant
+
+n = 4000
+jobs = {"effective_batch": np.arange(1, n + 1) * 64, "lr": np.full(n, 0.1), "policy": np.full(n, "goodput"),
+        "noise_scale": np.full(n, 1000.0), "duration": np.full(n, "1000st")}
+profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=8e11, gpu_tflops=312, intra_gb_s=240, inter_gb_s=25)
+sent = []
+
+def interrupt():
+    sent.append(time.perf_counter())
+    os.kill(os.getpid(), signal.SIGINT)
+
+ib.plan_fleet({name: column[:10] for name, column in jobs.items()}, [8], profile=profile)
+threading.Timer(0.3, interrupt).start()
+try:
+    ib.plan_fleet(jobs, range(1, 4001), profile=profile, KEYWORDS)
+except KeyboardInterrupt:
+    print(time.perf_counter() - sent[0])
+else:
+    print("ran to its end")
+"""
+
+
+def interrupted(keywords):
+    program = PROGRAM.replace("KEYWORDS", keywords)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.parametrize("keywords", ["columns=['micro_batch']", "select='goodput'"])
+def test_ctrl_c_ends_a_bulk_call(keywords):
+    # 0.1 s between looks; the rest is for a busy machine.
+    assert float(interrupted(keywords)) < 0.6
+
+
+def test_a_number_of_threads_that_no_machine_has():
+    program = (
+        "import numpy as np, isobatch as ib\n"
+        "jobs = {'effective_batch': np.full(9000, 256), 'lr': np.full(9000, 0.1)}\n"
+        "print((ib.plan_fleet(jobs, [8], columns=['micro_batch'])['micro_batch'] == 32).all())"
+    )
+    environment = {**os.environ, "RAYON_NUM_THREADS": "99999999"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.stdout.strip() == "True", done.stderr
