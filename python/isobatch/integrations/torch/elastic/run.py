@@ -10,7 +10,7 @@ import msgspec
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Ranks
 from isobatch.integrations.torch.elastic.batches import RunBatches
@@ -117,6 +117,10 @@ class ElasticRun:
         Raises:
             InputError: a count is not a whole number from 1.
         """
+        counts = [*counts]
+        for count in counts:
+            if type(count) is not int or count < 1:
+                raise must_be("a whole number from 1", count, field="counts")
         return {count: self._plan_for(self._cluster(count, None)).plan for count in counts}
 
     @property
@@ -146,7 +150,10 @@ class ElasticRun:
                 "number of them",
                 stacklevel=4,
             )
-        self._settings = msgspec.convert(settings, Settings)
+        known = Settings.__struct_fields__
+        if wrong := [name for name in settings if name not in known]:
+            raise together([unknown("setting", name, known, field=name) for name in wrong])
+        self._settings = Settings(**settings)
 
     def _cluster(self, gpus: int, per_node: int | None) -> Cluster:
         per_node = per_node or gpus
