@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _recipe(args: argparse.Namespace) -> Any:
     from isobatch.errors import InputError
-    from isobatch.recipes.files import load_recipe, make_recipe
+    from isobatch.recipes.recipe import Recipe
 
     if args.source:
         if args.recipe is not None:
@@ -59,9 +59,9 @@ def _recipe(args: argparse.Namespace) -> Any:
     if args.recipe is None:
         if not changes:
             raise InputError("name a recipe file, or give its fields by --set", field="recipe")
-        return make_recipe(changes)
+        return Recipe.of(changes)
     try:
-        return load_recipe(args.recipe, changes)
+        return Recipe.load(args.recipe, changes)
     except InputError as error:
         if error.field in changes:
             raise error.without_file().at(field=f"--set {error.field}") from None

@@ -32,7 +32,7 @@ mod _core {
     #[pymodule_export]
     use crate::outlook::Workloads;
     #[pymodule_export]
-    use crate::plan::Job;
+    use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
     use crate::schedule::{Schedule, fill_schedules};
     #[pymodule_export]
