@@ -88,7 +88,7 @@ def together(errors: Sequence[InputError]) -> InputError:
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:
-    """A value that cannot be used.
+    """A value that cannot be used; where its kind is what is wrong, `got` is its type.
 
     >>> str(must_be("a number above 0", -1, field="lr"))
     'lr must be a number above 0, got -1'
@@ -98,7 +98,7 @@ def must_be(
     "optimizer must be sgd, adam or adamw, got 'adma': did you mean 'adam'?"
     """
     legal, _, note = expected.partition("; ")
-    what = shown(got)
+    what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
     if isinstance(got, str):
         if "number" in legal:
             what = f"the text {what}"

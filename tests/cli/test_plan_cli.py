@@ -8,7 +8,7 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.forecast.measurements import load_measurements
-from isobatch.validate.report.report import Report
+from isobatch.validate import Report
 
 JOB = """\
 effective_batch = 256

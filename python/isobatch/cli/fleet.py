@@ -103,7 +103,7 @@ def _is_folder(output: str) -> bool:
 
 def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.errors import InputError
-    from isobatch.fleet.folder.run import plan_files
+    from isobatch.fleet.folder import run
 
     if args.pairs:
         raise InputError("takes a file, not a folder, as the output", field="--pairs")
@@ -114,7 +114,7 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
 
         connect(args.address)
     with _progress("parts") as advance:
-        return plan_files(
+        return run.run(
             asked,
             args.jobs,
             args.output,

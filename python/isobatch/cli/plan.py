@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from isobatch.cli._cluster import add_cluster, cluster
+from isobatch.cli._from import add_from, add_to, fields, job, read, show
 from isobatch.cli._settings import add_settings, settings
 from isobatch.cli._sweep import show_sweep
 
@@ -18,13 +19,8 @@ def add(subparsers: Any) -> None:
         description="Plans one recipe on one cluster: what to train with there, or why not and what would work.",
     )
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a field of the recipe; wins over the file's",
-    )
+    add_from(command)
+    add_to(command)
     add_cluster(command)
     add_settings(command)
     command.add_argument(
@@ -46,24 +42,20 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         made.save(args.output)
     print(made.to_json() if args.json else made.explain())
+    if args.to is not None and made.status != "infeasible":
+        show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0
 
 
 def _recipe(args: argparse.Namespace) -> Any:
-    import json
-
     from isobatch.errors import InputError
     from isobatch.recipes.recipe import Recipe
 
-    changes: dict[str, Any] = {}
-    for entry in args.set:
-        name, equals, text = entry.partition("=")
-        if not equals:
-            raise InputError(f"{entry!r} is not FIELD=VALUE", field="--set")
-        try:
-            changes[name] = json.loads(text)
-        except ValueError:
-            changes[name] = text
+    if args.source:
+        if args.recipe is not None:
+            raise InputError("give a recipe file or --from, not both", field="--from")
+        return read(args)[0]
+    changes = fields(args)
     if args.recipe is None:
         if not changes:
             raise InputError("name a recipe file, or give its fields by --set", field="recipe")

@@ -26,7 +26,7 @@ GPUS = [8, 96]
 
 
 def plan(jobs, tmp_path, **asked):
-    return ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "plans", **asked)
+    return ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", **asked)
 
 
 def whole(jobs, tmp_path):
@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on(tmp_path, how, _):
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_a_full_disk_stops_the_run_which_then_goes_on(make_jobs, tmp_path, _):
     jobs = make_jobs(files=8, rows=2000)
-    ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "elsewhere")
+    ib.plan_files(jobs.folder, GPUS, tmp_path / "elsewhere")
     needed = sum(file.stat().st_size for file in (tmp_path / "elsewhere").iterdir()) // 1024
     disk = tmp_path / "plans"
     disk.mkdir()
@@ -166,7 +166,7 @@ def test_other_arguments_are_refused_and_named(make_jobs, tmp_path):
     with pytest.raises(ib.InputError, match="policy was 'keep', is 'grow'; max_micro_batch was None, is 8"):
         plan(jobs, tmp_path, policy="grow", max_micro_batch=8)
     with pytest.raises(ib.InputError, match="clusters was"):
-        ib.plan_fleet(jobs.folder, [8, 97], output=tmp_path / "plans")
+        ib.plan_files(jobs.folder, [8, 97], tmp_path / "plans")
     assert whole(jobs, tmp_path)
     plan(jobs, tmp_path, policy=512, resume=False)
     assert plans_in(tmp_path / "plans").equals(ib.plan_fleet(jobs.table, GPUS, policy=512))

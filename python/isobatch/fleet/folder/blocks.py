@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from isobatch.errors import InputError
 from isobatch.files.read import Files, blocks
 from isobatch.fleet.folder.parts import Part, list_parts
-from isobatch.fleet.query import Fleet, Query
+from isobatch.fleet.query import Query
+from isobatch.fleet.rows import Fleet
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,18 +11,19 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError
+from isobatch.errors import InputError, unknown
 from isobatch.files.read import Files, find, refuse_output
-from isobatch.fleet.columns import Table
 from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
 from isobatch.fleet.folder.parts import Part, list_parts
 from isobatch.fleet.folder.work import Failure, Work, digest_of
-from isobatch.fleet.query import RESULTS, Query
+from isobatch.fleet.query import Query
+from isobatch.fleet.results import RESULTS
+from isobatch.fleet.side import Side
 
 ENGINES = ("local", "ray")
 
 
-def plan_files(
+def run(
     query: Query,
     jobs: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -32,13 +33,13 @@ def plan_files(
     partition_by: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _parts: None,
 ) -> Manifest:
-    """Plans files of jobs into a folder; see `isobatch.plan_fleet`. `progress` hears of each part that is done.
+    """Plans files of jobs into a folder; see `isobatch.plan_files`. `progress` hears of each part that is done.
 
     Raises:
         InputError: the jobs cannot be found, the folder holds other plans, or it cannot be written.
     """
     if engine not in ENGINES:
-        raise InputError(f"{engine!r} is not legal; legal: {', '.join(ENGINES)}", field="engine")
+        raise unknown("engine", engine, ENGINES, field="engine")
     files = find(jobs)
     listing = list_parts(files, query.rows_per_job)
     parts, failed = listing.parts, listing.failed
@@ -74,12 +75,10 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
     every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *RESULTS)))
     for name in query.columns or ():
         if name not in every:
-            raise InputError(f"there is no column {name!r}; there are: {', '.join(every)}", field="columns")
+            raise unknown("column", name, every, field="columns")
     legal = query.columns or every
     if partition_by is not None and partition_by not in legal:
-        raise InputError(
-            f"there is no column {partition_by!r}; there are: {', '.join(legal)}", field="partition_by"
-        )
+        raise unknown("column", partition_by, legal, field="partition_by")
 
 
 def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
         "select": query.select,
         "top": query.top,
         "partition_by": partition_by,
-        "clusters": None if query.clusters is None else _digest_of_table(query.clusters),
+        "clusters": None if query.clusters is None else _digest_of_side(query.clusters),
         "profile": [_digest(msgspec.json.encode(profile)) for profile in query.profiles],
     }
 
@@ -104,15 +103,15 @@ def _digest(*data: bytes) -> str:
     return digest.hexdigest()
 
 
-def _digest_of_table(table: Table) -> str:
-    columns: list[bytes] = [b"arrow" if table.arrow else b"numpy"]
-    for name, data in table.known:
+def _digest_of_side(side: Side) -> str:
+    columns: list[bytes] = [b"arrow" if side.arrow else b"numpy"]
+    for name, data in side.known:
         columns += [
             name.encode(),
             *((data[0].tobytes(), repr(data[1]).encode()) if isinstance(data, tuple) else (data.tobytes(),)),
         ]
-    for name, column in {**table.carried, table.kind: table.numbered}.items():
-        values = column.to_pylist() if table.arrow else column.tolist()
+    for name, column in {**side.carried, side.kind: side.numbered}.items():
+        values = column.to_pylist() if side.arrow else column.tolist()
         columns += [name.encode(), repr(values).encode()]
     return _digest(*columns)
 
