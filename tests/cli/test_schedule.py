@@ -50,7 +50,7 @@ def test_draws(capsys, tmp_path):
         (["cubic", "--steps", "9"], "the kinds are"),
         (["step(3ep)", "--steps", "9"], "dataset"),
         (["nowhere.json"], "nowhere.json"),
-        (["cosine", "--steps", "0"], "no run"),
+        (["cosine", "--steps", "0"], "--steps must be at least 1, got 0"),
     ],
 )
 def test_wrong_use(arguments, says, capsys):
