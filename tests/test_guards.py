@@ -31,11 +31,16 @@ def test_reasons_are_those_of_the_core():
 def test_records_have_the_fields_of_the_core():
     assert set(ib.Recipe.__struct_fields__) == set(fields_of("job"))
     assert list(ib.Cluster.__struct_fields__) == fields_of("cluster")
-    assert list(ib.Settings.__struct_fields__) == fields_of("settings")
+    assert list(ib.Settings._fields) == fields_of("settings")
 
 
 def test_a_plan_has_every_result_column():
-    assert {name for name, _ in _core.results()} <= set(ib.Plan.__struct_fields__)
+    assert {name for name, _ in _core.results()} <= set(_core.plan_fields())
+
+
+def test_a_plan_holds_the_cores_values_in_their_order():
+    fields = list(ib.Plan.__struct_fields__)
+    assert fields == ["recipe", "cluster", "settings", *_core.plan_fields(), "moves"]
 
 
 @pytest.mark.parametrize(
@@ -87,3 +92,56 @@ def test_the_files_that_documents_name_are_there():
     }
     assert len(named) > 10
     assert not [path for path in sorted(named) if not (ROOT / path).exists()]
+
+
+def proofs():
+    """The registry of the validator's claims, and the folder of their files."""
+    pytest.importorskip("torch", reason="the proofs are torch's")
+    from isobatch.validate.proofs import registry
+
+    return registry, Path(registry.__file__).parent
+
+
+def test_every_proof_is_in_the_registry():
+    registry, folder = proofs()
+    declared = {
+        f"{file.stem}.{name}"
+        for file in folder.glob("*.py")
+        for name in re.findall(r"^(\w+) = Claim\(", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    listed = re.findall(
+        r"^    (\w+\.[A-Z]+),$", Path(registry.__file__).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(listed) == len(registry.CLAIMS) > 10
+    assert sorted(declared) == sorted(listed)
+
+
+def test_a_proof_is_declared_by_its_name():
+    """By the claim of its own file, or of the one that uses it."""
+    registry, folder = proofs()
+    given = {
+        name
+        for file in folder.glob("*.py")
+        for name in re.findall(r'(?:name=|unchecked\()"(\w+)"', file.read_text(encoding="utf-8"))
+    }
+    assert len(given) > 10
+    assert given - {name for claim in registry.CLAIMS for name in claim.names} == set()
+
+
+def test_every_proof_has_its_row_in_the_order_of_the_table():
+    registry, _ = proofs()
+    names = dict.fromkeys(name for claim in registry.CLAIMS for name in claim.names)
+    page = (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    rows = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert [name for name in names if name not in rows] == []
+    assert [name for name in rows if name in names] == list(names)
+    assert "ranks_alive" in rows
+
+
+def test_the_validator_knows_the_recipes_precisions():
+    pytest.importorskip("torch", reason="the formats are torch's")
+    from isobatch.diagnosis.precision import AUTOCAST
+
+    (legal,) = (text for name, kind, text in _core.fields() if (name, kind) == ("precision", "job"))
+    assert {name for name in AUTOCAST if name} == set(re.findall(r"\w*\d+", legal))

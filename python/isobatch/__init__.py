@@ -29,25 +29,27 @@ if TYPE_CHECKING:
     from isobatch.planning.elastic import ElasticMany as ElasticMany
     from isobatch.planning.elastic import elastic as elastic
     from isobatch.planning.elastic import elastic_many as elastic_many
+    from isobatch.planning.plan import FeasiblePlan as FeasiblePlan
     from isobatch.planning.plan import Move as Move
     from isobatch.planning.plan import Plan as Plan
-    from isobatch.planning.plan import Settings as Settings
     from isobatch.planning.plan import plan as plan
     from isobatch.planning.replan import replan as replan
+    from isobatch.planning.settings import Settings as Settings
     from isobatch.reason import Reason as Reason
     from isobatch.reason import reasons_of as reasons_of
-    from isobatch.recipes.recipe import Cluster as Cluster
+    from isobatch.recipes.cluster import Cluster as Cluster
     from isobatch.recipes.recipe import Recipe as Recipe
     from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
 
 # Every public name and the module that it is imported from, when it is first used: `isobatch --help` need not load NumPy.
 # An empty module is a package of ours.
 _HOMES = {
-    "Cluster": "recipes.recipe",
+    "Cluster": "recipes.cluster",
     "Constant": "forecast.profile",
     "CriticalBatch": "forecast.critical",
     "Elastic": "planning.elastic",
     "ElasticMany": "planning.elastic",
+    "FeasiblePlan": "planning.plan",
     "InputError": "errors",
     "Laws": "forecast.critical",
     "Manifest": "fleet.folder.folder",
@@ -57,7 +59,7 @@ _HOMES = {
     "Profile": "forecast.profile",
     "Reason": "reason",
     "Recipe": "recipes.recipe",
-    "Settings": "planning.plan",
+    "Settings": "planning.settings",
     "Sweep": "fleet.sweep",
     "__version__": "_core",
     "calibrate": "forecast.calibrate",

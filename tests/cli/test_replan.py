@@ -29,10 +29,11 @@ def test_a_move_in_words(saved, capsys):
     assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
     out = capsys.readouterr().out
     assert (
-        "The run: 125 steps, 20 of them warmup, counted as torch does; the samples are held.\n"
-        "Moved after step 50 (12800 samples): 8 → 16 GPUs, 256 → 512 samples a step, learning rate 0.1 → 0.2.\n"
-        "Resume the data in epoch 2, behind its first 2560 samples: none is repeated or skipped.\n"
-        "A velocity that holds the learning rate is multiplied by 2; torch's SGD holds it outside. [Goyal et al. 2017"
+        "The run: 125 steps, 20 of them warmup; same number of samples as the tuned run (steps counted as torch counts them).\n"
+        "Moved after step 50 (12,800 samples): 8 → 16 GPUs, batch size 256 → 512, learning rate 0.1 → 0.2.\n"
+        "Resume epoch 2 at sample 2,560: none is repeated or skipped.\n"
+        "If your optimizer folds the learning rate into its momentum, multiply the buffers by 2 (torch SGD does not) [Goyal et al. "
+        "2017"
     ) in out
 
 
@@ -49,7 +50,7 @@ def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, capsys):
 
 def test_seven_gpus_need_uneven(saved, capsys):
     assert main(["replan", saved, "--at-step", "50", "--gpus", "7"]) == 1
-    assert capsys.readouterr().out.startswith("No plan for 7 GPUs")
+    assert capsys.readouterr().out.startswith("Cannot train on 7 GPUs as asked")
     assert main(["replan", saved, "--at-step", "50", "--gpus", "7", "--uneven"]) == 0
 
 
@@ -59,7 +60,7 @@ def test_seven_gpus_need_uneven(saved, capsys):
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
         (
             ["--at-step", "900", "--gpus", "4"],
-            "at_step: 900 is not legal; legal: a whole number from 0, up to 199",
+            "at_step must be a whole number from 0, up to 199, with a step left to do, got 900",
         ),
         (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "--gpus goes without --nodes"),
         (["--at-step", "5", "--model-parallel", "2"], "cluster is missing: pass --gpus N"),
@@ -73,5 +74,5 @@ def test_wrong_use(saved, asked, message, capsys):
 def test_what_is_no_plan(tmp_path, capsys):
     (tmp_path / "job.json").write_text("{}")
     assert main(["replan", str(tmp_path / "job.json"), "--at-step", "5", "--gpus", "4"]) == 2
-    assert "job.json, schema" in capsys.readouterr().err
+    assert "job.json: schema must be" in capsys.readouterr().err
     assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2

@@ -46,9 +46,7 @@ class Pool:
             port = s.getsockname()[1]
         # One process imports torch, and all ranks are its forks.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["torch", "torch._dynamo", "ddp.pool", "isobatch.validate.ranks.worker"]
-        )
+        context.set_forkserver_preload(["torch", "torch._dynamo", "ddp.pool", "isobatch.validate.worker"])
         self.pipes, self.processes = [], []
         for rank in range(world_size):
             ours, theirs = context.Pipe()

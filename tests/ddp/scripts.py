@@ -50,10 +50,12 @@ def train(
     compiled=False,
     clip=None,
     layers=None,
+    evaluated=False,
 ):
     """Gives the guard's error, or None where the training went through; and what it left unchecked.
 
-    `layers` are the factors of the learning rate of the first layer and the last.
+    `layers` are the factors of the learning rate of the first layer and the last; `evaluated` is whether the loop evaluates now and
+    then, as Lightning does it.
     """
     plan = Plan.from_json(plan_json)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -131,9 +133,27 @@ def train(
                     if fault == "a group stops" and done >= 3:
                         optimizer.param_groups[0]["lr"] = 0.01
                     done += 1
+                    if evaluated:
+                        ddp.eval()
+                        with torch.no_grad():
+                            ddp(x)
+                        ddp.module.train()
                 if fault == "scheduler per micro-batch":
                     scheduler.step()
         watch.finish()
     except GuardError as error:
         return error, watch.unchecked
     return None, watch.unchecked
+
+
+def unequal_steps(plan_json):
+    """Rank 1 is a step ahead at a check where all ranks meet."""
+    from isobatch.guard.run import Run
+
+    run = Run(Plan.from_json(plan_json), [], None)
+    run.since += dist.get_rank()
+    try:
+        run.exchange("weights", 0)
+    except GuardError as error:
+        return error
+    return None

@@ -11,7 +11,8 @@ import msgspec
 
 from isobatch import Plan
 from isobatch.validate import Options, Report, Verdict, run
-from isobatch.validate.measure import allreduce, machine, timing
+from isobatch.validate.measure import allreduce, timing
+from isobatch.validate.proofs import machine
 
 
 def validate(plan_json, *, path=None, memory_above_gib=None, **options):
@@ -39,6 +40,6 @@ TIMED = ("ranks", "local_step")
 
 
 def failed(report):
-    """The causes of what failed, of function."""
+    """The diagnoses of what failed, of function."""
     failures = [proof for proof in report.proofs if proof.verdict is Verdict.FAIL]
-    return {proof.name: proof.cause for proof in failures if proof.name not in TIMED}
+    return {proof.name: proof.diagnosis for proof in failures if proof.name not in TIMED}

@@ -3,6 +3,7 @@
 import pytest
 
 import isobatch as ib
+from isobatch.guard import Cause
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
@@ -29,29 +30,30 @@ def looked_at(found, cause):
             assert error is None
         else:
             assert error is not None, "went through"
-            assert cause in error.cause and error.advice
+            cause, detail = cause if isinstance(cause, tuple) else (cause, "")
+            assert error.cause is cause and detail in error.diagnosis
 
 
 EVERYWHERE = {
     None: None,
-    "another lr": "another learning rate",
-    "another micro-batch": "another micro-batch",
-    "another accumulation": "another accumulation",
-    "drop_last": "drop_last is set where the plan pads",
-    "not distributed": "the sampler is not distributed",
-    "other weights": "other weights on one rank",
-    "nan": "NaN or infinite gradient on rank 1",
-    "nan later": "NaN or infinite gradient on rank 1",
+    "another lr": Cause.ANOTHER_LR,
+    "another micro-batch": Cause.ANOTHER_MICRO_BATCH,
+    "another accumulation": Cause.ANOTHER_ACCUMULATION,
+    "drop_last": (Cause.SAMPLES_DROPPED, "drop_last is set where the plan pads"),
+    "not distributed": Cause.NOT_DISTRIBUTED,
+    "other weights": (Cause.OTHER_WEIGHTS, "rank 1"),
+    "nan": (Cause.NAN_ON_A_RANK, "rank 1"),
+    "nan later": (Cause.NAN_ON_A_RANK, "rank 1"),
 }
 LIGHTNING = {
-    "summed loss": "summed loss (8×)",
-    "summed over ranks": "gradients summed over ranks instead of averaged (2×)",
-    "divided twice": "divided by the accumulation twice (0.3333×)",
-    "scheduler per epoch": "scheduler never stepped",
+    "summed loss": (Cause.SUMMED_LOSS, "8×"),
+    "summed over ranks": (Cause.SUMMED_OVER_RANKS, "2×"),
+    "divided twice": (Cause.DIVIDED_TWICE, "0.3333×"),
+    "scheduler per epoch": Cause.SCHEDULER_NEVER,
 }
 TRANSFORMERS = {
-    "summed loss": "summed loss (41.67×)",
-    "no division": "no division by the accumulation (3×)",
+    "summed loss": (Cause.SUMMED_LOSS, "41.67×"),
+    "no division": (Cause.NOT_DIVIDED, "3×"),
 }
 
 
@@ -77,6 +79,11 @@ def test_lightning(by_lightning, mistake):
     looked_at(by_lightning(plan("lightning"), mistake), (EVERYWHERE | LIGHTNING)[mistake])
 
 
+@pytest.mark.parametrize("mistake", [None, "summed loss"])
+def test_lightning_with_a_validation_loader(by_lightning, mistake):
+    looked_at(by_lightning(plan("lightning"), mistake, validated=True), LIGHTNING.get(mistake))
+
+
 @pytest.mark.parametrize("mistake", EVERYWHERE | TRANSFORMERS)
 def test_transformers(by_transformers, mistake):
     looked_at(by_transformers(plan("transformers"), mistake), (EVERYWHERE | TRANSFORMERS)[mistake])
@@ -84,13 +91,13 @@ def test_transformers(by_transformers, mistake):
 
 def test_another_world_size(by_lightning, by_transformers):
     for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
-        assert {error.cause for error, _ in run(plan(convention, ranks=4))} == {"another world size"}
+        assert {error.cause for error, _ in run(plan(convention, ranks=4))} == {Cause.ANOTHER_WORLD_SIZE}
 
 
-@pytest.mark.parametrize("mistake", [None, "summed loss"])
-def test_clipping(by_lightning, by_transformers, mistake):
+@pytest.mark.parametrize(("mistake", "cause"), [(None, None), ("summed loss", Cause.SUMMED_LOSS)])
+def test_clipping(by_lightning, by_transformers, mistake, cause):
     for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
-        looked_at(run(plan(convention, clip_norm=0.01), mistake), mistake)
+        looked_at(run(plan(convention, clip_norm=0.01), mistake), cause)
 
 
 @pytest.mark.parametrize("at", [3, 5])
@@ -115,8 +122,8 @@ def test_a_checkpoint_of_transformers(by_transformers, tmp_path, at):
     ("mistake", "cause"),
     [
         (None, None),
-        ("scheduler per process", "scheduler stepped once per process (2× too fast)"),
-        ("not distributed", "the sampler is not distributed"),
+        ("scheduler per process", (Cause.SCHEDULER_PER_PROCESS, "2× too fast")),
+        ("not distributed", Cause.NOT_DISTRIBUTED),
     ],
 )
 def test_accelerate(two, mistake, cause):

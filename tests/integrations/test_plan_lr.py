@@ -129,7 +129,7 @@ def test_what_cannot_be_scheduled():
         PlanLR(optimizer_of(), ib.plan(RECIPE, 7))
     with pytest.raises(ib.InputError, match="default lr is 0"):
         PlanLR(optimizer_of(0.0), ib.plan(RECIPE, 8))
-    with pytest.raises(ib.InputError, match="no state of a PlanLR"):
+    with pytest.raises(ib.InputError, match="not the state of a PlanLR"):
         PlanLR(optimizer_of(), ib.plan(RECIPE, 8)).load_state_dict({"last_epoch": 3})
 
 

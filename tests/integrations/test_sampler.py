@@ -168,7 +168,7 @@ def test_a_state_from_the_middle_of_a_step_needs_the_same_steps():
     state = sampler.state_dict()
     with pytest.raises(ib.InputError, match="middle of a step"):
         PlanSampler(range(64), plan_of(64, 1, 8, max_micro_batch=4)).load_state_dict(state)
-    with pytest.raises(ib.InputError, match="'seed': the state was saved with 0"):
+    with pytest.raises(ib.InputError, match="seed: the state was saved with 0"):
         PlanSampler(range(64), plan_of(64, 1, 8), seed=1).load_state_dict(state)
 
 
@@ -213,7 +213,7 @@ def test_torchdatas_loader_saves_and_loads_it(workers, asked):
 def test_wrong_use():
     plan = plan_of(40, 2, 8)
     for asked, message in (
-        ({}, "has 2 replicas: say which"),
+        ({}, "has 2 replicas: pass which"),
         ({"rank": 2}, "0 to 1"),
         ({"rank": True}, "rank"),
         ({"rank": 0, "offset": 200}, "offset"),
@@ -221,7 +221,7 @@ def test_wrong_use():
     ):
         with pytest.raises(ib.InputError, match=message):
             PlanSampler(range(40), plan, **asked)
-    with pytest.raises(ib.InputError, match="41 samples, the recipe 40"):
+    with pytest.raises(ib.InputError, match="41 samples, the recipe's dataset_size is 40"):
         PlanSampler(range(41), plan, rank=0)
     with pytest.raises(ib.InputError, match="infeasible"):
         PlanSampler(range(40), plan_of(40, 3, 8), rank=0)

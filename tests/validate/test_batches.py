@@ -7,8 +7,10 @@ import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Verdict
-from isobatch.validate.proofs import ramping, sampling
+from isobatch.validate.proofs import epoch as epochs
+from isobatch.validate.proofs import ramping
 
 
 class Alone:
@@ -19,7 +21,7 @@ class Alone:
 
 
 def prove(plan):
-    batch, epoch = sampling.prove(plan, Options(extent="quick"), Alone())
+    batch, epoch = epochs.judge(plan, Options(extent="quick"), Alone())
     assert (batch.name, epoch.name) == ("effective_batch", "epoch")
     return batch, epoch
 
@@ -70,7 +72,7 @@ def test_a_sampler_that_does_not_follow_the_ramp_fails(monkeypatch):
 
     monkeypatch.setattr(ramping, "PlanSampler", Flat)
     batch, _ = prove(plan)
-    assert (batch.verdict, batch.cause) == (Verdict.FAIL, "the sampler's ramp is another")
+    assert (batch.verdict, batch.cause) == (Verdict.FAIL, Cause.ANOTHER_RAMP)
 
 
 @pytest.mark.peers
@@ -97,12 +99,10 @@ def test_another_count_than_megatrons_fails():
     pytest.importorskip("megatron", reason="the calculator is megatron-core's")
     plan = made(convention="megatron", duration="10001sp")
     _, epoch = prove(msgspec.structs.replace(plan, total_steps=157))
-    assert (epoch.verdict, epoch.cause) == (Verdict.FAIL, "megatron counts the end otherwise")
+    assert (epoch.verdict, epoch.cause) == (Verdict.FAIL, Cause.MEGATRON_COUNTS)
     batch, _ = prove(msgspec.structs.replace(plan, micro_batch=16))
     assert batch.text == "2 micro-batches at the full batch, 4 planned"
-    batch, *_ = sampling.prove(
-        msgspec.structs.replace(plan, micro_batch=24), Options(extent="quick"), Alone()
-    )
+    batch, *_ = epochs.judge(msgspec.structs.replace(plan, micro_batch=24), Options(extent="quick"), Alone())
     assert batch.verdict is Verdict.FAIL
     assert "not divisible" in batch.text
 

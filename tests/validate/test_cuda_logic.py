@@ -11,9 +11,11 @@ pytest.importorskip("torch", reason="the validator needs torch")
 import torch
 
 from isobatch.diagnosis.checksum import checksum
-from isobatch.validate.proofs import memory
+from isobatch.diagnosis.precision import float32_as
+from isobatch.validate.measure import memory
+from isobatch.validate.proofs.memory import prove_fits
 from isobatch.validate.ranks.group import gpu_is_shared
-from isobatch.validate.step.training import full_precision, out_of_memory
+from isobatch.validate.step.training import out_of_memory
 
 MIB = 1 << 20
 
@@ -107,11 +109,11 @@ def test_a_size_that_no_kernel_can_do_does_not_fit(monkeypatch):
     found = memory.search(Cuda(monkeypatch, 100_000).training(8))
     assert found.largest_micro_batch == 1000
     with pytest.raises(RuntimeError, match="invalid configuration"):
-        memory.prove_fits(Cuda(monkeypatch, 100_000).training(2000))
+        prove_fits(Cuda(monkeypatch, 100_000).training(2000))
 
 
 def test_nothing_fits(monkeypatch):
-    proof = memory.prove_fits(Cuda(monkeypatch, 20).training(8))
+    proof = prove_fits(Cuda(monkeypatch, 20).training(8))
     assert "not even one sample fits" in proof.text
 
 
@@ -129,7 +131,7 @@ def test_tensor_float_is_off_and_comes_back(mode):
     before = switch.fp32_precision
     switch.fp32_precision = mode
     try:
-        with full_precision():
+        with float32_as("ieee"):
             assert switch.fp32_precision == "ieee"
         assert switch.fp32_precision == mode
     finally:

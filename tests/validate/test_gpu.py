@@ -115,7 +115,7 @@ def test_peak_memory_is_the_allocators(validate):
 def test_out_of_memory_at_the_planned_micro_batch(validate):
     code, report = validate(1, "--workload", "ddp.workloads:quarter_of_the_gpu_a_sample")
     assert code == 1
-    assert failed(report)["memory"]["cause"] == "out of memory at the planned micro-batch"
+    assert failed(report)["memory"]["diagnosis"]["causes"] == ["out_of_memory"]
     assert failed(report)["memory"]["values"]["largest_micro_batch"] == 3
 
 

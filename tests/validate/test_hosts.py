@@ -12,6 +12,7 @@ import isobatch as ib
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.hosts import Hosts, kill
+from isobatch.diagnosis.causes import Cause
 
 pytestmark = [
     pytest.mark.netns,
@@ -85,7 +86,8 @@ def test_a_slow_link_is_named(plan, tmp_path):
         hosts.limit(3, "100mbit")
         hosts.run([*COMMAND, plan(4), "--quick", "--output", "report.json", "--noise-steps", "0"], tmp_path)
     proof = proofs(tmp_path)["links"]
-    assert (proof["verdict"], proof["cause"]) == ("fail", "slow link: host3")
+    assert (proof["verdict"], proof["diagnosis"]["causes"]) == ("fail", [Cause.SLOW_LINK])
+    assert "host3" in proof["diagnosis"]["text"]
 
 
 def test_a_host_that_is_cut_off_is_named(plan, tmp_path):
@@ -105,7 +107,7 @@ def test_a_host_that_is_cut_off_is_named(plan, tmp_path):
             kill(processes)
     proof = proofs(tmp_path)["ranks_alive"]
     assert "rank 1 (host host2)" in proof["text"]
-    assert "cut off" in proof["cause"]
+    assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
 
 
 def _connected(hosts):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Proof, Report, Verdict, compare, json_schema
-from isobatch.validate.report.report import make_json_schema
+from isobatch.validate.report.schema import make_json_schema
 
 FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {
     "wall_seconds": 1.0,
@@ -22,7 +23,9 @@ def report(verdict, **fields):
 
 
 def test_the_schema_in_the_package_is_that_of_the_structure():
-    assert json_schema() == json.loads(json.dumps(make_json_schema()))
+    assert json_schema() == json.loads(make_json_schema()), (
+        "python -m isobatch.validate.report.schema makes it anew"
+    )
 
 
 def test_every_figure_has_its_unit_in_its_key():
@@ -94,7 +97,7 @@ def test_the_command_line_has_the_same_defaults():
 
 
 @pytest.mark.parametrize(
-    ("host", "message"), [("127.0.0.1", "nobody answers"), ("no.such.host.invalid", "not resolve")]
+    ("host", "message"), [("127.0.0.1", "no answer"), ("no.such.host.invalid", "not resolve")]
 )
 def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
     import isobatch as ib
@@ -140,7 +143,7 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
 
 def test_other_versions_are_named_with_their_rank():
     pytest.importorskip("torch", reason="the validator needs torch")
-    from isobatch.validate.measure.machine import same_versions
+    from isobatch.validate.proofs.machine import same_versions
 
     def who(rank):
         return f"rank {rank}"
@@ -148,7 +151,8 @@ def test_other_versions_are_named_with_their_rank():
     same, other = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
     assert same_versions([same, same], who).verdict is Verdict.PASS
     proof = same_versions([same, same, other], who)
-    assert (proof.verdict, proof.text) == (Verdict.CAUTION, "torch 2.9 on rank 0, 2.8 on rank 2")
+    assert (proof.verdict, proof.cause) == (Verdict.CAUTION, Cause.OTHER_ENVIRONMENT)
+    assert proof.text == "torch 2.9 on rank 0, 2.8 on rank 2"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
     pytest.importorskip("torch", reason="the validator needs torch")
     from types import SimpleNamespace
 
-    from isobatch.validate.measure import allreduce
+    from isobatch.validate.proofs import all_reduce
     from isobatch.validate.report.figures import AllReduceRow
 
     row = AllReduceRow(
@@ -183,4 +187,4 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
         samples_us=[fast] + [slow] * 7,
     )
     group = SimpleNamespace(emulated=False, world_size=2)
-    assert allreduce._bandwidth(group, Options(bus_gb_s=10.0), [row]).verdict is verdict
+    assert all_reduce._bandwidth(group, Options(bus_gb_s=10.0), [row]).verdict is verdict

@@ -12,15 +12,16 @@ import pytest
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from isobatch.validate import Verdict
-from isobatch.validate.proofs import stragglers
-from isobatch.validate.proofs.stragglers import Window, judge
+from isobatch.validate.measure import windows as clock
+from isobatch.validate.measure.windows import Window
+from isobatch.validate.proofs.stragglers import judge
 
 RNG = np.random.default_rng(7)
 
 
 def verdict(windows):
     proof = judge(windows, "ranks", "work", lambda rank: f"rank {rank}")
-    return proof.verdict, proof.cause or ""
+    return proof.verdict, proof.diagnosis.text if proof.diagnosis else ""
 
 
 def quiet(seconds, count=25):
@@ -32,13 +33,13 @@ def test_a_rank_that_is_always_slower_fails_by_name(ranks):
     windows = [quiet(0.010) for _ in range(ranks - 1)] + [quiet(0.030)]
     found, cause = verdict(windows)
     assert found is Verdict.FAIL
-    assert f"slow rank: rank {ranks - 1};" in cause
+    assert f"slow rank (rank {ranks - 1})" in cause
 
 
 def test_a_little_slower_is_a_caution():
     found, cause = verdict([quiet(0.015), quiet(0.010)])
     assert found is Verdict.CAUTION
-    assert "slow rank: rank 0;" in cause
+    assert "slow rank (rank 0)" in cause
 
 
 def test_even_ranks_pass():
@@ -73,7 +74,7 @@ def test_a_slow_rank_is_named_beside_one_that_waits():
     windows = [[Window(0.030, 0.66)] * 25, quiet(0.010), quiet(0.015), quiet(0.010)]
     found, cause = verdict(windows)
     assert found is Verdict.CAUTION
-    assert "slow rank: rank 2;" in cause
+    assert "slow rank (rank 2)" in cause
 
 
 def test_time_without_a_processor_is_counted():
@@ -87,10 +88,10 @@ def test_time_without_a_processor_is_counted():
     rival = subprocess.Popen([sys.executable, "-uc", "print()\nwhile True: pass"], stdout=subprocess.PIPE)
     try:
         rival.stdout.read(1)
-        before, begun = stragglers._threads(), time.perf_counter()
+        before, begun = clock._threads(), time.perf_counter()
         while time.perf_counter() - begun < 0.4:
             pass
-        waited = stragglers.waited_seconds(before, stragglers._threads())
+        waited = clock.waited_seconds(before, clock._threads())
     finally:
         rival.kill()
         rival.communicate()

@@ -7,10 +7,11 @@ from typing import Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
+from isobatch.cli.options.source import add_from, add_to, fields, job, read, show
 from isobatch.cli.options.values import gpu_counts, path
 from isobatch.cli.terminal.messages import write_json
 from isobatch.cli.terminal.sweep import show_sweep
-from isobatch.errors import InputError, missing, must_be
+from isobatch.errors import InputError, missing
 
 
 def add(subparsers: Any) -> None:
@@ -21,13 +22,8 @@ def add(subparsers: Any) -> None:
         description="Plans one recipe on one cluster: how to train there, or why it cannot and what would work.",
     )
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a field of the recipe; overrides the file",
-    )
+    add_from(command)
+    add_to(command)
     add_cluster(command)
     add_settings(command)
     command.add_argument(
@@ -53,29 +49,25 @@ def run(args: argparse.Namespace) -> int:
         write_json(made.to_json())
     else:
         print(made.explain())
+    if args.to is not None and made.status != "infeasible":
+        show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0
 
 
 def _recipe(args: argparse.Namespace) -> Any:
-    import json
+    from isobatch.recipes.recipe import Recipe
 
-    from isobatch.recipes.files import load_recipe, make_recipe
-
-    changes: dict[str, Any] = {}
-    for entry in args.set:
-        name, equals, text = entry.partition("=")
-        if not equals:
-            raise must_be("FIELD=VALUE", entry, field="--set")
-        try:
-            changes[name] = json.loads(text)
-        except ValueError:
-            changes[name] = text
+    if args.source:
+        if args.recipe is not None:
+            raise InputError("--from goes without a recipe file: give one or the other")
+        return read(args)[0]
+    changes = fields(args)
     if args.recipe is None:
         if not changes:
             raise missing("recipe", "pass a file, or fields with --set")
-        return make_recipe(changes)
+        return Recipe.of(changes)
     try:
-        return load_recipe(args.recipe, changes)
+        return Recipe.load(args.recipe, changes)
     except InputError as error:
         if error.field in changes:
             raise error.without_file().at(field=f"--set {error.field}") from None

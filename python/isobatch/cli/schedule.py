@@ -46,6 +46,18 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
 
 
+# A field → what the person typed for it.
+_TYPED = {
+    "dataset_size": "--steps-per-epoch",
+    "min_lr": "--min-lr",
+    "peak": "--lr",
+    "seq_len": "--seq-len",
+    "total_steps": "--steps",
+    "warmup_start": "--warmup-start",
+    "warmup_steps": "--warmup",
+}
+
+
 def run(args: argparse.Namespace) -> int:
     """Prints, draws or writes the schedule."""
     schedule = _schedule(args)
@@ -71,25 +83,28 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         except InputError as error:
             raise error.at(file=args.spec) from None
     if args.steps is None:
-        raise missing("--steps", "give the length of the run, in optimizer steps")
+        raise missing("--steps", "pass the length of the run in optimizer steps")
     units = Units(
         tuned_batch=args.batch, batch=args.batch, steps_per_epoch=args.steps_per_epoch, seq_len=args.seq_len
     )
-    return resolve(
-        args.spec,
-        peak=args.lr,
-        min_lr=args.min_lr,
-        warmup_start=args.warmup_start,
-        warmup_steps=args.warmup,
-        total_steps=args.steps,
-        units=units,
-    )
+    try:
+        return resolve(
+            args.spec,
+            peak=args.lr,
+            min_lr=args.min_lr,
+            warmup_start=args.warmup_start,
+            warmup_steps=args.warmup,
+            total_steps=args.steps,
+            units=units,
+        )
+    except InputError as error:
+        raise error.at(field=_TYPED.get(error.field or "", error.field)) from None
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
     from isobatch.schedules.draw import span
 
-    stop = steps or round(span(schedule))
+    stop = steps or round(span(schedule.form))
     print("step\tlr")
     for step in sorted({round(stop * i / 20) for i in range(21)}):
         print(f"{step}\t{schedule.at(step):.9g}")
@@ -100,6 +115,8 @@ def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
     from isobatch.schedules import draw
 
     if args.plot == "-":
-        print(draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
+        print(
+            draw.terminal(schedule.form, schedule, args.steps), file=sys.stderr if args.json else sys.stdout
+        )
         return
-    write_whole(args.plot, draw.svg(schedule, args.steps).encode())
+    write_whole(args.plot, draw.svg(schedule.form, schedule, args.steps).encode())

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         if args.plan is not None:
             raise InputError("--compare takes two reports, and no plan")
         from isobatch.validate.report.comparing import compare, show
-        from isobatch.validate.report.report import Report
+        from isobatch.validate.report.document import Report
 
         print(show(compare(*(Report.load(path) for path in args.compare))) or "no change")
         return 0
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         from isobatch.validate.__main__ import rank
 
         return rank(args)
-    from isobatch.validate.ranks.launching import launch
+    from isobatch.validate.launching import launch
 
     if args.output is not None and args.node_rank == 0:
         check_place(args.output)

@@ -1,125 +1,322 @@
-"""From how a figure is off to what most likely went wrong. Numbers in, words out: no process, no model."""
+"""What can be wrong with a training, in words, and what to do about it. No process, no model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from enum import StrEnum
 
-ULPS = 8
-
-
-def gradient(
-    ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float = 0.02
-) -> str | None:
-    """What makes a gradient `ratio` times too large, its direction being right. DDP averages over ranks, so the effective
-    batch is not what a faulty gradient is multiplied by. Where the numbers coincide, all that fit are named.
-
-    >>> gradient(4.0, micro_batch=8, accumulation=4, ranks=2)
-    'no division by the accumulation (4×)'
-    """
-    b, a, w = micro_batch, accumulation, ranks
-    faults = {
-        "summed loss": b,
-        "summed loss and no division by the accumulation": b * a,
-        "no division by the accumulation": a,
-        "gradients summed over ranks instead of averaged": w,
-        "gradients summed over ranks, and no division by the accumulation": w * a,
-        "summed loss, and gradients summed over ranks": w * b,
-        "summed loss, gradients summed over ranks, and no division by the accumulation": w * b * a,
-        "divided by the world size twice: DDP averages already": 1 / w,
-        "divided by the accumulation twice": 1 / a,
-    }
-    fitting = [
-        name for name, factor in faults.items() if factor != 1 and abs(ratio / factor - 1) <= tolerance
-    ]
-    # The fewest faults explain best.
-    fewest = min((name.count(",") + name.count(" and no ") for name in fitting), default=0)
-    fitting = [name for name in fitting if name.count(",") + name.count(" and no ") == fewest]
-    return f"{', or '.join(fitting)} ({ratio:.4g}×)" if fitting else None
+import msgspec
 
 
-def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
-    """Whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
-    return abs(a - b) <= ULPS * ulp * abs(peak)
+class Cause(StrEnum):
+    """What most likely went wrong. `.text` says it in words, `.advice` what to do.
 
-
-def learning_rate(
-    observed: Sequence[float],
-    lr_at: Callable[[int], float],
-    *,
-    peak: float,
-    accumulation: int,
-    ranks: int,
-    initial: float | None = None,
-    ulp: float = 2.0**-52,
-) -> tuple[int, str] | None:
-    """The first step whose learning rate is not the plan's, and why; None where all are.
-
-    Args:
-        observed: the optimizer's learning rate at steps 0, 1, 2 ….
-        lr_at: the plan's.
-        initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one that runs twice as
-            fast, so where this is another learning rate, nothing else is suspected.
-        ulp: as in `close`.
-
-    >>> learning_rate([0.0, 0.2, 0.4], lambda step: 0.1 * step, peak=1.0, accumulation=1, ranks=2)
-    (1, 'scheduler stepped once per process (2× too fast)')
+    >>> Cause.SUMMED_LOSS.value, Cause.SUMMED_LOSS.text
+    ('summed_loss', 'summed loss')
     """
 
-    def same(a: float, b: float) -> bool:
-        return close(a, b, peak, ulp)
+    text: str
+    advice: str
 
-    first = next((k for k, lr in enumerate(observed) if not same(lr, lr_at(k))), None)
-    if first is None:
-        return None
-    if initial is not None and not same(initial, peak):
-        return first, f"another learning rate, {initial / peak:.4g}× the plan's"
+    def __new__(cls, value: str, text: str, advice: str) -> Cause:
+        """A member of that value."""
+        member = str.__new__(cls, value)
+        member._value_, member.text, member.advice = value, text, advice
+        return member
 
-    def runs(factor: int, ahead: int) -> bool:
-        return all(same(lr, lr_at(k * factor + ahead)) for k, lr in enumerate(observed))
-
-    both = accumulation * ranks
-    faults = {
-        f"scheduler stepped once per process ({ranks}× too fast)": ranks > 1 and runs(ranks, 0),
-        # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
-        f"scheduler stepped once per micro-batch ({accumulation}× too fast)": accumulation > 1
-        and any(runs(accumulation, ahead) for ahead in (0, accumulation - 1, accumulation)),
-        f"scheduler stepped once per process and micro-batch ({both}× too fast)": min(accumulation, ranks) > 1
-        and runs(both, 0),
-        "scheduler stepped before the optimizer": runs(1, 1),
-        "scheduler never stepped": first > 0 and all(same(lr, lr_at(0)) for lr in observed),
-    }
-    fitting = [name for name, found in faults.items() if found]
-    if not fitting:
-        planned = lr_at(first)
-        times = f", {observed[first] / planned:.4g}× the plan's" if planned else ""
-        fitting = [f"another learning rate{times}"]
-    return first, ", or ".join(fitting)
-
-
-def epoch(
-    *, served: int, planned: int, unique: int, dataset: int, per_rank_all: bool, drop_last: bool, ranks: int
-) -> str:
-    """Why an epoch does not serve the samples of the plan.
-
-    Args:
-        served: samples that all ranks served, repeats included; `unique` of them different.
-        planned: what the plan says.
-        dataset: its samples.
-        per_rank_all: whether each rank served the whole dataset.
-        drop_last: whether the sampler or the loader drops.
-
-    >>> epoch(served=200, planned=100, unique=100, dataset=100, per_rank_all=True, drop_last=False, ranks=2)
-    'the sampler is not distributed: all ranks see the same data'
-    """
-    if ranks > 1 and per_rank_all:
-        return "the sampler is not distributed: all ranks see the same data"
-    if served < planned:
-        why = "drop_last is set" if drop_last else "samples are dropped"
-        return f"{why} where the plan pads" if planned >= dataset else f"{why} beyond the plan"
-    if served > planned:
-        return "samples are padded where the plan drops"
-    return (
-        "samples are repeated, and others are never served"
-        if unique < min(served, dataset)
-        else "other samples"
+    # The gradient.
+    SUMMED_LOSS = (
+        "summed_loss",
+        "summed loss",
+        'take the mean over the samples (reduction="mean"), or declare the sum to the validator',
     )
+    MEAN_LOSS = ("mean_loss", "mean loss", 'declare it: Workload(reduction="mean")')
+    NOT_DIVIDED = (
+        "not_divided",
+        "no division by the accumulation",
+        "divide each micro-batch's loss by plan.accumulation, or multiply it by its plan.loss_weights(rank)",
+    )
+    SUMMED_OVER_RANKS = (
+        "summed_over_ranks",
+        "gradients summed over ranks instead of averaged",
+        "remove the all-reduce or communication hook that sums, and any factor of the world size: DDP averages",
+    )
+    DIVIDED_BY_RANKS = (
+        "divided_by_ranks",
+        "divided by the world size twice: DDP averages already",
+        "remove the script's own division by the world size",
+    )
+    DIVIDED_TWICE = (
+        "divided_twice",
+        "divided by the accumulation twice",
+        "the trainer divides by itself: remove the script's own division",
+    )
+    UNEVEN_MEAN = (
+        "uneven_mean",
+        "uneven ranks with a mean loss",
+        "multiply each micro-batch's loss by its plan.loss_weights(rank)",
+    )
+    OWN_UNITS = (
+        "own_units",
+        "a mean over each micro-batch's own units",
+        "divide the sums of a step's micro-batches by the units of all of them (transformers: pass num_items_in_batch on)",
+    )
+    NEVER_AVERAGED = (
+        "never_averaged",
+        "gradients never averaged: forward inside no_sync and backward outside, or a model that is not wrapped in DDP",
+        "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync",
+    )
+    GRADIENT_FACTOR = (
+        "gradient_factor",
+        "a gradient of another size",
+        "look for a factor on the loss or on the gradients, in the script or in a hook",
+    )
+    ANOTHER_LOSS = (
+        "another_loss",
+        "another loss than the reference",
+        "pass the loss that the script computes, as a mean over samples or over what `weight` counts",
+    )
+    ANOTHER_SAMPLES = (
+        "another_samples",
+        "other samples",
+        "train on the plan's dataset, each epoch on all of it, and on the batches as the loader gives them",
+    )
+    LOSS_WEIGHTED = (
+        "loss_weighted",
+        "a loss that is neither a mean nor a sum over samples",
+        "declare what it is a mean over: Workload(weight=...)",
+    )
+    NAN_ON_A_RANK = (
+        "nan_on_a_rank",
+        "NaN or infinite gradient",
+        "look at that rank's data and at its loss (torch.autograd.detect_anomaly finds the operation)",
+    )
+    NOT_FINITE = (
+        "not_finite",
+        "gradient not finite",
+        "look at the loss (torch.autograd.detect_anomaly finds the operation), or go back to an earlier checkpoint with a "
+        "lower learning rate",
+    )
+
+    # The learning rate.
+    SCHEDULER_PER_PROCESS = (
+        "scheduler_per_process",
+        "scheduler stepped once per process",
+        "step the scheduler once per optimizer step, and leave it out of accelerator.prepare",
+    )
+    SCHEDULER_PER_MICRO_BATCH = (
+        "scheduler_per_micro_batch",
+        "scheduler stepped once per micro-batch",
+        "call scheduler.step() after optimizer.step() only",
+    )
+    SCHEDULER_TOO_EARLY = (
+        "scheduler_too_early",
+        "scheduler stepped before the optimizer",
+        "call scheduler.step() after optimizer.step()",
+    )
+    SCHEDULER_NEVER = (
+        "scheduler_never",
+        "scheduler never stepped",
+        'call scheduler.step() after each optimizer.step() (Lightning: "interval": "step")',
+    )
+    ANOTHER_LR = (
+        "another_lr",
+        "another learning rate",
+        "make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan)",
+    )
+    GROUP_STRAYS = (
+        "group_strays",
+        "a parameter group does not follow the plan, others do",
+        "one scheduler must set all groups: PlanLR(optimizer, plan) does, with each group's lr_multiplier",
+    )
+    RESUMED = (
+        "resumed",
+        "a resumed run",
+        "say where the run resumes: attach(..., start_step=...)",
+    )
+
+    # Samples, micro-batches, steps.
+    ANOTHER_WORLD_SIZE = (
+        "another_world_size",
+        "another world size",
+        "start as many processes as the plan has replicas, or plan for these",
+    )
+    ANOTHER_MICRO_BATCH = (
+        "another_micro_batch",
+        "another micro-batch",
+        "batch_size=plan.micro_batch for each process (not for all of them together)",
+    )
+    ANOTHER_ACCUMULATION = (
+        "another_accumulation",
+        "another accumulation",
+        "step the optimizer after plan.accumulation micro-batches, and at the epoch's end; call the wrapped model once for each",
+    )
+    SKIPPED_STEPS = (
+        "skipped_steps",
+        "steps that a loss scaler skipped",
+        'say so in the recipe: precision="fp16"',
+    )
+    NO_STEP = (
+        "no_step",
+        "no optimizer step, or of another optimizer",
+        "attach the guard to the optimizer that the loop steps",
+    )
+    UNEQUAL_STEPS = (
+        "unequal_steps",
+        "ranks take different numbers of steps",
+        "give all ranks equally many micro-batches",
+    )
+    MISSING_SET_EPOCH = (
+        "missing_set_epoch",
+        "missing set_epoch",
+        "call sampler.set_epoch(epoch) before each epoch",
+    )
+    NOT_DISTRIBUTED = (
+        "not_distributed",
+        "the sampler is not distributed",
+        "give the loader a DistributedSampler or a PlanSampler (Lightning: use_distributed_sampler=True; Accelerate: prepare the "
+        "loader)",
+    )
+    SAMPLES_DROPPED = (
+        "samples_dropped",
+        "samples are dropped",
+        "set the drop_last of loader and sampler as in the recipe, or plan with the script's drop_last",
+    )
+    SAMPLES_PADDED = (
+        "samples_padded",
+        "samples are padded where the plan drops them",
+        "set the drop_last of loader and sampler as in the recipe, or plan with the script's drop_last",
+    )
+    SAMPLES_REPEATED = (
+        "samples_repeated",
+        "samples are repeated, and others are never seen",
+        "serve each sample once an epoch: one order for all ranks, each rank its own part of it",
+    )
+    ANOTHER_PLACE = (
+        "another_place",
+        "the data continues at another place than the schedule",
+        "load the sampler's and the scheduler's state of the same step; after ib.replan, make both anew with the moved plan",
+    )
+    SAMPLER_COUNTS = (
+        "sampler_counts",
+        "the sampler or loader of this version counts otherwise",
+        "report it with the versions of torch and accelerate; until then plan with the numbers that were measured",
+    )
+    ANOTHER_RAMP = (
+        "another_ramp",
+        "the sampler's ramp is another",
+        "report it with the plan: its sampler and its arithmetic differ",
+    )
+    MEGATRON_COUNTS = (
+        "megatron_counts",
+        "megatron-core counts otherwise",
+        "report it with the plan and megatron-core's version; until then set Megatron's train samples by its own count",
+    )
+
+    # Ranks and weights.
+    OTHER_WEIGHTS = (
+        "other_weights",
+        "other weights on some ranks",
+        "start all ranks from the same checkpoint or seed, and let nothing but the optimizer write weights",
+    )
+    RANKS_DIFFER = (
+        "ranks_differ",
+        "ranks that differ: not averaged, or changed behind DDP's back",
+        "look at communication hooks, and at what writes gradients or weights outside of the optimizer",
+    )
+    OTHER_UPDATE = (
+        "other_update",
+        "the optimizer took another step from the same gradient",
+        "look for state that is not made anew, or for randomness, in the optimizer",
+    )
+    DEAD_RANK = (
+        "dead_rank",
+        "dead rank, or a host that is cut off",
+        "look at what that rank logged last, and at its host (out of memory? dmesg)",
+    )
+    RANK_FAILED = (
+        "rank_failed",
+        "a rank failed or hangs",
+        "look at what that rank logged last; a phase that is only slow gets more time with --phase-seconds",
+    )
+
+    # Machine, memory, forecasts.
+    OUT_OF_MEMORY = (
+        "out_of_memory",
+        "out of memory at the planned micro-batch",
+        "plan with a smaller max_micro_batch (--find-micro-batch finds the largest that fits)",
+    )
+    MORE_MEMORY = (
+        "more_memory",
+        "more memory than forecast",
+        "calibrate with this report, and plan again",
+    )
+    SLOWER_STEP = (
+        "slower_step",
+        "slower than forecast",
+        "look at the slow ranks and links above; if there are none, calibrate with this report, and plan again",
+    )
+    FASTER_STEP = (
+        "faster_step",
+        "faster than forecast",
+        "calibrate with this report, and plan again",
+    )
+    NOISY_HOST = (
+        "noisy_host",
+        "the host is too noisy to tell",
+        "run again when other programs are quiet",
+    )
+    SLOW_RANK = (
+        "slow_rank",
+        "slow rank",
+        "every step waits for it: look at that device's clocks, temperature and other users, or leave it out",
+    )
+    SLOW_LINK = (
+        "slow_link",
+        "a slow link, or another route than the expected one",
+        "look at the interface in use (NCCL_DEBUG=INFO), its negotiated rate and its error counters",
+    )
+    WRONG_SUMS = (
+        "wrong_sums",
+        "the all-reduce gives wrong sums: memory, link or library",
+        "do not train on this machine: test its memory and links, and try another version of NCCL",
+    )
+    OTHER_ENVIRONMENT = (
+        "other_environment",
+        "another environment on some ranks",
+        "install the same versions on all hosts",
+    )
+
+    def likely(self, detail: str = "") -> Diagnosis:
+        """This cause alone, with what makes it concrete.
+
+        >>> Cause.SUMMED_LOSS.likely("8×").text
+        'summed loss (8×)'
+        """
+        return Diagnosis(causes=(self,), text=f"{self.text} ({detail})" if detail else self.text)
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What most likely went wrong, the likeliest cause first, and in words with their figures."""
+
+    causes: tuple[Cause, ...]
+    text: str
+
+    @property
+    def cause(self) -> Cause:
+        """The likeliest."""
+        return self.causes[0]
+
+    @property
+    def advice(self) -> str:
+        """What to do about it, for each of the causes."""
+        return "; or ".join(dict.fromkeys(cause.advice for cause in self.causes))
+
+
+def either(*found: Diagnosis) -> Diagnosis:
+    """Diagnoses that all explain what was seen.
+
+    >>> either(Cause.RESUMED.likely(), Cause.ANOTHER_LR.likely("2×")).text
+    'a resumed run, or another learning rate (2×)'
+    """
+    causes = tuple(dict.fromkeys(cause for one in found for cause in one.causes))
+    return Diagnosis(causes=causes, text=", or ".join(one.text for one in found))

@@ -20,12 +20,10 @@ from isobatch.fleet.results import RESULTS
 from isobatch.fleet.rows import Fleet, Pairs
 from isobatch.fleet.side import Side, fields_of, needed_of, side_of, with_defaults
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.planning.plan import Settings
+from isobatch.planning.settings import settings_of
 
 SELECT = ("all", "fastest", "cheapest", "goodput")
 """By what the rows of a job are chosen."""
-
-_KEYWORDS = ("pairs", "columns", "profile", "select", "top")
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,7 @@ def query(
     **settings: Any,
 ) -> Query:
     """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
-    for name in settings.keys() - {*Settings.__struct_fields__}:
-        raise unknown("keyword", name, (*_KEYWORDS, *Settings.__struct_fields__), field=name)
-    shared = msgspec.structs.asdict(Settings(**settings))
+    shared = settings_of(settings)._asdict()
     # Refused here, once, rather than in every row.
     _core.plan_fleet((0, []), (0, []), shared, None, [])
     profiles = as_profiles(profile)

@@ -25,7 +25,8 @@ from isobatch.fleet.columns import (
     without_views,
 )
 from isobatch.nearest import nearest
-from isobatch.recipes.recipe import Cluster, Recipe
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.words import few, printable, redacted, shown
 
 _RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}

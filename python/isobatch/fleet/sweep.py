@@ -13,7 +13,8 @@ from isobatch.errors import InputError
 from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
-from isobatch.recipes.recipe import Cluster, Recipe
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 
 _COLUMNS = (
     "status",

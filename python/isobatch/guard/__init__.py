@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from isobatch.guard.session import Guard
 
-__all__ = ["GuardError", "guard"]
+__all__ = ["Cause", "GuardError", "guard"]
 
 
 def guard(
@@ -29,7 +30,7 @@ def guard(
     Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
     accumulation, the samples of all ranks, gradients equal on all ranks and as large as those of the mean loss. At every
     step: the accumulation, the learning rate of all parameter groups, and whether the gradient is finite. After each epoch:
-    the samples it served, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
+    the samples it covered, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
     moved, or a run that goes on from a checkpoint, is checked from there.
 
     Args:
@@ -41,7 +42,7 @@ def guard(
 
     Returns:
         A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and `.transformers()` are
-        callbacks. It raises `GuardError`, on all ranks where they can all tell.
+        callbacks. It raises `GuardError`, on all ranks where all of them see it.
 
     Raises:
         InputError: the plan is infeasible.
@@ -56,7 +57,7 @@ def guard(
     ...     model(x).mean().backward()
     ...     optimizer.step()
     Traceback (most recent call last):
-    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate, 2× the plan's. Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
+    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate (2× the plan's). Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
     """
     from isobatch.guard.session import Guard
 

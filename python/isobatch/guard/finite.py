@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.guard.run import CLOSE_STEPS, Run, named
 from isobatch.guard.wrapping import local, sharded
 
@@ -84,8 +85,8 @@ class Finite:
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
         text = f"{self._run.micro} micro-batches without an optimizer step"
         if bad:
-            self._run.stop(f"NaN or infinite gradient on {named(bad)}", text, bad)
-        self._run.stop("no optimizer step, or of another optimizer", text)
+            self._run.stop(Cause.NAN_ON_A_RANK.likely(named(bad)), text, bad)
+        self._run.stop(Cause.NO_STEP, text)
 
     def _look(self) -> bool:
         run, history, grad = self._run, self._history, self._sentinel.grad
@@ -93,7 +94,7 @@ class Finite:
         if self._sharded:
             if not good:
                 text = "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank it began"
-                run.stop("gradient not finite", text)
+                run.stop(Cause.NOT_FINITE, text)
         elif not good or run.near:
             told = run.exchange("finite", [_finite(own) for own in history])
             # A loss scaler tells a fused optimizer so, which will then skip this step; and the next one, perhaps.
@@ -119,9 +120,9 @@ class Finite:
         step = run.step - len(self._history) + 1 + index
         if len(bad) in (0, run.ranks) and run.ranks > 1:
             text = f"the gradient of step {step} is finite on no rank: the weights, or the loss, are not"
-            run.stop("gradient not finite", text, step=step)
+            run.stop(Cause.NOT_FINITE, text, step=step)
         text = f"the gradient of {named(bad)} at step {step} is not finite, before it is averaged"
-        run.stop(f"NaN or infinite gradient on {named(bad)}", text, bad, step=step)
+        run.stop(Cause.NAN_ON_A_RANK.likely(named(bad)), text, bad, step=step)
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:

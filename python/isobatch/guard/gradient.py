@@ -12,13 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis import causes
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.batches import mapped, part, reduction
+from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.checksum import checksum, differing
+from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.guard.run import Run
 from isobatch.guard.watch import Watch
 from isobatch.guard.wrapping import flat, inner, local, sharded
-from isobatch.validate.step.training import PRECISIONS
-from isobatch.validate.step.workload import mapped, part
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 
@@ -53,7 +54,7 @@ class Gradient:
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._loss, self._weight = loss, weight
-        self._precision = PRECISIONS.get(run.plan.recipe.precision)
+        self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = (
             self._precision == torch.float16
         )  # a norm before clipping would be in the loss scaler's units
@@ -120,8 +121,7 @@ class Gradient:
         if not self._sharded:
             off = differing(run.exchange("gradients", checksum(grads)))
             if off:
-                cause = "gradients never averaged: forward inside no_sync and backward outside, or a model that is not wrapped in DDP"
-                run.stop(cause, "gradients differ between ranks", off if run.ranks > 2 else ())
+                run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
         if not self._sized or watch is None:
             return
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
@@ -148,7 +148,7 @@ class Gradient:
                 text = (
                     f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
                 )
-                run.stop("summed loss", text)
+                run.stop(Cause.SUMMED_LOSS, text)
             reference = self._reference(batches, random, shares)
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
@@ -157,23 +157,26 @@ class Gradient:
         if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
-        cause = ""
+        run.stop(self._why(found, like, gate, batches, random), text)
+
+    def _why(
+        self, found: list[Tensor], like: _Likeness, gate: float, batches: list[Any], random: list[Any]
+    ) -> Cause | Diagnosis:
+        """Why a gradient is not that of the mean loss."""
+        rest: Cause = Cause.ANOTHER_LOSS
         if not like.residual <= gate:
             with self._replay():
                 equal = [1 / len(batches)] * len(batches)
                 like = self._compare(found, self._reference(batches, random, equal))
-            samples = self._weight is None
-            cause = "uneven ranks with a mean loss" if samples else "a mean over each micro-batch's own units"
+            rest = Cause.UNEVEN_MEAN if self._weight is None else Cause.OWN_UNITS
         if not like.residual <= gate:
-            cause = "another loss than the reference, or other samples"
-        elif factor := self._factor(like.unclipped, gate):
-            cause = factor
-        run.stop(cause or "another loss than the reference", text)
+            return either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
+        return self._factor(like.unclipped, gate) or rest
 
-    def _factor(self, ratio: float, gate: float) -> str | None:
-        """What makes a gradient so many times too large."""
+    def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
+        """What makes a gradient `ratio` times too large."""
         plan = self._run.plan
-        return causes.gradient(
+        return faults.gradient(
             ratio,
             micro_batch=self._units / len(self._run.planned) / self._run.ranks,
             accumulation=plan.accumulation or 1,
@@ -226,8 +229,7 @@ class Gradient:
             whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
         for module, mode in modes.items():
             module.training = mode
-        mean = (first * units[0] + rest * units[1]) / sum(units)
-        return abs(whole - first - rest) <= 1e-3 * abs(whole) < abs(whole - mean)
+        return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
 
     def _reference(self, batches: list[Any], random: list[Any], shares: list[float]) -> list[Tensor]:
         """The averaged gradient of the mean loss."""

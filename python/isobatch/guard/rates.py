@@ -6,9 +6,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from isobatch.diagnosis import causes
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.causes import Cause, either
+from isobatch.diagnosis.precision import ulp
 from isobatch.guard.run import Run
-from isobatch.validate.proofs.learning_rate import ulp
 
 OBSERVED = 64  # steps kept for the diagnosis
 ROUNDED = 1e-9  # a factor that is read off a learning rate is not exact
@@ -100,13 +101,13 @@ class Rates:
         """Whether a scheduler wrote down that a group was made with the plan's learning rate."""
         group = self._optimizer.param_groups[index]
         rate = group.get("initial_lr")
-        return rate is not None and causes.close(float(rate), self._peak, self._peak, ulp(group["lr"]))
+        return rate is not None and faults.close(float(rate), self._peak, self._peak, ulp(group["lr"]))
 
     def _allow(self, index: int) -> _Allowed:
         """What a group may have; one whose factor is not known, as if it were 1."""
         known = self._factors[index]
         factor = 1.0 if known is None else known
-        rounding = causes.ULPS * ulp(self._optimizer.param_groups[index]["lr"]) * self._peak * factor
+        rounding = faults.ULPS * ulp(self._optimizer.param_groups[index]["lr"]) * self._peak * factor
         return _Allowed(factor, rounding, 0.0 if factor == 1.0 else ROUNDED)
 
     def _strays(self, rates: list[float], planned: float) -> list[int]:
@@ -121,17 +122,17 @@ class Rates:
         of = f" of parameter group {index}" if len(groups) > 1 else ""
         text = f"learning rate {rates[index]:.6g}{of}, {planned * factor:.6g} planned"
         if len(stray) < len(groups):
-            run.stop(f"parameter group {index} does not follow the plan, others do", text)
+            run.stop(Cause.GROUP_STRAYS.likely(f"group {index}"), text)
         if len(groups) > 1 and self._factors[index] is None and not self._was_peak(index):
-            told = ", ".join(f"{rate:.6g}" for rate in rates)
+            listed = ", ".join(f"{rate:.6g}" for rate in rates)
             run.stop(
-                "another learning rate: no parameter group has the plan's",
-                f"learning rates {told}, {planned:.6g} planned",
+                Cause.ANOTHER_LR.likely("no parameter group has the plan's"),
+                f"learning rates {listed}, {planned:.6g} planned",
             )
         initial = groups[index].get("initial_lr")
         initial = None if initial is None or not factor else float(initial) / factor
         observed = [row[index] / (factor or 1.0) for row in self._observed]
-        fault = causes.learning_rate(
+        fault = faults.learning_rate(
             observed,
             self._at,
             peak=self._peak,
@@ -140,16 +141,18 @@ class Rates:
             initial=initial,
             ulp=ulp(groups[index]["lr"]),
         )
-        cause = fault[1] if fault is not None else "another learning rate"
-        made_so = initial is None or causes.close(initial, self._peak, self._peak, ulp(groups[index]["lr"]))
-        resumed = run.since == 0 and cause.startswith("another") and made_so
+        why = fault[1] if fault is not None else Cause.ANOTHER_LR.likely()
+        made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(groups[index]["lr"]))
+        resumed = run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so
         if resumed and (steps := self._steps_with(observed[0])):
-            cause += f", or resumed: it is the plan's at step {' or '.join(map(str, steps))}"
-        run.stop(cause, text)
+            why = either(
+                why, Cause.RESUMED.likely(f"it is the plan's at step {' or '.join(map(str, steps))}")
+            )
+        run.stop(why, text)
 
     def _steps_with(self, rate: float) -> list[int]:
         """The steps at which the plan has this learning rate, if they are few."""
         values = self._run.plan.schedule.values(range(min(self._run.plan.total_steps or 0, SEARCHED)))
         lr = self._optimizer.param_groups[self._plain]["lr"]
-        found = np.flatnonzero(np.abs(np.asarray(values) - rate) <= causes.ULPS * ulp(lr) * self._peak)
+        found = np.flatnonzero(np.abs(np.asarray(values) - rate) <= faults.ULPS * ulp(lr) * self._peak)
         return found.tolist() if len(found) <= 3 else []

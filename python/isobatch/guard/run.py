@@ -1,4 +1,4 @@
-"""What all checks share: the plan, the other ranks, and where the training stands."""
+"""What all checks share: the plan, the other ranks, and where the training is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
+from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
@@ -41,7 +42,7 @@ class Run:
             )
         planned = plan.data_parallel or 1
         if self.ranks != planned:
-            self.stop("another world size", f"{self.ranks} data-parallel ranks, {planned} planned")
+            self.stop(Cause.ANOTHER_WORLD_SIZE, f"{self.ranks} data-parallel ranks, {planned} planned")
         self.planned = [int(n) for n in plan.micro_batches(self.rank)]
 
     @property
@@ -62,13 +63,11 @@ class Run:
         try:
             dist.all_gather_object(told, ((self.since, tag), value), group=self._control)
         except RuntimeError as error:
-            cause = "dead rank, or one that takes fewer steps"
+            cause = either(Cause.DEAD_RANK.likely(), Cause.UNEQUAL_STEPS.likely())
             raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
         off = [rank for rank, (where, _) in enumerate(told) if where != told[0][0]]
         if off:
-            self.stop(
-                "ranks take different numbers of steps", f"{named(off)} at another step than rank 0", off
-            )
+            self.stop(Cause.UNEQUAL_STEPS, f"{named(off)} at another step than rank 0", off)
         return [value for _, value in told]
 
     def most(self, tensor: Any) -> Any:
@@ -77,9 +76,11 @@ class Run:
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._control)
         return tensor
 
-    def stop(self, cause: str, text: str, ranks: Sequence[int] = (), *, step: int | None = None) -> NoReturn:
+    def stop(
+        self, why: Cause | Diagnosis, text: str, ranks: Sequence[int] = (), *, step: int | None = None
+    ) -> NoReturn:
         """Ends the training."""
-        raise GuardError(self.step if step is None else step, cause, text, tuple(ranks))
+        raise GuardError(self.step if step is None else step, why, text, tuple(ranks))
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Micro-batches and samples: of every step how many, of the first steps which, and of each epoch what it served."""
+"""Micro-batches and samples: how many in every step, which in the first steps, and what each epoch covered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler
 
-from isobatch.diagnosis import causes
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.causes import Cause, either
 from isobatch.guard.run import Run, named
 from isobatch.guard.watch import COUNTED_DATASET, KEPT, Epoch, Watch
 from isobatch.planning.course import rest_of_epoch
@@ -43,7 +44,7 @@ class Samples:
         run, plan = self._run, self._run.plan
         if sampler.num_replicas != run.ranks:
             text = f"the sampler divides by {sampler.num_replicas}, there are {run.ranks} ranks"
-            run.stop("another world size", text)
+            run.stop(Cause.ANOTHER_WORLD_SIZE, text)
         drop = bool(getattr(watch.batch_sampler, "drop_last", False))
         size = int(getattr(watch.batch_sampler, "batch_size", 0) or 0)
         if plan.samples_per_epoch is None or size != plan.micro_batch:
@@ -76,7 +77,7 @@ class Samples:
             self._watch.now.trained += 1
 
     def check(self) -> bool:
-        """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be told."""
+        """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be known."""
         run, watch = self._run, self._watch
         if self._ramps:
             return False
@@ -94,20 +95,20 @@ class Samples:
 
     def _count(self, *, end: bool, last: int) -> None:
         """The accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
-        has micro-batches of two epochs, of which `last` are of the last one."""
+        mixes two epochs; `last` of its micro-batches are of the last one."""
         run = self._run
         counted, planned = run.micro, len(run.planned)
         halves = run.plan.recipe.precision in ("fp16", "float16", "16-mixed")
         if halves and counted and (counted % planned == 0 or end):
             run.skipped += math.ceil(counted / planned) - 1
         elif counted != planned and not (counted < planned and end):
-            cause = "another accumulation"
+            why = Cause.ANOTHER_ACCUMULATION.likely()
             if counted and counted % planned == 0:
-                cause += ", or steps that a loss scaler skipped (then say so: precision in the recipe)"
-            run.stop(cause, f"{counted} micro-batches before this step, {planned} planned")
+                why = either(why, Cause.SKIPPED_STEPS.likely())
+            run.stop(why, f"{counted} micro-batches before this step, {planned} planned")
         elif last:
             text = f"{last} micro-batches of the last epoch in this step; the plan ends an epoch with a step"
-            run.stop("another accumulation", text)
+            run.stop(Cause.ANOTHER_ACCUMULATION, text)
 
     def _at_end(self, now: Epoch) -> bool:
         """Whether the micro-batch that was last trained on was an epoch's last."""
@@ -128,15 +129,17 @@ class Samples:
         if repeats > (run.ranks + (run.plan.padded_samples or 0) if ends else 0):
             same = all(ids == owned[0] for ids in owned)
             run.stop(
-                f"the sampler is not distributed: {'all ranks see the same data' if same else 'ranks share samples'}",
-                f"{repeats} of {sum(map(len, owned))} samples of this step are served to more than one rank",
+                Cause.NOT_DISTRIBUTED.likely(
+                    "all ranks see the same data" if same else "ranks share samples"
+                ),
+                f"{repeats} of {sum(map(len, owned))} samples of this step go to more than one rank",
             )
         for rank, (sizes, *_) in enumerate(told):
             planned = [int(n) for n in run.plan.micro_batches(rank)]
             if sizes != planned:
                 if not ends:
                     text = f"micro-batches of {sizes} samples on {named([rank])}, {planned} planned"
-                    run.stop("another micro-batch", text)
+                    run.stop(Cause.ANOTHER_MICRO_BATCH, text)
                 return False
         return True
 
@@ -145,7 +148,7 @@ class Samples:
         several = plan.total_steps is None or (plan.steps_per_epoch or 0) < plan.total_steps
         if sampler.shuffle and several and not watch.epoch_set:
             text = "set_epoch was not called before the first epoch: each would repeat the first one's order"
-            self._run.stop("missing set_epoch", text)
+            self._run.stop(Cause.MISSING_SET_EPOCH, text)
 
     # Epochs.
 
@@ -205,7 +208,7 @@ class Samples:
         self._ordered = now
         shuffled = any(b < a for a, b in itertools.pairwise(first))
         if shuffled and n > 1 and first[:n] == second[:n]:
-            self._run.stop("missing set_epoch", "this epoch begins with the same samples as the last")
+            self._run.stop(Cause.MISSING_SET_EPOCH, "this epoch begins with the same samples as the last")
 
     def _stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
         watch = self._watch
@@ -213,7 +216,7 @@ class Samples:
             getattr(thing, "drop_last", False)
             for thing in (watch and watch.sampler, watch and watch.batch_sampler)
         ]
-        cause = causes.epoch(
+        why = faults.epoch(
             served=served,
             planned=planned,
             unique=unique,
@@ -222,4 +225,4 @@ class Samples:
             drop_last=any(drops),
             ranks=self._run.ranks,
         )
-        self._run.stop(cause, f"an epoch of {served} samples, {planned} planned")
+        self._run.stop(why, f"an epoch of {served} samples, {planned} planned")

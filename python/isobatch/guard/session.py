@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.errors import InputError
 from isobatch.guard import start
@@ -17,7 +18,7 @@ from isobatch.guard.rates import Rates
 from isobatch.guard.run import Run, named
 from isobatch.guard.samples import Samples
 from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import local, sharded
+from isobatch.guard.wrapping import inner, local, sharded
 from isobatch.planning.plan import Plan
 
 
@@ -28,7 +29,7 @@ class Guard:
     """
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
-        plan._layout()  # refuses an infeasible one
+        plan.layout  # noqa: B018 - refuses an infeasible one
         self.plan, self.unchecked = plan, list[str]()
         self._loss, self._weight = loss, weight
         self._handles: list[Any] = []
@@ -43,14 +44,14 @@ class Guard:
         start_step: int | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> Guard:
-        """Checks what stands before the first step, and takes its place in the loop.
+        """Checks what is there before the first step, and takes its place in the loop.
 
         Args:
             model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under fully_shard.
             optimizer: the one that the loop steps, with or without a closure.
             loader: the training DataLoader; None: samples are unchecked.
             start_step: the optimizer steps done, where the run goes on from a checkpoint, counted as the plan counts. None:
-                where the optimizer's PlanLR stands at the first step, else the loader's PlanSampler, else the plan's last
+                where the optimizer's PlanLR is at the first step, else the loader's PlanSampler, else the plan's last
                 move, else 0.
             process_group: the data-parallel ranks, where they are not all.
 
@@ -69,7 +70,7 @@ class Guard:
         self.unchecked.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, process_group)
-        self._replicated = not sharded(model)
+        self._replicated, self._inner = not sharded(model), inner(model)
         self._equal_weights()
         self._watch = Watch(loader) if loader is not None else None
         self._samples = Samples(run, self._watch)
@@ -121,7 +122,8 @@ class Guard:
 
     def _forward(self, *_: Any) -> None:
         run = self._run
-        if run.own or not self._model.training or not torch.is_grad_enabled():
+        # The wrapper's own mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
+        if run.own or not self._inner.training or not torch.is_grad_enabled():
             return
         if self._gradient is not None:
             self._gradient.forward()
@@ -184,5 +186,8 @@ class Guard:
         run = self._run
         off = differing(run.exchange("weights", checksum([local(p) for p in self._model.parameters()])))
         if off:
-            cause = "other weights on one rank" if len(off) == 1 else "other weights on some ranks"
-            run.stop(cause, f"the weights of {named(off)} are not those of the others", off)
+            run.stop(
+                Cause.OTHER_WEIGHTS.likely(named(off)),
+                f"the weights of {named(off)} are not those of the others",
+                off,
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.guard.run import Run
 from isobatch.integrations.torch import PlanLR
 
@@ -12,7 +13,7 @@ FURTHEST = 2**40  # steps of a plan without a duration
 
 
 def settle(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] | None) -> None:
-    """Sets the plan's step at which this training starts: the one given, else where the optimizer's PlanLR stands, else where
+    """Sets the plan's step at which this training starts: the one given, else where the optimizer's PlanLR is, else where
     the loader's PlanSampler began, else the plan's last move. The sampler must have begun where the plan is at that step.
 
     Args:
@@ -33,7 +34,7 @@ def settle(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] |
     here = run.plan.position(int(run.start))
     if (here.epoch, here.offset) != place:
         text = f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch {here.epoch}, {here.offset}"
-        run.stop("the data goes on at another place than the schedule", text)
+        run.stop(Cause.ANOTHER_PLACE, text)
 
 
 def _step_at(run: Run, place: tuple[int, int]) -> int:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from isobatch.guard.session import Guard
+
+class Attachable(Protocol):
+    """What a trainer's callback needs of a guard."""
+
+    unchecked: list[str]
+
+    def attach(
+        self, model: nn.Module, optimizer: Any, loader: Any = None, *, start_step: int | None = None
+    ) -> Any:
+        """Takes its place in the loop."""
+
+    def finish(self) -> None:
+        """Checks the last epoch."""
 
 
-def lightning_callback(guard: Guard) -> Any:
+def lightning_callback(guard: Attachable) -> Any:
     """A Lightning callback."""
     try:
         from lightning.pytorch import Callback
@@ -38,7 +49,7 @@ def lightning_callback(guard: Guard) -> Any:
     return LightningGuard()
 
 
-def transformers_callback(guard: Guard) -> Any:
+def transformers_callback(guard: Attachable) -> Any:
     """A callback of transformers' Trainer."""
     from transformers import TrainerCallback
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import ceil, floor
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from isobatch.errors import InputError
-from isobatch.reason import Reason
+from isobatch import _core
+from isobatch.errors import InputError, must_be
+from isobatch.planning.planned import Planned
 from isobatch.schedules import Schedule, Units, join, product, resolve
 from isobatch.schedules import constant as level
 
-if TYPE_CHECKING:
-    from isobatch.planning.plan import Plan
-
-_UNITS = ("tok", "ep", "st", "sp", "%")
+MOST_EPOCHS = 10_000
+"""Epochs after a move whose last steps are looked at one by one."""
 
 
 class Position(NamedTuple):
@@ -45,12 +44,10 @@ class Rest(NamedTuple):
     dropped: int
 
 
-def rest_of_epoch(plan: Plan, dataset: int, offset: int) -> Rest:
+def rest_of_epoch(plan: Planned, dataset: int, offset: int) -> Rest:
     """What the plan's trainer makes of an epoch of `dataset` samples behind its first `offset`."""
-    micro, batch, replicas = plan._layout()
-    ragged = Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons
-    accumulation = cast(int, plan.accumulation)
-    return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, ragged))
+    micro, accumulation, replicas, batch, irregular = plan.layout
+    return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, irregular))
 
 
 class _Stage(NamedTuple):
@@ -61,9 +58,9 @@ class _Stage(NamedTuple):
     batch: int
 
 
-def _stages(plan: Plan, at: Position) -> Iterator[_Stage]:
+def _stages(plan: Planned, at: Position) -> Iterator[_Stage]:
     """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
-    _, full, _ = plan._layout()
+    full = plan.layout.effective_batch
     step, samples = at.step, at.samples
     for batch, until in plan.recipe.core.stages(full) or [(full, None)]:
         if until is None or samples < until:
@@ -76,8 +73,8 @@ def _stages(plan: Plan, at: Position) -> Iterator[_Stage]:
 class _Leg:
     """A part of the run under one plan, from an optimizer step on."""
 
-    def __init__(self, plan: Plan, at: Position, clock: Fraction, course: Course) -> None:
-        _, self.batch, _ = plan._layout()
+    def __init__(self, plan: Planned, at: Position, clock: Fraction, course: Course) -> None:
+        self.batch = plan.layout.effective_batch
         self.plan, self.step, self.clock, self.course = plan, at.step, clock, course
         self.samples, self.epoch, self.offset = at.samples, at.epoch, at.offset or 0
         self.stages = list(_stages(plan, at))
@@ -162,13 +159,14 @@ class _Leg:
         """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller, ends the epoch."""
         turn = clock + (steps - 1) * self.batch * self._rate
         points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
-        if steps > 1 and turn < end:  # Not so where the first plan dropped what is served here.
+        # Not so where the first plan dropped what is served here.
+        if steps > 1 and turn < end and (turn - clock) * steps != (end - clock) * (steps - 1):
             points.insert(1, (Fraction(steps - 1), turn))
         return points
 
     def bends(self, until: Fraction | None) -> Iterator[Fraction]:
         """The steps before `until` where the clock may change its pace; None: all of them, and one past the last."""
-        for step in self._bends():
+        for step in self._bends(self.when(self.course.end) if until is None else until):
             if until is not None and step >= until:
                 return
             yield step
@@ -177,41 +175,55 @@ class _Leg:
         if until is None:
             yield step + self.course.batch
 
-    def _bends(self) -> Iterator[Fraction]:
+    def _bends(self, until: Fraction) -> Iterator[Fraction]:
+        """Every step up to `until` where the pace may change, and at least one from there on.
+
+        By epochs that is the last step of each, which may hold fewer samples. All epochs after the first are alike: where the
+        last step is a full one they lie on one line. So do their ends in any case, and of very many epochs only those
+        are taken: within an epoch the clock is then off by less than a step, in a run of at least ten thousand.
+        """
         yield Fraction(self.step)
-        if self.course.by_epochs:
-            low, high = self.step, self.step + self.rest
-            while True:
-                if high - low > 1:
-                    yield Fraction(high - 1)
-                yield Fraction(high)
-                low, high = high, high + self.epoch_steps
         for stage in self.stages[1:]:
             yield Fraction(stage.step)
+        if not self.course.by_epochs:
+            return
+        first, steps = self.step + self.rest, self.epoch_steps
+        if self.rest > 1:
+            yield Fraction(first - 1)
+        yield Fraction(first)
+        epochs = max(0, ceil((until - first) / steps))
+        alike = len(self._points(Fraction(0), self.course.epoch_steps, steps)) == 2
+        if alike or epochs > MOST_EPOCHS:
+            yield Fraction(first + epochs * steps)
+            return
+        for end in range(first + steps, first + epochs * steps + 1, steps):
+            if steps > 1:
+                yield Fraction(end - 1)
+            yield Fraction(end)
 
 
 class Course:
     """The whole run of a plan: its own leg, and those before its moves."""
 
-    def __init__(self, legs: Sequence[tuple[int, Plan]]) -> None:
+    def __init__(self, legs: Sequence[tuple[int, Planned]]) -> None:
         first = legs[0][1]
         recipe = first.recipe
         self.first, self.recipe = first, recipe
-        _, self.batch, _ = first._layout()
+        self.batch = first.layout.effective_batch
         self.dataset = recipe.dataset_size or 0
         self.epoch_steps = first.steps_per_epoch or 0
         self.floors = recipe.convention == "megatron"
         self.ramped = recipe.ramp is not None
         self.adascale = any(plan.rule == "adascale" for _, plan in legs)
-        in_epochs = recipe.duration is not None and recipe.duration.strip().endswith("ep")
-        self.by_epochs = in_epochs and bool(self.epoch_steps) and not self.ramped and not self.adascale
+        _, unit = length(recipe.duration) if recipe.duration is not None else (0, "")
+        self.by_epochs = unit == "ep" and bool(self.epoch_steps) and not self.ramped and not self.adascale
         start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
         self.legs = [_Leg(first, start, Fraction(0), self)]
         for step, plan in legs[1:]:
             here = self.position(step)
             self.legs.append(_Leg(plan, here, self.legs[-1].clock_at(Fraction(step)), self))
 
-    def worth(self, plan: Plan) -> Fraction:
+    def worth(self, plan: Planned) -> Fraction:
         """Steps of the tuned run that a tuned batch of samples is worth."""
         if plan.rule != "adascale":
             return Fraction(1)
@@ -243,24 +255,23 @@ class Course:
 
     # ---- lengths ----
 
-    def _samples(self, length: str) -> Fraction | None:
+    def _samples(self, text: str) -> Fraction | None:
         """A length of the recipe in samples; None for a share."""
-        text = length.strip()
-        unit = next(unit for unit in _UNITS if text.endswith(unit))
+        value, unit = length(text)
         worth = {
             "ep": Fraction(self.dataset),
             "st": Fraction(self.recipe.effective_batch),
             "sp": Fraction(1),
             "tok": Fraction(1, self.recipe.seq_len or 1),
         }
-        return None if unit == "%" else Fraction(text.removesuffix(unit).strip()) * worth[unit]
+        return None if unit == "%" else value * worth[unit]
 
     @property
     def end(self) -> Fraction:
         """What the clock shows at the end of the run."""
         duration = cast(str, self.recipe.duration)
         if self.by_epochs:
-            return Fraction(duration.strip().removesuffix("ep").strip()) * self.epoch_steps
+            return length(duration)[0] * self.epoch_steps
         if self.adascale:
             return Fraction(cast(int, self.first.total_steps))
         return cast(Fraction, self._samples(duration)) / self.batch
@@ -326,11 +337,16 @@ class Course:
         knots = self._knots() if self.ramped or len(self.legs) > 1 else []
         if knots:
             schedule = schedule.with_clock(knots)
-        factors = [cast(float, leg.plan.lr) / first.lr for leg in self.legs]
-        if any(factor != 1 for factor in factors):
-            steps = join([level(factor) for factor in factors], [leg.step for leg in self.legs[1:]])
-            schedule = product(schedule, steps)
-        return schedule
+        factors: list[tuple[int, float]] = []
+        for leg in self.legs:
+            factor = cast(float, leg.plan.lr) / first.lr
+            if not factors or factor != factors[-1][1]:
+                factors.append((leg.step, factor))
+        if factors == [(0, 1.0)]:
+            return schedule
+        return product(
+            schedule, join([level(factor) for _, factor in factors], [at for at, _ in factors[1:]])
+        )
 
     def _knots(self) -> list[tuple[float, float]]:
         """The clock's knots, those on a straight line left out; none where it shows the steps themselves."""
@@ -347,6 +363,22 @@ class Course:
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
             return []
         return [(float(step), float(clock)) for step, clock in knots]
+
+
+def length(text: str) -> tuple[Fraction, str]:
+    """A length as the core reads it: the exact number and its unit.
+
+    Raises:
+        InputError: it is none.
+
+    >>> length("28.43%")
+    (Fraction(2843, 100), '%')
+    """
+    read = _core.length(text)
+    if read is None:
+        raise must_be("a number with a unit: ep, st, sp, tok or %", text, field="length")
+    numerator, denominator, unit = read
+    return Fraction(numerator, denominator), unit
 
 
 def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:

@@ -1,46 +1,39 @@
-"""One plan."""
+"""One plan: the record, and what it answers."""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError
+from isobatch import _core
+from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.course import Course, Position
 from isobatch.planning.explain import explain
+from isobatch.planning.moves import Moved
+from isobatch.planning.options import options
+from isobatch.planning.planned import Planned
+from isobatch.planning.saved import check, fields_of, text_of
+from isobatch.planning.settings import Keywords, Policy, Settings, settings_of
 from isobatch.reason import Reason, reasons_of
-from isobatch.recipes.recipe import Cluster, Recipe
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule
 
-SCHEMA = "isobatch.plan/1"
+if TYPE_CHECKING:
+    from isobatch.tools.writing.export import Export
+    from isobatch.tools.writing.planned import Job
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was asked for: the keywords of `plan`, which are also columns of a fleet."""
-
-    policy: str | int = "keep"
-    rule: str = "auto"
-    max_micro_batch: int | None = None
-    max_batch: int | None = None
-    batch_tolerance: float = 0.0
-    micro_batch_multiple: int = 1
-    require_multiple: bool = False
-    ragged: bool = False
-    uneven: bool = False
-    beta_half_life: bool = False
-    deadline_hours: float | None = None
-    budget: float | None = None
-
-
-class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Move(Moved, frozen=True, forbid_unknown_fields=True):
     """A change of hardware or batch in a run that was under way, as `replan` made it.
 
     Attributes:
@@ -55,17 +48,10 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         before: the plan that ran until then.
     """
 
-    step: int
-    samples: int
-    epoch: int | None
-    offset: int | None
-    repeated_samples: int
-    skipped_samples: int
-    velocity_factor: float
-    before: Plan
+    before: FeasiblePlan
 
 
-class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
@@ -74,52 +60,10 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 
-    status: str
-    reasons: tuple[Reason, ...]
-    rule: str
-    world_size: int
-    data_parallel: int | None
-    micro_batch: int | None
-    accumulation: int | None
-    effective_batch: int | None
-    batch_change: float | None
-    lr: float | None
-    lr_scale: float | None
-    beta1: float | None
-    beta2: float | None
-    eps: float | None
-    weight_decay: float | None
-    momentum: float | None
-    ema_decay: float | None
-    warmup_steps: int | None
-    steps_per_epoch: int | None
-    total_steps: int | None
-    samples_per_epoch: int | None
-    padded_samples: int | None
-    dropped_samples: int | None
-    step_seconds: float | None
-    step_error: float | None
-    samples_per_second: float | None
-    efficiency: float | None
-    hours: float | None
-    gpu_hours: float | None
-    cost: float | None
-    memory_gib: float | None
-    nearest_world_size: int | None
-    nearest_batch: int | None
-    warmup_lr: float | None
-    min_lr: float | None
-    nearest_world_sizes: tuple[int | None, int | None]
-    nearest_batches: tuple[int | None, int | None]
-    micro_batch_cap: int | None
-    cap_source: str
-    settings: Settings
-    recipe: Recipe
-    cluster: Cluster
     moves: tuple[Move, ...] = ()
 
     @property
-    def policy(self) -> str | int:
+    def policy(self) -> Policy | int:
         """What was held: "keep", "grow", "goodput" or the effective batch to reach."""
         return self.settings.policy
 
@@ -128,6 +72,37 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """(beta1, beta2)."""
         return self.beta1, self.beta2
 
+    def require(self) -> FeasiblePlan:
+        """The plan, whose batch, split and learning rate are then known to type checkers too.
+
+        Raises:
+            InputError: it is infeasible; the message explains why, and lists what would work.
+
+        >>> from isobatch import plan
+        >>> plan(Recipe(effective_batch=256, lr=0.1), 8).require().micro_batch
+        32
+        """
+        if not isinstance(self, FeasiblePlan):
+            raise InputError(self.explain())
+        return self
+
+    @cached_property
+    def options(self) -> tuple[FeasiblePlan, ...]:
+        """What would work instead of an infeasible plan, best first; the cluster and the settings of each are what makes it.
+
+        >>> from isobatch import plan
+        >>> best = plan(Recipe(effective_batch=256, lr=0.1), 3).options[0]
+        >>> best.effective_batch, best.settings.batch_tolerance
+        (255, 0.004)
+        """
+        workloads = self.__dict__.get("workloads")
+        return tuple(
+            cast(
+                list[FeasiblePlan],
+                options(self, lambda where, how: _planned(self.recipe, where, how, workloads)),
+            )
+        )
+
     @cached_property
     def schedule(self) -> Schedule:
         """The learning rate as a function of the optimizer step, the first of which is 0.
@@ -135,8 +110,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the plan is infeasible, or its recipe has no duration.
         """
-        self._layout()
-        return self._course.schedule
+        return self.course.schedule
 
     @cached_property
     def lr_at(self) -> Callable[[float], float]:
@@ -163,17 +137,33 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         Position(step=6, samples=1512, epoch=1, offset=512)
         """
         if type(step) is not int or not 0 <= step < 2**53:
-            raise InputError(f"{step!r} is not legal; legal: a whole number from 0", field="step")
-        return self._course.position(step)
+            raise must_be("a whole number from 0", step, field="step")
+        return self.course.position(step)
 
     @cached_property
-    def _course(self) -> Course:
+    def course(self) -> Course:
+        """The whole run, moves included: steps, samples, epochs and the schedule's clock.
+
+        Raises:
+            InputError: the plan is infeasible.
+        """
+        return Course(self.legs)
+
+    @property
+    def legs(self) -> list[tuple[int, Planned]]:
+        """The parts of the run: the optimizer step at which each starts, and its plan; one where it was never moved."""
         starts = [0, *(move.step for move in self.moves)]
-        return Course([*zip(starts, [*(move.before for move in self.moves), self], strict=True)])
+        return [*zip(starts, [*(move.before for move in self.moves), self], strict=True)]
 
     def explain(self) -> str:
-        """What was held, what moved, by which formula, from which paper, and what to be wary of, in plain words."""
-        return explain(self)
+        """What stays, what changes, by which formula, from which paper, and warnings, in plain words; of an infeasible plan
+        the reasons, and what would work instead.
+
+        >>> from isobatch import plan
+        >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
+        8 GPUs: micro-batch 32 × accumulation 1 × 8 replicas = 256 samples per step.
+        """
+        return explain(self, self.moves, self.legs, self.options)
 
     def micro_batches(self, rank: int) -> NDArray[np.int64]:
         """The sizes of a replica's micro-batches in one full step, shape (its accumulation,), samples.
@@ -185,9 +175,9 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 7, ragged=True).micro_batches(6)
         array([36])
         """
-        micro, batch, replicas = self._layout()
+        micro, _, replicas, batch, _ = self.layout
         if type(rank) is not int or not 0 <= rank < replicas:
-            raise InputError(f"{rank!r} is not legal; legal: 0 to {replicas - 1}", field="rank")
+            raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
         if Reason.UNEVEN in self.reasons:
             passes = batch // micro
             return np.full(passes // replicas + (rank < passes % replicas), micro, dtype=np.int64)
@@ -200,42 +190,84 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """The factor of each micro-batch's mean loss on a replica, shape as `micro_batches`, so that the gradients that DDP
         averages over replicas are those of the mean over the effective batch: n·replicas/effective_batch.
 
+        Raises:
+            InputError: as `micro_batches`.
+
         >>> from isobatch import plan
         >>> plan(Recipe(effective_batch=256, lr=0.1), 8, max_micro_batch=8).loss_weights(0)
         array([0.25, 0.25, 0.25, 0.25])
         """
-        _, batch, replicas = self._layout()
-        weights: NDArray[np.float64] = self.micro_batches(rank) * replicas / batch
+        layout = self.layout
+        weights: NDArray[np.float64] = (
+            self.micro_batches(rank) * layout.data_parallel / layout.effective_batch
+        )
         return weights
 
-    def _layout(self) -> tuple[int, int, int]:
-        if self.status == "infeasible":
-            raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
-        return cast(tuple[int, int, int], (self.micro_batch, self.effective_batch, self.data_parallel))
+    def to(self, tool: str, *, form: str | None = None, job: Job | None = None) -> Export:
+        """The plan as another tool's file or arguments; docs/tools.md lists the tools.
+
+        Args:
+            tool: such as "transformers" or "slurm".
+            form: "yaml", "json", "toml" or "sh", as far as the tool has it; None: its usual one.
+            job: name, script, image and checkpoint, for launchers.
+
+        Returns:
+            An Export: `str()` of it is the file, `notes` is what the tool cannot say and what changed from the tuned run.
+
+        Raises:
+            InputError: the plan is infeasible or has no end, or the tool is not known or cannot run it.
+
+        >>> from isobatch import plan
+        >>> made = plan(Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st"), 4).to("transformers")
+        >>> print(str(made).splitlines()[2])
+        gradient_accumulation_steps: 2  # was 1
+        """
+        from isobatch.tools.writing.export import export
+
+        self.layout  # noqa: B018 - says why an infeasible plan has none
+        return export(self, tool, was=self.tuned(), form=form, job=job)
+
+    def tuned(self) -> Plan | None:
+        """The recipe planned on the GPUs that it was tuned on; None where they are not known."""
+        if self.recipe.gpus is None:
+            return None
+        made = plan(self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu))
+        return None if made.status == "infeasible" else made
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
-        text = msgspec.json.encode({"schema": SCHEMA, **msgspec.structs.asdict(self)}, enc_hook=_described)
-        return msgspec.json.format(text, indent=2).decode()
+        return text_of(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, file: str | None = None) -> Self:
         """The plan that `to_json` wrote.
 
+        The plan is worked out again from its recipe, cluster and settings, and must come out the same; what a profile gave,
+        which is not in the file, must be consistent. Of a plan that another version of isobatch wrote, all is.
+
         Raises:
-            InputError: it is no plan, or of another schema version.
+            InputError: it is no plan, of a newer schema, or was changed: the fields that differ are named.
+
+        >>> from isobatch import plan
+        >>> made = plan(Recipe(effective_batch=256, lr=0.1), 8)
+        >>> Plan.from_json(made.to_json()) == made
+        True
         """
+        fields, same_version = fields_of(text, file)
+        kind = Plan if fields.get("status") == "infeasible" else FeasiblePlan
         try:
-            fields = msgspec.json.decode(text)
-            schema = fields.pop("schema", None) if isinstance(fields, dict) else None
-            if schema != SCHEMA:
-                raise InputError(f"{schema!r} is not legal; legal: {SCHEMA!r}", file=file, field="schema")
-            return msgspec.convert(fields, cls)
-        except msgspec.MsgspecError as error:
-            raise InputError(f"no plan: {error}", file=file) from None
+            found = msgspec.convert(fields, kind)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise InputError(f"no plan: {str(error)[:500]}", file=file) from None
+        check(found.moves, found.legs, file, same_version=same_version)
+        return cast(Self, found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as JSON, whole or not at all."""
+        """Writes the plan as JSON, whole or not at all.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
         write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
@@ -243,15 +275,37 @@ class Plan(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         """Reads a plan that `save` wrote.
 
         Raises:
-            InputError: the file cannot be read, or holds no plan of this version.
+            InputError: the file cannot be read, or as `from_json`.
         """
         return cls.from_json(read_whole(path), file=os.fspath(path))
 
 
-def _described(value: Any) -> Any:
-    if isinstance(value, Schedule):
-        return msgspec.Raw(value.to_json().encode())
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+class FeasiblePlan(Plan, frozen=True, dict=True, forbid_unknown_fields=True):
+    """A plan that can be: its batch, split and learning rate are known. `Plan.require` gives it, and `plan(..., strict=True)`."""
+
+    if TYPE_CHECKING:  # the same fields, known
+        data_parallel: int = 0
+        micro_batch: int = 0
+        accumulation: int = 0
+        effective_batch: int = 0
+        batch_change: float = 0
+        lr: float = 0
+        lr_scale: float = 0
+        weight_decay: float = 0
+        warmup_lr: float = 0
+        min_lr: float = 0
+
+
+def _planned(recipe: Recipe, cluster: Cluster, settings: Settings, workloads: _core.Workloads | None) -> Plan:
+    # As `values_of`, without a second tuple: that takes a tenth of a plan.
+    values = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads)
+    status, reasons = values[0], reasons_of(values[1])
+    if status != "infeasible":
+        return FeasiblePlan(recipe, cluster, settings, status, reasons, *values[2:])
+    plan = Plan(recipe, cluster, settings, status, reasons, *values[2:])
+    if workloads is not None:
+        plan.__dict__["workloads"] = workloads  # for its options
+    return plan
 
 
 @lru_cache(maxsize=4096)
@@ -259,30 +313,66 @@ def _gpus(count: int) -> Cluster:
     return Cluster(nodes=1, gpus_per_node=count)
 
 
+def cluster_of(cluster: Cluster | int) -> Cluster:
+    """The cluster; a number is that many GPUs on one node.
+
+    Raises:
+        InputError: it is neither.
+
+    >>> cluster_of(8).world_size
+    8
+    """
+    if isinstance(cluster, Cluster):
+        return cluster
+    try:
+        count = operator.index(cluster)
+    except TypeError:
+        raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
+    if isinstance(cluster, bool) or not 1 <= count <= 2**31:
+        legal = "at least 1" if count < 1 else "at most 2,147,483,648"
+        raise must_be(legal, cluster, field="GPUs")
+    return _gpus(count)
+
+
+@overload
 def plan(
     recipe: Recipe,
     cluster: Cluster | int,
     *,
-    policy: str | int = "keep",
-    rule: str = "auto",
-    max_micro_batch: int | None = None,
-    max_batch: int | None = None,
-    batch_tolerance: float = 0.0,
-    micro_batch_multiple: int = 1,
-    require_multiple: bool = False,
-    ragged: bool = False,
-    uneven: bool = False,
-    beta_half_life: bool = False,
-    deadline_hours: float | None = None,
-    budget: float | None = None,
+    strict: Literal[True],
     profile: Profile | Sequence[Profile] | None = None,
+    **settings: Unpack[Keywords],
+) -> FeasiblePlan: ...
+
+
+@overload
+def plan(
+    recipe: Recipe,
+    cluster: Cluster | int,
+    *,
+    strict: bool = False,
+    profile: Profile | Sequence[Profile] | None = None,
+    **settings: Unpack[Keywords],
+) -> Plan: ...
+
+
+def plan(
+    recipe: Recipe,
+    cluster: Cluster | int,
+    *,
+    strict: bool = False,
+    profile: Profile | Sequence[Profile] | None = None,
+    **settings: Any,
 ) -> Plan:
     """Works out how to train a recipe on a cluster.
 
     Args:
         recipe: what was tuned.
-        cluster: where it shall run; a number is that many GPUs.
-        policy: "keep" holds the effective batch and the learning rate; "grow" holds the samples per replica, so that the
+        cluster: the target; a number is that many GPUs.
+        strict: whether an infeasible plan is an error.
+        profile: what was measured of the workload, for the columns of time, memory and money; of several the one for the
+            cluster's GPU type counts.
+        policy: "keep" keeps the effective batch and the learning rate; "grow" keeps the samples per replica, so that the
             batch grows with the replicas; a number is the effective batch to reach; "goodput" finds the batch, from the
             tuned one to max_batch, that reaches the same loss soonest by the profile and the noise scale.
         rule: how the learning rate follows the batch: `isobatch rules` lists them. Under "keep" nothing moves.
@@ -294,16 +384,16 @@ def plan(
         require_multiple: whether that is a demand.
         ragged: allows micro-batches that differ in size; their losses then need `Plan.loss_weights`.
         uneven: allows the first replicas one more micro-batch than the others; likewise.
-        beta_half_life: holds the half-life of β2 in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
+        beta_half_life: keeps the half-life of β2 in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
         deadline_hours, budget: a plan that takes longer, or costs more, is infeasible; both need the profile.
-        profile: what was measured of the workload, for the columns of time, memory and money; of several the one for the
-            cluster's GPU type counts.
 
     Returns:
-        A Plan. One that cannot be is a Plan too, with status "infeasible" and its reasons.
+        A Plan. One that cannot be is a Plan too, with status "infeasible", its reasons, and `options` that would work; a
+        FeasiblePlan otherwise.
 
     Raises:
-        InputError: a value is not legal; the message names the field and what is.
+        InputError: there is no such keyword, or a value is illegal; the message names all such fields and what is legal. With
+            `strict`, the plan is infeasible.
 
     >>> recipe = Recipe.from_gpus(gpus=32, batch_per_gpu=8, lr=0.1, optimizer="sgd")
     >>> p = plan(recipe, 64)
@@ -312,22 +402,10 @@ def plan(
     >>> plan(recipe, 128, policy="grow", rule="sqrt").lr
     0.2
     """
+    if type(recipe) is not Recipe and not isinstance(recipe, Recipe):
+        raise must_be("a Recipe", recipe, field="recipe", todo="Recipe(**fields) makes one")
     if type(cluster) is not Cluster:
-        cluster = _gpus(cluster)
-    settings = Settings(
-        policy,
-        rule,
-        max_micro_batch,
-        max_batch,
-        batch_tolerance,
-        micro_batch_multiple,
-        require_multiple,
-        ragged,
-        uneven,
-        beta_half_life,
-        deadline_hours,
-        budget,
-    )
+        cluster = cluster_of(cluster)
     workloads = None if profile is None else workloads_of(as_profiles(profile))
-    values = recipe.core.plan(msgspec.structs.astuple(cluster), msgspec.structs.astuple(settings), workloads)
-    return Plan(*(values[0], reasons_of(values[1]), *values[2:], settings, recipe, cluster))
+    made = _planned(recipe, cluster, settings_of(settings), workloads)
+    return made.require() if strict else made

@@ -1,75 +1,120 @@
-"""Recipes in files: TOML, YAML or JSON."""
+"""A recipe's fields in files: TOML, YAML or JSON."""
 
 from __future__ import annotations
 
 import json
 import os
-import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, unknown
-from isobatch.files.whole import read_whole
-from isobatch.recipes.recipe import Recipe
+from isobatch.errors import InputError, must_be, unreadable
+from isobatch.files.whole import read_whole, write_whole
+from isobatch.recipes.doubles import refuse_doubles
+from isobatch.recipes.toml import toml_of
+from isobatch.words import count, shown
+
+MOST_BYTES = 1 << 20
+MOST_VALUES = 100_000
+MOST_DEPTH = 64
 
 
-def load_recipe(path: str | os.PathLike[str], changes: dict[str, Any] | None = None) -> Recipe:
-    """Reads a recipe: a table of Recipe's fields, or `batch_per_gpu` and the arguments of `Recipe.from_gpus`.
+def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table in a recipe file.
 
     Args:
         path: a .toml, .yaml, .yml or .json file.
-        changes: fields that replace those of the file.
+
+    Returns:
+        Its values by name: texts, numbers, flags, lists and, for a schedule, tables of them.
 
     Raises:
-        InputError: the file cannot be read, a key is unknown (the nearest right one is named), a value is not legal.
+        InputError: the file cannot be read, is no table, or is larger or nested deeper than a recipe can be.
     """
     file = os.fspath(path)
-    fields = _parse(Path(path), file)
-    if not isinstance(fields, dict):
-        raise InputError("holds no table of a recipe's fields", file=file)
-    return make_recipe({**fields, **(changes or {})}, file=file)
-
-
-def make_recipe(fields: dict[str, Any], *, file: str | None = None) -> Recipe:
-    """The recipe of named fields, with errors that name the file."""
-    legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
-    for name in fields:
-        if name not in legal:
-            raise unknown("field", name, legal, file=file, field=str(name))
-    needed = ("gpus", "batch_per_gpu", "lr") if "batch_per_gpu" in fields else ("effective_batch", "lr")
-    for name in needed:
-        if name not in fields:
-            raise InputError("missing", file=file, field=name)
-    if isinstance(fields.get("betas"), list):
-        fields["betas"] = tuple(fields["betas"])
     try:
-        return Recipe.from_gpus(**fields) if "batch_per_gpu" in fields else Recipe(**fields)
-    except InputError as error:
-        raise error.at(file=file) from None
-
-
-def _parse(path: Path, file: str) -> Any:
-    text = read_whole(path)
-    try:
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        if path.suffix == ".json":
-            return json.loads(text)
-        if path.suffix in (".yaml", ".yml"):
-            return _parse_yaml(text, file)
+        fields = _parse(_text(file), file)
+    except RecursionError:
+        raise InputError(f"is nested deeper than {MOST_DEPTH} levels", file=file) from None
     except ValueError as error:
-        raise InputError(f"cannot be read: {error}", file=file) from None
-    raise InputError(
-        f"{path.suffix or 'no suffix'} is not legal; legal: .toml, .yaml, .yml, .json", file=file
-    )
+        raise error if isinstance(error, InputError) else unreadable(error, file) from None
+    if not isinstance(fields, dict):
+        raise must_be("a table of a recipe's fields", fields, field="the file", file=file)
+    for name in fields:
+        if not isinstance(name, str):
+            raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
+    _bound(fields, file)
+    return fields
 
 
-def _parse_yaml(text: str, file: str) -> Any:
+def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
+    """Writes a table that `read_fields` reads.
+
+    Raises:
+        InputError: the suffix names no format, or the file cannot be written.
+    """
+    suffix = Path(path).suffix
+    if suffix == ".toml":
+        text = toml_of(fields)
+    elif suffix == ".json":
+        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+    elif suffix in (".yaml", ".yml"):
+        from isobatch.recipes.yaml import yaml_of
+
+        text = yaml_of(json.loads(json.dumps(fields)), os.fspath(path))
+    else:
+        raise _no_format(os.fspath(path))
+    write_whole(path, text.encode())
+
+
+def _text(file: str) -> str:
     try:
-        import yaml
-    except ModuleNotFoundError:
-        raise InputError("reading YAML needs PyYAML: pip install 'isobatch[fleet]'", file=file) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(error) from None
+        size = Path(file).stat().st_size
+    except OSError:
+        size = 0  # reading it says why
+    if size > MOST_BYTES:
+        raise InputError(f"has {count(size)} bytes; a recipe has at most {count(MOST_BYTES)}", file=file)
+    return read_whole(file)
+
+
+def _parse(text: str, file: str) -> Any:
+    suffix = Path(file).suffix
+    if suffix == ".toml":
+        import tomllib
+
+        return tomllib.loads(text)
+    if suffix == ".json":
+        return json.loads(text, object_pairs_hook=_without_doubles)
+    if suffix in (".yaml", ".yml"):
+        from isobatch.recipes.yaml import parse_yaml
+
+        return parse_yaml(text, file)
+    raise _no_format(file)
+
+
+def _no_format(file: str) -> InputError:
+    return InputError("cannot tell the format: use .toml, .yaml or .json", file=file)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_doubles(name for name, _ in pairs)
+    return dict(pairs)
+
+
+def _bound(value: Any, file: str) -> None:
+    """Refuses what would grow when it is written out: a few hundred bytes of YAML aliases stand for any number of values."""
+    left, level = MOST_VALUES, [value]
+    for _ in range(MOST_DEPTH):
+        left -= len(level)
+        if left < 0:
+            raise InputError(f"holds more than {count(MOST_VALUES)} values", file=file)
+        below: list[Any] = []
+        for it in level:
+            if isinstance(it, (dict, list)):
+                below += it.values() if isinstance(it, dict) else it
+                if len(below) > left:
+                    raise InputError(f"holds more than {count(MOST_VALUES)} values", file=file)
+        level = below
+        if not level:
+            return
+    raise InputError(f"is nested deeper than {MOST_DEPTH} levels", file=file)

@@ -1,39 +1,24 @@
-"""What was tuned, and where it shall run."""
+"""What was tuned."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing, must_be
+from isobatch.recipes.files import read_fields, write_fields
+from isobatch.recipes.record import Record, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
 
-INTEGERS = frozenset(
-    (
-        "effective_batch",
-        "dataset_size",
-        "seq_len",
-        "gpus",
-        "micro_batch",
-        "accumulation",
-        "model_parallel",
-        "parameters",
-        "nodes",
-        "gpus_per_node",
-    )
-)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """A NumPy scalar as the Python number it stands for; anything else as it is."""
-    if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
-        return value
-    return operator.index(value) if name in INTEGERS and hasattr(value, "__index__") else value.item()
-
+Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
+Decay: TypeAlias = Literal["lr_multiplied", "independent"]
+Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron"]
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
+DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
 if TYPE_CHECKING:
     ScheduleSpec: TypeAlias = str | Schedule
@@ -41,18 +26,10 @@ else:
     ScheduleSpec = Any  # msgspec reads no union with a class of ours
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
-    """A record whose numbers are plain Python numbers."""
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            plain = _plain(name, value)
-            if plain is not value:
-                msgspec.structs.force_setattr(self, name, plain)
+_PAIRS = ("betas", "device_batches")
 
 
-class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
+class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
     """A training recipe as somebody tuned it.
 
     Args:
@@ -79,20 +56,24 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
         device_batches: the batch of each replica, where they differ (see `from_gpus`).
 
     Raises:
-        InputError: a value is not legal; the message names the field and what is.
+        InputError: there is no such field, or a value is illegal; the message names all such fields and what is legal.
 
     >>> Recipe(effective_batch=256, lr=0.1, optimizer="sgd", duration="2000st").effective_batch
     256
     """
 
+    elsewhere: ClassVar[dict[str, str]] = {
+        "batch_per_gpu": "belongs to Recipe.from_gpus(gpus=..., batch_per_gpu=..., ...)"
+    }
+
     effective_batch: int
     lr: float
-    optimizer: str = "adamw"
+    optimizer: Optimizer = "adamw"
     momentum: float | None = None
     betas: tuple[float, float] | None = None
     eps: float | None = None
     weight_decay: float = 0.0
-    decay: str | None = None
+    decay: Decay | None = None
     ema_decay: float | None = None
     dataset_size: int | None = None
     duration: str | None = None
@@ -100,8 +81,8 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
     schedule: ScheduleSpec = "cosine"
     min_lr: float = 0.0
     seq_len: int | None = None
-    drop_last: bool | str = False
-    convention: str = "torch"
+    drop_last: DropLast = False
+    convention: Convention = "torch"
     gpus: int | None = None
     micro_batch: int | None = None
     accumulation: int | None = None
@@ -112,7 +93,7 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
     mu_sq: float | None = None
     ramp: str | None = None
     parameters: int | None = None
-    precision: str | None = None
+    precision: Precision | None = None
     clip_norm: float | None = None
     bucket_cap_mb: float | None = None
     batch_norm: bool = False
@@ -129,7 +110,7 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
         elif isinstance(self.schedule, str):
             check_spec(self.schedule)
         elif not isinstance(self.schedule, Schedule):
-            raise InputError(f"{self.schedule!r} is no schedule", field="schedule")
+            raise must_be("a schedule's name or a Schedule", self.schedule, field="schedule")
         self.core  # noqa: B018 - compiles, and so checks, the fields
 
     @property
@@ -166,6 +147,12 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
             model_parallel: GPUs that hold one replica.
             fields: the Recipe's other fields.
 
+        Returns:
+            The recipe; its effective batch is batch_per_gpu × accumulation × replicas.
+
+        Raises:
+            InputError: as Recipe; model_parallel does not divide the GPUs, or there is not one batch a replica.
+
         >>> Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd").effective_batch
         256
         """
@@ -181,13 +168,16 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
             )
         )
         if gpus % model_parallel:
-            raise InputError(f"{model_parallel} does not divide {gpus} GPUs", field="model_parallel")
+            raise must_be(f"a divisor of the {gpus} GPUs", model_parallel, field="model_parallel")
         replicas = gpus // model_parallel
         known: dict[str, Any] = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
             if len(batches) != replicas:
-                raise InputError(f"{len(batches)} batches for {replicas} replicas", field="batch_per_gpu")
+                raise InputError(
+                    f"batch_per_gpu must have one number for each of {replicas} replicas, got {len(batches)}",
+                    field="batch_per_gpu",
+                )
             if len(set(batches)) > 1:
                 return cls(
                     effective_batch=sum(batches) * accumulation, device_batches=batches, **known, **fields
@@ -196,45 +186,127 @@ class Recipe(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_field
         micro = _count("batch_per_gpu", batch_per_gpu)
         return cls(effective_batch=micro * accumulation * replicas, micro_batch=micro, **known, **fields)
 
+    @classmethod
+    def read(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        tool: str | None = None,
+        gpus: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """The recipe that another tool's configuration describes. Nothing in the file is imported or executed.
+
+        Args:
+            path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe one run, such as
+                TrainingArguments and an Accelerate configuration, as a list.
+            tool: whose the first file is; None: found by what is in it. docs/tools.md lists the tools.
+            gpus: the GPUs that it was tuned on.
+            fields: fields of a Recipe, and `batch_per_gpu`; each wins over the file.
+
+        Raises:
+            InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs: then the message
+                lists what is missing.
+
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
+        >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100}')
+        >>> Recipe.read(file, gpus=4).effective_batch
+        32
+        """
+        from isobatch.tools.reading.read import recipe_fields
+
+        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+        found, _ = recipe_fields(paths, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)
+        try:
+            return cls(**found)
+        except InputError as error:
+            raise error.at(file=os.fspath(paths[0])) from None
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """The recipe of named fields, as files have them.
+
+        Args:
+            fields: the Recipe's fields, or `batch_per_gpu` and the other arguments of `from_gpus`.
+
+        Raises:
+            InputError: as Recipe.
+
+        >>> Recipe.of({"gpus": 8, "batch_per_gpu": 32, "lr": 0.1, "betas": [0.9, 0.95]}).effective_batch
+        256
+        """
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) and name in _PAIRS else value
+            for name, value in fields.items()
+        }
+        if "batch_per_gpu" not in values:
+            refuse_names(cls, values)
+            return cls(**values)
+        refuse_names(cls, {"effective_batch": 0, **values}.keys() - {"batch_per_gpu"})
+        if "gpus" not in values:
+            raise missing("gpus", "batch_per_gpu needs it")
+        return cls.from_gpus(**values)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None) -> Self:
+        """Reads a recipe file: a table of Recipe's fields, or `batch_per_gpu` and the other arguments of `from_gpus`.
+
+        Args:
+            path: a .toml, .yaml, .yml or .json file.
+            changes: fields that replace those of the file.
+
+        Raises:
+            InputError: the file cannot be read, or as Recipe; the message names the file.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "job.toml"
+        >>> _ = path.write_text("effective_batch = 256\\nlr = 0.1\\n")
+        >>> Recipe.load(path, {"lr": 0.2}).lr
+        0.2
+        """
+        file = os.fspath(path)
+        fields = read_fields(file)
+        try:
+            return cls.of({**fields, **(changes or {})})
+        except InputError as error:
+            if changes and error.field in changes:
+                raise
+            raise error.at(file=file) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the recipe, whole or not at all; fields at their defaults are left out.
+
+        Args:
+            path: a .toml, .yaml, .yml or .json file.
+
+        Raises:
+            InputError: the file cannot be written.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "job.toml"
+        >>> Recipe(effective_batch=256, lr=0.1, duration="90st").save(path)
+        >>> print(path.read_text(), end="")
+        effective_batch = 256
+        lr = 0.1
+        duration = "90st"
+        """
+        changed = {
+            field.name: value
+            for field in msgspec.structs.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+        if isinstance(self.schedule, Schedule):
+            changed["schedule"] = msgspec.json.decode(self.schedule.to_json())
+        write_fields(path, changed)
+
 
 def _made(cls: type[Recipe], fields: dict[str, Any]) -> Recipe:
     return cls(**fields)
 
 
 def _count(name: str, value: Any) -> int:
-    value = _plain(name, value)
+    value = plain(name, value)
     if type(value) is not int or not 0 < value <= 2**40:
-        raise InputError(f"{value!r} is not legal; legal: a whole number from 1", field=name)
+        raise must_be("a whole number from 1", value, field=name)
     return value
-
-
-class Cluster(_Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
-    """A shape of hardware.
-
-    Args:
-        nodes, gpus_per_node: their product is the world size.
-        model_parallel: GPUs that hold one replica here; None: as the recipe has it.
-        gpu: the type's name.
-        memory_gib: of one GPU.
-        intra_gb_s, inter_gb_s: bus bandwidth of an all-reduce inside a node, and across nodes (a node's network bounds it), GB/s.
-        latency_us: of one hop across nodes, microseconds.
-        price_per_gpu_hour: in any currency; costs come out in the same.
-
-    >>> Cluster(nodes=8, gpus_per_node=8).world_size
-    64
-    """
-
-    nodes: int = 1
-    gpus_per_node: int = 8
-    model_parallel: int | None = None
-    gpu: str | None = None
-    memory_gib: float | None = None
-    intra_gb_s: float | None = None
-    inter_gb_s: float | None = None
-    latency_us: float | None = None
-    price_per_gpu_hour: float | None = None
-
-    @property
-    def world_size(self) -> int:
-        """GPUs, which is processes."""
-        return self.nodes * self.gpus_per_node

@@ -7,36 +7,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch.validate.options import Options
-    from isobatch.validate.ranks.launching import launch
-    from isobatch.validate.ranks.worker import run
-    from isobatch.validate.report.comparing import compare
-    from isobatch.validate.report.report import Proof, Report, Verdict, json_schema
-    from isobatch.validate.step.workload import Workload
+    from isobatch.validate.launching import launch as launch
+    from isobatch.validate.options import Options as Options
+    from isobatch.validate.report.comparing import compare as compare
+    from isobatch.validate.report.document import Report as Report
+    from isobatch.validate.report.schema import json_schema as json_schema
+    from isobatch.validate.report.verdict import Proof as Proof
+    from isobatch.validate.report.verdict import Verdict as Verdict
+    from isobatch.validate.step.workload import Workload as Workload
+    from isobatch.validate.worker import run as run
 
 _HOMES = {
     "Options": "options",
-    "Proof": "report.report",
-    "Report": "report.report",
-    "Verdict": "report.report",
+    "Proof": "report.verdict",
+    "Report": "report.document",
+    "Verdict": "report.verdict",
     "Workload": "step.workload",
     "compare": "report.comparing",
-    "json_schema": "report.report",
-    "launch": "ranks.launching",
-    "run": "ranks.worker",
+    "json_schema": "report.schema",
+    "launch": "launching",
+    "run": "worker",
 }
 
-__all__ = [
-    "Options",
-    "Proof",
-    "Report",
-    "Verdict",
-    "Workload",
-    "compare",
-    "json_schema",
-    "launch",
-    "run",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

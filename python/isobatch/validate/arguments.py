@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from isobatch.validate.options import Options
-    from isobatch.validate.report.report import Report
+    from isobatch.validate.report.document import Report
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the report as JSON")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     extent = parser.add_mutually_exclusive_group()
-    extent.add_argument("--quick", action="store_true", help="prove function, time little: under 20 s")
-    extent.add_argument("--full", action="store_true", help="more sizes and formats, double precision")
+    extent.add_argument("--quick", action="store_true", help="correctness only, minimal timing (under 20 s)")
+    extent.add_argument(
+        "--full", action="store_true", help="more sizes and number formats, and double precision"
+    )
     parser.add_argument(
         "--workload",
         default="mlp",
@@ -36,25 +38,46 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile around DDP")
     parser.add_argument("--channels-last", action="store_true", help="the convolutions' memory format")
     parser.add_argument(
-        "--noise-steps", type=int, default=8, metavar="N", help="steps to measure the noise scale over"
+        "--noise-steps",
+        type=int,
+        default=8,
+        metavar="N",
+        help="steps to measure the noise scale over (default 8; 0: not at all)",
     )
     parser.add_argument("--bus-gb-s", type=float, metavar="X", help="expected all-reduce bus bandwidth, GB/s")
-    parser.add_argument("--step-seconds", type=float, metavar="S", help="forecast of a step")
-    parser.add_argument("--memory-gib", type=float, metavar="X", help="forecast of the peak memory")
+    parser.add_argument(
+        "--step-seconds", type=float, metavar="S", help="expected time of an optimizer step, seconds"
+    )
+    parser.add_argument("--memory-gib", type=float, metavar="X", help="expected peak memory of a rank, GiB")
     parser.add_argument(
         "--find-micro-batch", action="store_true", help="search for the largest micro-batch that fits"
     )
     parser.add_argument(
-        "--memory-limit", type=float, metavar="GIB", help="memory that a rank may take (the search on a CPU)"
+        "--memory-limit",
+        type=float,
+        metavar="GIB",
+        help="memory that a rank may use, GiB (needed by --find-micro-batch on a CPU)",
     )
     parser.add_argument(
-        "--caution", type=float, default=0.10, metavar="F", help="fraction off that is a caution"
+        "--caution",
+        type=float,
+        default=0.10,
+        metavar="F",
+        help="relative deviation that is a caution (default 0.1)",
     )
     parser.add_argument(
-        "--fail", type=float, default=0.25, metavar="F", help="fraction off that is a failure"
+        "--fail",
+        type=float,
+        default=0.25,
+        metavar="F",
+        help="relative deviation that is a failure (default 0.25)",
     )
     parser.add_argument(
-        "--phase-seconds", type=float, default=60.0, metavar="S", help="time limit of each phase"
+        "--phase-seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time limit of each phase, seconds (default 60)",
     )
 
 
@@ -62,8 +85,22 @@ def options(args: argparse.Namespace) -> Options:
     """The options that were given.
 
     Raises:
-        InputError: one of them is not legal.
+        InputError: some of them cannot be used; all of those are named.
     """
+    from isobatch.errors import InputError, together
+
+    try:
+        return _options(args)
+    except InputError as error:
+        # What was typed, not what it is called inside.
+        raise together([one.at(field=_flag(one.field)) for one in error.causes or (error,)]) from None
+
+
+def _flag(field: str | None) -> str:
+    return {"memory_limit_gib": "--memory-limit"}.get(field or "", f"--{(field or '').replace('_', '-')}")
+
+
+def _options(args: argparse.Namespace) -> Options:
     from isobatch.validate.options import Options
 
     return Options(
@@ -93,7 +130,5 @@ def publish(report: Report, args: argparse.Namespace) -> None:
     if args.json:
         print(report.to_json())
     else:
-        from isobatch.validate.report.show import show
-
-        show(report)
+        report.show()
     sys.stdout.flush()

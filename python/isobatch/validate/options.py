@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import msgspec
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be, together
 
 Extent = Literal["quick", "usual", "full"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -33,7 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         phase_seconds: the time limit of each phase.
 
     Raises:
-        InputError: a value is not legal.
+        InputError: values are out of range; all of them are listed.
     """
 
     extent: Extent = "usual"
@@ -54,12 +55,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     phase_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        if faults := [*self._faults()]:
+            raise together(faults)
+
+    def _faults(self) -> Iterator[InputError]:
         for name, kind in (("extent", Extent), ("device", Device), ("hook", Hook)):
             values = get_args(kind)
             if getattr(self, name) not in values:
-                raise InputError(
-                    f"{getattr(self, name)!r} is not legal; legal: {', '.join(values)}", field=name
-                )
+                yield must_be(f"{', '.join(values[:-1])} or {values[-1]}", getattr(self, name), field=name)
         for name in (
             "parameters",
             "caution",
@@ -72,10 +75,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise InputError(f"{value!r} is not legal; legal: a number above 0", field=name)
+                yield must_be("a number above 0", value, field=name)
         if self.noise_steps < 0 or self.noise_steps == 1:
-            raise InputError(
-                f"{self.noise_steps!r} is not legal; legal: 0, or 2 and more", field="noise_steps"
-            )
+            yield must_be("0, or at least 2", self.noise_steps, field="noise_steps")
         if self.caution > self.fail:
-            raise InputError(f"{self.caution!r} is above fail, {self.fail!r}", field="caution")
+            yield must_be(f"at most fail, {self.fail!r}", self.caution, field="caution")

@@ -5,6 +5,7 @@ mod elastic;
 mod errors;
 mod fleet;
 mod forecast;
+mod form;
 mod goodput;
 mod integers;
 mod outlook;
@@ -32,9 +33,9 @@ mod _core {
     #[pymodule_export]
     use crate::outlook::Workloads;
     #[pymodule_export]
-    use crate::plan::Job;
+    use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
-    use crate::schedule::{Schedule, fill_schedules};
+    use crate::schedule::{Evaluator, fill_schedules};
     #[pymodule_export]
     use crate::tables::{fields, reasons, results, rules};
 

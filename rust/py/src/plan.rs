@@ -1,15 +1,18 @@
 //! One plan: a recipe compiled once, planned many times.
 
-use isobatch_core::duration::{Epoch, Layout};
-use isobatch_core::input::{Field, Input, Table};
+use std::sync::LazyLock;
+
+use isobatch_core::input::{Field, Input, Record};
+use isobatch_core::lengths::{Epoch, Layout, Length};
 use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, stages};
 use isobatch_core::reason::Status;
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
 use crate::outlook::{Workloads, list_of};
-use crate::value::{nullable, set_all, value_of};
+use crate::value::{Faults, set_all};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -23,7 +26,7 @@ impl Job {
     #[new]
     fn new(fields: &Bound<'_, PyDict>) -> PyResult<Job> {
         let mut input = Input::default();
-        set_all(&mut input, fields, &[Table::Job])?;
+        set_all(&mut input, fields, &[Record::Recipe])?;
         match input.invalid() {
             None => Ok(Job { input }),
             Some(field) => Err(illegal(fields.py(), field, fields.get_item(field.name())?.as_ref())),
@@ -40,23 +43,20 @@ impl Job {
         workloads: Option<&Bound<'py, Workloads>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let mut input = self.input.clone();
-        input.workloads = list_of(workloads);
-        for (fields, values) in [(CLUSTER.as_slice(), cluster), (SETTINGS.as_slice(), settings)] {
+        let mut faults = Faults::default();
+        for (fields, values) in [(&CLUSTER, cluster), (&SETTINGS, settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
-                if value.is_none() && nullable(field) {
-                    continue;
-                }
-                input.set(field, &value_of(field, &value));
-                if input.fault.is_some() {
-                    return Err(illegal(py, field, Some(&value)));
+                if !(value.is_none() && field.nullable()) {
+                    faults.set(&mut input, field, &value);
                 }
             }
         }
+        faults.raise(py)?;
         if let Some(field) = input.invalid() {
             return Err(illegal(py, field, None));
         }
         let mut row = Row::unknown();
-        plan(&input, &mut row);
+        plan(&input, list_of(workloads), &mut row);
         to_python(py, &row)
     }
 
@@ -64,7 +64,7 @@ impl Job {
     /// empty without a ramp.
     #[pyo3(signature = (batch))]
     fn stages(&self, batch: u64) -> Vec<(u64, Option<u64>)> {
-        let stages = stages(&self.input.job, batch).unwrap_or_default();
+        let stages = stages(&self.input.recipe, batch).unwrap_or_default();
         stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
     }
 
@@ -82,40 +82,27 @@ impl Job {
         ragged: bool,
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
-        let job = &self.input.job;
-        let epoch = Epoch::rest(dataset, offset, layout, job.drop_last, job.convention);
+        let recipe = &self.input.recipe;
+        let epoch = Epoch::rest(dataset, offset, layout, recipe.drop_last, recipe.convention);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
 
-/// The order of `Cluster`'s fields in Python.
-const CLUSTER: [Field; 9] = [
-    Field::Nodes,
-    Field::GpusPerNode,
-    Field::ClusterModelParallel,
-    Field::Gpu,
-    Field::MemoryGib,
-    Field::IntraGbS,
-    Field::InterGbS,
-    Field::LatencyUs,
-    Field::PricePerGpuHour,
-];
+/// A length such as `90ep` as (numerator, denominator, unit), exact; `None` where it is none.
+#[pyfunction]
+pub fn length(text: &str) -> Option<(u64, u64, &'static str)> {
+    let length = Length::parse(text)?;
+    let (numerator, denominator) = length.fraction_of_ten();
+    Some((numerator, denominator, length.unit.suffix()))
+}
 
-/// The order of `Settings`' fields in Python.
-const SETTINGS: [Field; 12] = [
-    Field::Policy,
-    Field::Rule,
-    Field::MaxMicroBatch,
-    Field::MaxBatch,
-    Field::BatchTolerance,
-    Field::MicroBatchMultiple,
-    Field::RequireMultiple,
-    Field::Ragged,
-    Field::Uneven,
-    Field::BetaHalfLife,
-    Field::DeadlineHours,
-    Field::Budget,
-];
+/// The fields of a record, in the order in which Python's records hold them.
+fn fields_of(record: Record) -> Vec<Field> {
+    Field::ALL.iter().copied().filter(|field| field.record() == record).collect()
+}
+
+static CLUSTER: LazyLock<Vec<Field>> = LazyLock::new(|| fields_of(Record::Cluster));
+static SETTINGS: LazyLock<Vec<Field>> = LazyLock::new(|| fields_of(Record::Settings));
 
 fn count(n: i64) -> Option<i64> {
     (n != UNKNOWN).then_some(n)
@@ -129,56 +116,67 @@ fn both(nearest: Nearest) -> (Option<i64>, Option<i64>) {
     (count(nearest.below), count(nearest.above))
 }
 
-/// The values in the order of `Plan`'s fields.
-fn to_python<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyTuple>> {
-    let status = row.reasons.status();
-    let (cap, cap_source) = match row.cap {
+fn cap(cap: Cap) -> (Option<u64>, &'static str) {
+    match cap {
         Cap::Asked(samples) => (Some(samples), "max_micro_batch"),
         Cap::Memory(samples) => (Some(samples), "memory"),
         Cap::Tuned(samples) => (Some(samples), "tuned"),
         Cap::Open => (None, "open"),
+    }
+}
+
+macro_rules! values {
+    ($row:ident; $($name:ident = $value:expr;)*) => {
+        /// The names of the values that `Job.plan` gives, in their order.
+        #[pyfunction]
+        pub fn plan_fields() -> Vec<&'static str> {
+            vec![$(stringify!($name)),*]
+        }
+
+        fn to_python<'py>(py: Python<'py>, $row: &Row) -> PyResult<Bound<'py, PyTuple>> {
+            PyTuple::new(py, [$($value.into_bound_py_any(py)?),*])
+        }
     };
-    let outlook = &row.outlook;
-    let values: [Bound<'py, PyAny>; 39] = [
-        Status::NAMES[status as usize].into_pyobject(py)?.into_any(),
-        row.reasons.bits().into_pyobject(py)?.into_any(),
-        row.rule.card().name.into_pyobject(py)?.into_any(),
-        count(row.world_size).into_pyobject(py)?,
-        count(row.data_parallel).into_pyobject(py)?,
-        count(row.micro_batch).into_pyobject(py)?,
-        count(row.accumulation).into_pyobject(py)?,
-        count(row.effective_batch).into_pyobject(py)?,
-        real(row.batch_change).into_pyobject(py)?,
-        real(row.lr).into_pyobject(py)?,
-        real(row.lr_scale).into_pyobject(py)?,
-        real(row.moments.beta1).into_pyobject(py)?,
-        real(row.moments.beta2).into_pyobject(py)?,
-        real(row.moments.eps).into_pyobject(py)?,
-        real(row.weight_decay).into_pyobject(py)?,
-        real(row.momentum).into_pyobject(py)?,
-        real(row.ema_decay).into_pyobject(py)?,
-        count(row.warmup_steps).into_pyobject(py)?,
-        count(row.steps_per_epoch).into_pyobject(py)?,
-        count(row.total_steps).into_pyobject(py)?,
-        count(row.samples_per_epoch).into_pyobject(py)?,
-        count(row.padded_samples).into_pyobject(py)?,
-        count(row.dropped_samples).into_pyobject(py)?,
-        real(outlook.step_seconds).into_pyobject(py)?,
-        real(outlook.step_error).into_pyobject(py)?,
-        real(outlook.samples_per_second).into_pyobject(py)?,
-        real(outlook.efficiency).into_pyobject(py)?,
-        real(outlook.hours).into_pyobject(py)?,
-        real(outlook.gpu_hours).into_pyobject(py)?,
-        real(outlook.cost).into_pyobject(py)?,
-        real(outlook.memory_gib).into_pyobject(py)?,
-        count(row.nearest_world_size.nearest).into_pyobject(py)?,
-        count(row.nearest_batch.nearest).into_pyobject(py)?,
-        real(row.warmup_lr).into_pyobject(py)?,
-        real(row.min_lr).into_pyobject(py)?,
-        both(row.nearest_world_size).into_pyobject(py)?.into_any(),
-        both(row.nearest_batch).into_pyobject(py)?.into_any(),
-        cap.into_pyobject(py)?,
-        cap_source.into_pyobject(py)?.into_any(),
-    ];
-    PyTuple::new(py, values)
+}
+
+values! { row;
+    status = Status::NAMES[row.reasons.status() as usize];
+    reasons = row.reasons.bits();
+    rule = row.rule.card().name;
+    world_size = count(row.world_size);
+    data_parallel = count(row.data_parallel);
+    micro_batch = count(row.micro_batch);
+    accumulation = count(row.accumulation);
+    effective_batch = count(row.effective_batch);
+    batch_change = real(row.batch_change);
+    lr = real(row.lr);
+    lr_scale = real(row.lr_scale);
+    beta1 = real(row.moments.beta1);
+    beta2 = real(row.moments.beta2);
+    eps = real(row.moments.eps);
+    weight_decay = real(row.weight_decay);
+    momentum = real(row.momentum);
+    ema_decay = real(row.ema_decay);
+    warmup_steps = count(row.warmup_steps);
+    steps_per_epoch = count(row.steps_per_epoch);
+    total_steps = count(row.total_steps);
+    samples_per_epoch = count(row.samples_per_epoch);
+    padded_samples = count(row.padded_samples);
+    dropped_samples = count(row.dropped_samples);
+    step_seconds = real(row.outlook.step_seconds);
+    step_error = real(row.outlook.step_error);
+    samples_per_second = real(row.outlook.samples_per_second);
+    efficiency = real(row.outlook.efficiency);
+    hours = real(row.outlook.hours);
+    gpu_hours = real(row.outlook.gpu_hours);
+    cost = real(row.outlook.cost);
+    memory_gib = real(row.outlook.memory_gib);
+    nearest_world_size = count(row.nearest_world_size.nearest);
+    nearest_batch = count(row.nearest_batch.nearest);
+    warmup_lr = real(row.warmup_lr);
+    min_lr = real(row.min_lr);
+    nearest_world_sizes = both(row.nearest_world_size);
+    nearest_batches = both(row.nearest_batch);
+    micro_batch_cap = cap(row.cap).0;
+    cap_source = cap(row.cap).1;
 }

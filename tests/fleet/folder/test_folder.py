@@ -169,7 +169,7 @@ def test_partitioned_by_a_column(make_jobs, tmp_path, by, folders):
         ),
         ({"columns": ["job", "micro"]}, "columns", "unknown column 'micro': did you mean"),
         ({"engine": "spark"}, "engine", "unknown engine 'spark': there are local, ray"),
-        ({"pairs": {"job": ["j1"], "cluster": ["s"]}}, "pairs", "unknown keyword 'pairs'"),
+        ({"pairs": {"job": ["j1"], "cluster": ["s"]}}, "pairs", "unknown setting 'pairs'"),
         ({"select": "fastest"}, "profile", "select='fastest' needs a profile"),
     ],
 )
@@ -259,7 +259,7 @@ def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):
 def test_two_files_do_not_become_one(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=10)
     (jobs.folder / "00.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
-    with pytest.raises(ib.InputError, match=r"would both become 00.parquet"):
+    with pytest.raises(ib.InputError, match=r"becomes 00.parquet, as .* does"):
         ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
 
 

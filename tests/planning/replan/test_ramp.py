@@ -99,5 +99,5 @@ def test_a_ramp_goes_on_after_a_move():
     assert max(batches) == 4096
     assert batches == sorted(batches)
     assert consumed[-1] <= 300000 < consumed[-1] + 4096
-    same = plan._course.step_at(grown._course.samples_at(90))
+    same = plan.course.step_at(grown.course.samples_at(90))
     assert grown.lr_at(90) == pytest.approx(plan.lr_at(float(same)), rel=1e-12)

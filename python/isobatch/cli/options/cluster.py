@@ -27,7 +27,7 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     """The Cluster that they give; None where it is optional and not given."""
-    from isobatch.recipes.recipe import Cluster
+    from isobatch.recipes.cluster import Cluster
 
     if args.gpus is not None and (args.nodes is not None or args.gpus_per_node is not None):
         raise InputError("--gpus goes without --nodes and --gpus-per-node: give one or the other")

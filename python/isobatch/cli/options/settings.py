@@ -1,26 +1,12 @@
-"""The keywords of `ib.plan` as options."""
+"""The settings as options: names, types and help come from `isobatch.planning.settings`."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from isobatch.errors import InputError
-
-_NAMES = (
-    "policy",
-    "rule",
-    "max_micro_batch",
-    "max_batch",
-    "batch_tolerance",
-    "micro_batch_multiple",
-    "require_multiple",
-    "ragged",
-    "uneven",
-    "beta_half_life",
-    "deadline_hours",
-    "budget",
-)
+from isobatch.planning.settings import Settings
 
 
 def _policy(text: str) -> str | int:
@@ -28,6 +14,7 @@ def _policy(text: str) -> str | int:
 
 
 def _micro_batch(text: str) -> int:
+    """A number, or what a report of the validator has found."""
     if text.isdecimal():
         return int(text)
     from isobatch.validate import Report
@@ -38,63 +25,38 @@ def _micro_batch(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+_READ = {"policy": _policy, "max_micro_batch": _micro_batch}
+"""How a text is read where it is not simply of the setting's type."""
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds them."""
+    """Adds an option for each setting, and --profile."""
     group = parser.add_argument_group("how to plan")
-    group.add_argument(
-        "--policy",
-        type=_policy,
-        help="keep (default): hold batch and learning rate; grow: hold the samples per replica; goodput: reach the same loss "
-        "soonest (needs a profile and a noise scale); or a batch to reach",
-    )
-    group.add_argument(
-        "--rule", help="how the learning rate follows the batch: see `isobatch rules` (default auto)"
-    )
-    group.add_argument(
-        "--max-micro-batch",
-        type=_micro_batch,
-        metavar="N|REPORT",
-        help="samples in a forward pass that fit; or what `isobatch validate --find-micro-batch -o REPORT` has found",
-    )
-    group.add_argument("--max-batch", type=int, metavar="N", help="no effective batch above it")
-    group.add_argument(
-        "--batch-tolerance",
-        type=float,
-        metavar="FRACTION",
-        help="let the batch move by it to one that divides",
-    )
-    group.add_argument(
-        "--micro-batch-multiple", type=int, metavar="N", help="preferred divisor of the micro-batch"
-    )
-    group.add_argument("--require-multiple", action="store_true", default=None, help="demand that divisor")
-    group.add_argument(
-        "--ragged",
-        action="store_true",
-        default=None,
-        help="allow micro-batches that differ in size (needs loss weights)",
-    )
-    group.add_argument(
-        "--uneven",
-        action="store_true",
-        default=None,
-        help="allow some replicas one more micro-batch (needs loss weights)",
-    )
-    group.add_argument(
-        "--beta-half-life", action="store_true", default=None, help="hold the half-life of beta2 in samples"
-    )
-    group.add_argument("--deadline-hours", type=float, metavar="H", help="no plan that takes longer")
-    group.add_argument("--budget", type=float, metavar="COST", help="no plan that costs more")
+    for name, hint in get_type_hints(Settings, include_extras=True).items():
+        kind, called, what = get_args(hint)
+        option = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            group.add_argument(option, action="store_true", default=None, help=what)
+            continue
+        types = [it for it in (kind, *get_args(kind)) if it in (int, float)]
+        read = _READ.get(name) or (types[0] if types else str)
+        if name == "max_micro_batch":
+            called, what = (
+                "N|REPORT",
+                f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found",
+            )
+        group.add_argument(option, type=read, metavar=called, help=what)
     group.add_argument(
         "--profile",
         action="append",
         metavar="FILE",
-        help="what `isobatch calibrate` made, for time, memory and cost; several for several GPU types",
+        help="what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types",
     )
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given."""
-    found = {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
+    found = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
     if args.profile:
         from isobatch.forecast.profile import Profile
 

@@ -28,7 +28,7 @@ _SHOWN = (
 def show_sweep(args: argparse.Namespace, recipe: Any) -> int:
     """Prints the counts at which there is a plan, and where it stops paying; 1 where there is none."""
     from isobatch.fleet.sweep import sweep
-    from isobatch.recipes.recipe import Cluster
+    from isobatch.recipes.cluster import Cluster
 
     asked = settings(args)
     profiles = asked.pop("profile", [])

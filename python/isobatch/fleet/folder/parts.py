@@ -78,7 +78,7 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
         for part in some[0]:
             if part.name in names:
                 raise InputError(
-                    f"and {names[part.name]} would both become {part.name}.parquet: rename one",
+                    f"becomes {part.name}.parquet, as {names[part.name]} does: rename one",
                     file=part.file,
                 )
             names[part.name] = part.file
@@ -96,16 +96,16 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
 
 
 def _common_schema(schemas: Iterable[pa.Schema | None], needs: Sequence[str]) -> pa.Schema | None:
-    """A schema that the rows of most files fit in; the others fail when they are read. A file that is no table of jobs, such as one
-    that happens to come first, condemns none."""
+    """A schema that the rows of most files of jobs fit in; the others fail when they are read. A file that is no table of jobs, such
+    as one that happens to come first, condemns none. None where no file is known to be one."""
     by_names: dict[tuple[str, ...], list[pa.Schema]] = {}
     for schema in schemas:
-        if schema is not None:
+        if schema is not None and set(needs) <= set(schema.names):
             by_names.setdefault(tuple(schema.names), []).append(schema)
     if not by_names:
         return None
     # Ties go to the first.
-    most = max(by_names, key=lambda names: (set(needs) <= set(names), len(by_names[names])))
+    most = max(by_names, key=lambda names: len(by_names[names]))
     joined, *others = by_names[most]
     for other in others:
         joined = _joined(joined, other)

@@ -55,7 +55,7 @@ class PlanLR(LRScheduler):
                 field="optimizer",
             )
         self.plan = plan
-        self._course, self._lr_at = plan._course, plan.lr_at
+        self._course, self._lr_at = plan.course, plan.lr_at
         self._position = Fraction(0)
         self._steps_taken, self._started = 0, False
         self._multipliers = [_multiplier(group, optimizer.defaults) for group in optimizer.param_groups]
@@ -134,7 +134,7 @@ class PlanLR(LRScheduler):
         """
         samples = state_dict.get("samples")
         if type(samples) is not int or samples < 0:
-            raise InputError("it is no state of a PlanLR: samples is missing", field="state_dict")
+            raise InputError("not the state of a PlanLR: it has no samples", field="state_dict")
         self._position = self._course.step_at(Fraction(samples))
         self._steps_taken = 0
         self._set()
@@ -155,8 +155,8 @@ def _wrong_count(steps: int, last: int) -> str:
     if steps == 0:
         return (
             f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() once after each "
-            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of prepare), nor where "
-            " a GradScaler skipped the step"
+            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of prepare), nor where a "
+            "GradScaler skipped the step"
         )
     return (
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call scheduler.step() after each "

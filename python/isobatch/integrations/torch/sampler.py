@@ -11,7 +11,7 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.planning.course import rest_of_epoch
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
@@ -50,7 +50,7 @@ class PlanSampler(Sampler[list[int]]):
     numbers, epoch and offset. For a plain plan the micro-batches are those of torch's DistributedSampler, seed for seed.
     The end of an epoch is padded or dropped as the plan says (`samples_per_epoch`, `padded_samples`, `dropped_samples`).
 
-    After an epoch the sampler stands at the start of the next one: `set_epoch` is only needed to go elsewhere. With DataLoader
+    After an epoch the sampler is at the start of the next one: `set_epoch` is only needed to go elsewhere. With DataLoader
     workers the sampler runs ahead of the training by what they prefetch: save its state through torchdata's
     StatefulDataLoader, which knows, or resume from `plan.position(step)`.
 
@@ -83,20 +83,20 @@ class PlanSampler(Sampler[list[int]]):
         epoch: int | None = None,
         offset: int | None = None,
     ) -> None:
-        micro, _, replicas = plan._layout()
+        micro, _, replicas, *_ = plan.layout
         self._plan, self._micro, self._replicas = plan, micro, replicas
         self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
         self._uneven = Reason.UNEVEN in plan.reasons
         self._rank = _rank(replicas) if rank is None else rank
         if type(self._rank) is not int or not 0 <= self._rank < replicas:
-            raise InputError(f"{rank!r} is not legal; legal: 0 to {replicas - 1}", field="rank")
+            raise must_be(f"0 to {replicas - 1}", rank, field="rank")
         if plan.recipe.convention == "megatron":
             raise InputError(
                 "megatron has no epochs; its own samplers take the samples consumed", field="convention"
             )
         if plan.recipe.dataset_size not in (None, self._size):
             raise InputError(
-                f"the dataset has {self._size} samples, the recipe {plan.recipe.dataset_size}",
+                f"the dataset has {self._size:,} samples, the recipe's dataset_size is {plan.recipe.dataset_size:,}",
                 field="dataset_size",
             )
         if not self._size:
@@ -180,15 +180,15 @@ class PlanSampler(Sampler[list[int]]):
     def _checked(self, place: _Place) -> _Place:
         epoch, offset, into = place
         if type(epoch) is not int or epoch < 0:
-            raise InputError(f"{epoch!r} is not legal; legal: a whole number from 0", field="epoch")
+            raise must_be("a whole number of at least 0", epoch, field="epoch")
         # An epoch that is padded ends past the dataset's size.
         if type(offset) is not int or not 0 <= offset <= self._size + self._micro * self._replicas:
-            raise InputError(f"{offset!r} is not legal; legal: 0 to {self._size}", field="offset")
+            raise must_be(f"0 to {self._size}", offset, field="offset")
         if into and not any(
             one.then.offset == offset for one in self._passes(_Place(epoch, offset - into, 0))
         ):
             raise InputError(
-                "it was saved in the middle of a step, and this plan's steps are cut otherwise",
+                "the state is of the middle of a step, and this plan's steps begin elsewhere: save after a whole step",
                 field="offset",
             )
         return place
@@ -206,7 +206,7 @@ class PlanSampler(Sampler[list[int]]):
         start = offset - into
         end = start + rest_of_epoch(self._plan, self._size, start).served
         while start < end:
-            batch = min(self._plan._course.batch_at(epoch * self._size + start), end - start)
+            batch = min(self._plan.course.batch_at(epoch * self._size + start), end - start)
             stop = start + batch
             own = [round_ for round_ in self._rounds(start, batch) if round_[2] > self._rank]
             if not own:
@@ -236,11 +236,11 @@ def _rank(replicas: int) -> int:
     if not (distributed.is_available() and distributed.is_initialized()):
         if replicas == 1:
             return 0
-        raise InputError(f"the plan has {replicas} replicas: say which one this is", field="rank")
+        raise InputError(f"the plan has {replicas} replicas: pass which one this is", field="rank")
     if distributed.get_world_size() != replicas:
         raise InputError(
             f"the process group has {distributed.get_world_size()} processes, the plan {replicas} replicas; with model "
-            "parallelism, say which replica this is",
+            "parallelism, pass which replica this is",
             field="rank",
         )
     return distributed.get_rank()

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import AllReduce, AllReduceRow, Fit
-from isobatch.validate.report.report import NOISY, Proof, Verdict
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, LEAST, MOST = 2, 5, 20
@@ -103,7 +102,7 @@ def fit(rows: list[AllReduceRow]) -> Fit:
 
 
 def interpolate(table: list[AllReduceRow], size: int) -> float | None:
-    """Seconds of one isolated float32 all-reduce of so many bytes, between the table's rows; None outside of them."""
+    """Seconds of one isolated float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
     rows = sorted(
         {row.bytes: row.time_us for row in table if row.dtype == "float32" and row.mode == "isolated"}.items()
     )
@@ -112,13 +111,9 @@ def interpolate(table: list[AllReduceRow], size: int) -> float | None:
     return float(np.interp(size, [row[0] for row in rows], [row[1] for row in rows])) / 1e6
 
 
-def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, list[Proof]]:
-    """The table, its fits, whether every result was right, and the bandwidth against what was to be expected."""
-    if group.world_size == 1:
-        text = "one rank: there is no wire, so there is no bandwidth"
-        unchecked = [Proof(name=n, verdict=Verdict.UNCHECKED, text=text) for n in ("all_reduce", "bandwidth")]
-        return AllReduce(table=[], fits=[]), unchecked
-    largest = {"quick": 24, "usual": 24, "full": 26}[options.extent] + 4 * (group.device.type == "cuda")
+def _jobs(options: Options, cuda: bool, buckets: list[int]) -> list[tuple[str, int, str, bool]]:
+    """What to measure: number format, bytes, mode, and whether it is one of DDP's buckets."""
+    largest = {"quick": 24, "usual": 24, "full": 26}[options.extent] + 4 * cuda
     stride = 3 if options.extent == "quick" else 2
     sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
     jobs = [("float32", size, "isolated", False) for size in sweep]
@@ -135,6 +130,14 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
             for size in sweep
             if (name, mode) != ("float32", "isolated")
         ]
+    return jobs
+
+
+def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, int]:
+    """The table and its fits; and how many of its rows were left out, which would have taken too long here."""
+    if group.world_size == 1:
+        return AllReduce(table=[], fits=[]), 0
+    jobs = _jobs(options, group.device.type == "cuda", buckets)
     seconds, begun = SECONDS[options.extent] / len(jobs), time.monotonic()
     most = SECONDS[options.extent] + group.limit.total_seconds() / 2
     group.pulse.grant(SECONDS[options.extent])
@@ -144,70 +147,12 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
         if not group.from_first(_least_seconds(table, size, mode) < left):
             continue
         table.append(_row(group, name, size, mode, bucket, seconds))
-    left_out = len(jobs) - len(table)
     kinds = dict.fromkeys((row.dtype, row.mode) for row in table)
     fits = [fit([row for row in table if (row.dtype, row.mode) == kind]) for kind in kinds]
-    return AllReduce(table=table, fits=fits), [_correct(table, left_out), _bandwidth(group, options, table)]
+    return AllReduce(table=table, fits=fits), len(jobs) - len(table)
 
 
 def _least_seconds(table: list[AllReduceRow], size: int, mode: str) -> float:
     """How long the shortest measurement of a size will take, by the slowest byte of those at least a quarter as large."""
     slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size), default=0.0)
     return slowest * size * (WARMUP + LEAST) * CHAIN[mode] / 1e6
-
-
-def _correct(table: list[AllReduceRow], left_out: int) -> Proof:
-    checked = [row for row in table if row.wrong_elements is not None]
-    bad = [row for row in checked if row.wrong_elements]
-    if not bad:
-        text = f"no wrong element in {len(checked)} sizes and formats"
-        if left_out:
-            text += f"; {left_out} of the table left out, which would take too long here"
-        return Proof(name="all_reduce", verdict=Verdict.PASS, text=text, gate=0)
-    worst = bad[0]
-    return Proof(
-        name="all_reduce",
-        verdict=Verdict.FAIL,
-        text=f"{worst.wrong_elements} wrong elements at {worst.bytes} bytes of {worst.dtype}",
-        cause="the all-reduce gives wrong sums: memory, link or library",
-        gate=0,
-        values={"wrong_elements": sum(row.wrong_elements or 0 for row in bad)},
-    )
-
-
-def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Proof:
-    rows = [row for row in table if row.mode == "isolated" and row.dtype == "float32"]
-    # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the link.
-    large = max(rows, key=lambda row: row.bytes)
-    values = {"bus_bw_gb_s": large.bus_bw_gb_s, "bytes": large.bytes}
-    text = f"bus bandwidth {large.bus_bw_gb_s:.3f} GB/s at {large.bytes} bytes over {group.world_size} ranks"
-    if group.emulated:
-        return Proof(
-            name="bandwidth",
-            verdict=Verdict.UNCHECKED,
-            text=text + "; emulated, several ranks on a GPU: function only, not performance",
-            values=values,
-        )
-    if options.bus_gb_s is None:
-        return Proof(
-            name="bandwidth",
-            verdict=Verdict.UNCHECKED,
-            text=text + "; nothing was expected (--bus-gb-s)",
-            values=values,
-        )
-    short = 1 - large.bus_bw_gb_s / options.bus_gb_s
-    # Noise only makes it slower: where one sample was fast enough, it was not the link.
-    fast = min(large.samples_us) / large.time_us
-    verdict, cause = Verdict.by(short, options), None
-    if verdict is not Verdict.PASS:
-        cause = "a slow link, or another route than the one expected"
-    if short > options.caution >= 1 - (1 - short) / fast:
-        verdict, cause = Verdict.INCONCLUSIVE, NOISY
-    return Proof(
-        name="bandwidth",
-        verdict=verdict,
-        text=f"{text}, {options.bus_gb_s:g} expected",
-        cause=cause,
-        gate=options.caution,
-        values=values,
-    )

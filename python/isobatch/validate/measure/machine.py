@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 
 from isobatch._core import __version__
-from isobatch.validate.proofs import stragglers
+from isobatch.validate.measure import windows
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import Link, Machine, Rank
-from isobatch.validate.report.report import Proof, Verdict
 
 # Nothing else of the environment goes into a report: it may hold secrets.
 ENVIRONMENT = (
@@ -36,9 +35,7 @@ ENVIRONMENT = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
 )
-WINDOWS = stragglers.FIRST
-SECONDS = {"quick": 1.0, "usual": 2.5, "full": 5.0}
-LINK_CAUTION, LINK_FAIL = 1.25, 2.0
+WINDOWS = windows.FIRST
 LINK_BYTES = 4 << 20
 
 
@@ -72,27 +69,32 @@ def topology(group: Group) -> str | None:
     return done.stdout
 
 
-def speed(group: Group, seconds: float) -> tuple[Rank, Proof]:
-    """This rank with its own matmul and memory-copy speed, and whether a rank is slower than the others at the first."""
-    size = 4096 if group.device.type == "cuda" else 384
+def product(group: Group) -> Callable[[], object]:
+    """A matrix product on this rank's device, as the work by which ranks are compared."""
+    size = _size(group)
     a = torch.randn(size, size, device=group.device)
-    proof, windows = stragglers.prove(group, lambda: a @ a, seconds / 2 / WINDOWS, "ranks", "matrix product")
-    matmul = [window.seconds for window in windows[group.rank]]
-    source = torch.empty(
-        (256 if group.device.type == "cuda" else 16) << 20, dtype=torch.uint8, device=group.device
-    )
+    return lambda: a @ a
+
+
+def _size(group: Group) -> int:
+    return 4096 if group.device.type == "cuda" else 384
+
+
+def speed(group: Group, products: list[windows.Window], seconds: float) -> Rank:
+    """This rank with its own speed of matrix products, by these windows, and of copies in memory."""
+    matmul = [window.seconds for window in products]
+    elements = (256 if group.device.type == "cuda" else 16) << 20
+    source = torch.empty(elements, dtype=torch.uint8, device=group.device)
     target = torch.empty_like(source)
     copy = [
-        stragglers.window(group, lambda: target.copy_(source), seconds / 2 / WINDOWS).seconds
-        for _ in range(WINDOWS)
+        windows.window(group, lambda: target.copy_(source), seconds / WINDOWS).seconds for _ in range(WINDOWS)
     ]
-    rank = msgspec.structs.replace(
+    return msgspec.structs.replace(
         group.roster[group.rank],
-        matmul_gflops=2 * size**3 / min(matmul) / 1e9,
+        matmul_gflops=2 * _size(group) ** 3 / min(matmul) / 1e9,
         copy_gb_s=2 * source.numel() / min(copy) / 1e9,
         window_spread=max(matmul) / min(matmul),
     )
-    return rank, proof
 
 
 def links(group: Group, rounds: int, repeats: int = 3) -> list[Link]:
@@ -143,59 +145,9 @@ def _pairings(count: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def slow_links(group: Group, found: list[Link]) -> Proof:
-    """Whether a node's link is slower than the others', by each node's best peer: a good link looks slow only towards a
-    slow one."""
-    if not found:
-        return Proof(name="links", verdict=Verdict.UNCHECKED, text="one node: no link between nodes")
-    best = [
-        max((k.bw_gb_s for k in found if node in (k.node, k.peer)), default=0.0)
-        for node in range(group.nodes)
-    ]
-    host = {rank.node: rank.host for rank in group.roster}
-    values = {"bw_gb_s": best}
-    slowest = min(best)
-    if group.nodes < 3:
-        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, whose link it is cannot be told"
-        return Proof(name="links", verdict=Verdict.PASS, text=text, values=values)
-    ratios = stragglers.slower([1 / bw if bw else float("inf") for bw in best])
-    slow = [node for node, ratio in enumerate(ratios) if ratio >= LINK_CAUTION]
-    if not slow:
-        text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
-        return Proof(name="links", verdict=Verdict.PASS, text=text, gate=LINK_CAUTION, values=values)
-    named = ", ".join(f"{host[node]} (node {node}) {best[node]:.3f} GB/s" for node in slow)
-    return Proof(
-        name="links",
-        verdict=Verdict.FAIL if max(ratios) >= LINK_FAIL else Verdict.CAUTION,
-        text=f"{named}; the others' median is {statistics.median(best):.3f} GB/s",
-        cause=f"slow link: {', '.join(host[node] for node in slow)}",
-        gate=LINK_CAUTION,
-        values=values,
-    )
-
-
-def same_versions(told: list[dict[str, str]], who: Callable[[int], str]) -> Proof:
-    """Whether all ranks have the same versions, else which ones differ, and where."""
-    differ = []
-    for name in sorted(set().union(*told)):
-        found = [versions.get(name, "none") for versions in told]
-        first = {version: who(found.index(version)) for version in found}
-        if len(first) > 1:
-            differ.append(f"{name} " + ", ".join(f"{version} on {rank}" for version, rank in first.items()))
-    return Proof(
-        name="versions",
-        verdict=Verdict.CAUTION if differ else Verdict.PASS,
-        text="; ".join(differ) or "the same on all ranks",
-        cause="another environment on one of the nodes" if differ else None,
-    )
-
-
-def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
-    """The machine, and whether a rank or a link is slower than the others."""
-    rank, ranks_proof = speed(group, SECONDS[extent])
-    ranks: list[Rank] = group.gather(rank)
-    found = links(group, 7 if extent == "quick" else 31)
-    machine = Machine(
+def describe(group: Group, ranks: list[Rank], links: list[Link]) -> Machine:
+    """What the ranks run on, as the report has it."""
+    return Machine(
         ranks=ranks,
         nodes=group.nodes,
         backend=group.backend,
@@ -203,7 +155,5 @@ def measure(group: Group, extent: str) -> tuple[Machine, list[Proof]]:
         versions=versions(),
         environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         topology=topology(group),
-        links=found,
+        links=links,
     )
-    same = same_versions(group.gather(versions()), group.pulse.who)
-    return machine, [same, ranks_proof, slow_links(group, found)]

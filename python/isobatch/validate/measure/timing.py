@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from isobatch.validate.measure import windows
 from isobatch.validate.measure.allreduce import interpolate
-from isobatch.validate.proofs import forecast, stragglers
-from isobatch.validate.proofs.memory import PeakMemory
+from isobatch.validate.measure.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import AllReduceRow, MicroBatch, Step
-from isobatch.validate.report.report import Proof
 from isobatch.validate.step.training import Training
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
@@ -103,55 +102,93 @@ def bucket_bytes(training: Training) -> list[int]:
     return [int(size) for size in text.replace(",", " ").split()]
 
 
-def measure(
-    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
-) -> tuple[Step, list[Proof]]:
-    """The step's times, in rounds so that a drift of the host's speed meets both kinds alike. `planned` has all of the plan's
-    micro-batches."""
-    group, seconds = training.group, SECONDS[training.options.extent]
-    training.model.train()
-    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
-    optimizer, scaler = training.still_optimizer(), training.scaler()
-    batches = training.micro_batches(1)
-    weights = training.weights(batches)
+class _Times(NamedTuple):
+    """Seconds of this rank's steps: without communication, with the all-reduce, and whole; and the peak memory."""
 
-    def compute() -> None:
-        training.backward(batches, weights, sync=False, scaler=scaler, dtype=training.dtype)
+    alone: list[float]
+    reduced: list[float]
+    whole: list[float]
+    memory: PeakMemory
 
-    def sync() -> None:
-        training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
-        training.step(optimizer, scaler)
-        optimizer.zero_grad(set_to_none=True)
 
-    def alone_again() -> None:
-        compute()
-        optimizer.zero_grad(set_to_none=True)
+class Works:
+    """What of a step is timed: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer."""
 
-    def only_sync() -> None:
-        training.backward(batches, weights, scaler=scaler, dtype=training.dtype)
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
+        self._batches = training.micro_batches(1)
+        self._weights = training.weights(self._batches)
 
+    def _backward(self, *, sync: bool) -> None:
+        training = self._training
+        training.backward(self._batches, self._weights, sync=sync, scaler=self._scaler, dtype=training.dtype)
+
+    def alone(self) -> None:
+        """Without communication. The gradients stay."""
+        self._backward(sync=False)
+
+    def reduced(self) -> None:
+        """With the all-reduce. The gradients stay."""
+        self._backward(sync=True)
+
+    def whole(self) -> None:
+        """With the optimizer's step."""
+        self._backward(sync=True)
+        self._training.step(self._optimizer, self._scaler)
+        self.clear()
+
+    def alone_again(self) -> None:
+        """As `alone`, any number of times."""
+        self.alone()
+        self.clear()
+
+    def clear(self) -> None:
+        """Frees the gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _times(group: Group, works: Works, seconds: float) -> _Times:
+    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike."""
     for _ in range(DISCARD):
-        took = group.time(sync)
+        took = group.time(works.whole)
     # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
-    group.pulse.grant(took * (3 * LEAST + stragglers.FIRST + 3 * (HALVINGS + 1)))
+    group.pulse.grant(took * (3 * LEAST + windows.FIRST + 3 * (HALVINGS + 1)))
     end = time.monotonic() + seconds
-    alone: list[float] = []
-    reduced: list[float] = []
-    together: list[float] = []
-    with PeakMemory(group) as memory:
+    found = _Times([], [], [], PeakMemory(group))
+    with found.memory:
         for turn in range(ROUNDS):
             if turn and not group.from_first(time.monotonic() < end):
                 break
-            for work, samples in ((compute, alone), (only_sync, reduced), (sync, together)):
+            parts = (works.alone, found.alone), (works.reduced, found.reduced), (works.whole, found.whole)
+            for work, samples in parts:
                 samples += _samples(group, work, seconds / 3 / ROUNDS)
-                optimizer.zero_grad(set_to_none=True)
-    peak = max(group.gather(memory.bytes))
-    slow_alone, slow_reduced = group.slowest(alone), group.slowest(reduced)
-    slowest = group.slowest(together)
+                works.clear()
+    return found
+
+
+class Peak(NamedTuple):
+    """The largest rank's peak memory in a step, and of which kind it is."""
+
+    bytes: int
+    kind: str
+
+
+def measure(
+    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
+) -> tuple[Step, Peak, Works]:
+    """The step's times and memory. `planned` has all of the plan's micro-batches."""
+    group, seconds = training.group, SECONDS[training.options.extent]
+    training.model.train()
+    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
+    works = Works(training)
+    times = _times(group, works, seconds)
+    peak = max(group.gather(times.memory.bytes))
+    slow_alone, slow_reduced = group.slowest(times.alone), group.slowest(times.reduced)
+    slowest = group.slowest(times.whole)
     exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
     noise = spread(slow_reduced) * statistics.median(slow_reduced)
-    parts = [interpolate(table, size) for size in buckets]
-    communication = None if not parts or None in parts else sum(p for p in parts if p is not None)
+    communication = _communication(table, buckets)
     telling = communication is not None and communication > noise
     median = statistics.median(slowest)
     data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
@@ -170,8 +207,8 @@ def measure(
         precision=training.plan.recipe.precision or "fp32",
         gradient_bytes=sum(buckets),
         bucket_bytes=buckets,
-        compute_seconds=group.gather(alone),
-        sync_seconds=group.gather(together),
+        compute_seconds=group.gather(times.alone),
+        sync_seconds=group.gather(times.whole),
         compute_median_seconds=statistics.median(slow_alone),
         sync_median_seconds=median,
         sync_p95_seconds=float(np.quantile(slowest, 0.95)),
@@ -183,17 +220,20 @@ def measure(
         planned_accumulation=counts[1],
         planned_step_seconds=median + missing,
         micro_batches=micro_batches,
-        ddp={
-            name: data[name]
-            for name in sorted(data)
-            if name.startswith(("avg_", "bucket", "rebuilt")) or name in ("world_size", "comm_hook")
-        },
+        ddp={name: data[name] for name in _telling(data)},
         compiled=training.options.compile,
         channels_last=training.options.channels_last,
     )
-    slow, _ = stragglers.prove(group, alone_again, seconds / 30, "local_step", "the local step")
-    return step, [
-        slow,
-        forecast.prove_time(training, step),
-        forecast.prove_memory(training, peak, memory.kind),
-    ]
+    return step, Peak(peak, times.memory.kind), works
+
+
+def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:
+    """Seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
+    parts = [interpolate(table, size) for size in buckets]
+    return None if not parts or None in parts else sum(part for part in parts if part is not None)
+
+
+def _telling(data: Iterable[str]) -> list[str]:
+    """What of DDP's own figures goes into the report."""
+    prefixes = "avg_", "bucket", "rebuilt"
+    return sorted(name for name in data if name.startswith(prefixes) or name in ("world_size", "comm_hook"))

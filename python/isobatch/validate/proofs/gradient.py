@@ -10,11 +10,15 @@ import msgspec
 import torch
 from torch import nn
 
-from isobatch.diagnosis import causes
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, dense, differing
-from isobatch.validate.proofs.difference import Copies, Difference, grads, moved, put, weights
-from isobatch.validate.report.report import Proof, Verdict
-from isobatch.validate.step.training import LOSS_SCALE, Training, full_precision
+from isobatch.diagnosis.precision import float32_as
+from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
+from isobatch.validate.step.difference import Copies, Difference, grads, moved, put, weights
+from isobatch.validate.step.training import LOSS_SCALE, Training
+from isobatch.validate.trial import Trial
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
@@ -75,7 +79,30 @@ def reference(
     return found
 
 
-def prove(
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """How a step is proven: `amp` is the format of autocast, which the one process uses too, `dtype` that of model and batch
+    where it is not their own, `measured` what the loss does over a batch, `smaller` why the step is not the plan's."""
+
+    measured: str
+    amp: torch.dtype | None
+    dtype: torch.dtype | None
+    smaller: str | None
+    coarse: torch.dtype
+    gate: float
+
+    @property
+    def name(self) -> str:
+        """The number format."""
+        return str(self.coarse).removeprefix("torch.")
+
+    @property
+    def suffix(self) -> str:
+        """Of the proofs' names."""
+        return "" if self.amp is None and self.dtype is None else f"_{self.name}"
+
+
+def prove_step(
     training: Training,
     measured: str,
     amp: torch.dtype | None = None,
@@ -99,64 +126,86 @@ def prove(
     """
     group, model = training.group, training.model
     coarse = amp or dtype or _format(model)
-    name_of = str(coarse).removeprefix("torch.")
-    suffix = "" if amp is None and dtype is None else f"_{name_of}"
     gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
-    scaler = training.scaler() if amp is not None else None
-    scale = 1.0 if scaler is None else LOSS_SCALE
+    how = _How(measured, amp, dtype, smaller, coarse, gate)
     batches = training.micro_batches(SEED, dtype=dtype)
     loss_weights = training.weights(batches)
     model.eval()  # without dropout; batch norm then uses its running statistics
-    before, theirs = weights(model), None
-    proofs: list[Proof] = []
-    with full_precision():
-        while True:
-            training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=amp)
-            finite = all(
-                p.grad is None or bool(torch.isfinite(dense(p.grad)).all()) for p in model.parameters()
-            )
-            broken = [rank for rank, good in enumerate(group.gather(finite)) if not good]
-            model.zero_grad(set_to_none=True)
-            if not broken or scale <= 1:
-                break
-            scale /= 16  # large gradients leave float16's range where small ones do not vanish
-            scaler = training.scaler(scale)
+    with float32_as("ieee"):
+        scale, broken = _finite_scale(training, how, batches, loss_weights)
         if broken:
-            named = ", ".join(map(group.pulse.who, broken))
-            text, cause = (
-                f"not finite before the all-reduce on {named}",
-                f"NaN or infinite gradient on {named}",
-            )
-            return [Proof(name="gradient" + suffix, verdict=Verdict.FAIL, text=text, cause=cause)], None
-        if group.rank == 0:
-            theirs = reference(training, measured, amp, dtype, scale)
-        optimizer = training.optimizer(model)
-        training.backward(batches, loss_weights, scaler=scaler, dtype=amp)
-        if scaler is not None:
-            scaler.unscale_(optimizer)
-        sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
-        if theirs is not None:
-            ours = grads(model)
-            proof = _gradient(training, Difference(ours, theirs), gate, "gradient" + suffix, name_of, smaller)
-            proofs.append(proof if exact is None else _with_format(proof, Difference(ours, exact), name_of))
-        if scaler is None:
-            training.step(optimizer, None)
-        else:
-            scaler.step(optimizer)
-        after = group.gather(checksum(list(model.parameters())))
-        optimizer.zero_grad(set_to_none=True)
-        del optimizer  # its state makes room for the reference's
-        if theirs is not None and amp is None:
-            stepped = weights(model)
-            put(model, before, theirs)
-            training.step(training.optimizer(model), None)
-            steady = training.options.hook == "none" and coarse in (torch.float32, torch.float64)
-            proofs += _after(stepped, weights(model), before, gate, suffix, exact=steady)
-        put(model, before)
+            return [_not_finite(training, how, broken)], None
+        theirs = reference(training, measured, amp, dtype, scale) if group.rank == 0 else None
+        proofs = _step(training, how, (batches, loss_weights, scale), theirs, exact)
+    agreed: list[Proof] = group.from_first(proofs)
+    return agreed, theirs
+
+
+def _finite_scale(
+    training: Training, how: _How, batches: list[Any], loss_weights: list[float]
+) -> tuple[float, list[int]]:
+    """The loss scale with which all ranks' own gradients are finite; and the ranks where they are with none."""
+    model = training.model
+    scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
+    while True:
+        scaler = training.scaler(scale) if how.amp is not None else None
+        training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=how.amp)
+        finite = all(p.grad is None or bool(torch.isfinite(dense(p.grad)).all()) for p in model.parameters())
+        broken = [rank for rank, good in enumerate(training.group.gather(finite)) if not good]
+        model.zero_grad(set_to_none=True)
+        if not broken or scale <= 1:
+            return scale, broken
+        scale /= 16  # large gradients leave float16's range where small ones do not vanish
+
+
+def _not_finite(training: Training, how: _How, broken: list[int]) -> Proof:
+    named = ", ".join(map(training.group.pulse.who, broken))
+    return Proof(
+        name="gradient" + how.suffix,
+        verdict=Verdict.FAIL,
+        text=f"not finite before the all-reduce on {named}",
+        diagnosis=Cause.NAN_ON_A_RANK.likely(named),
+    )
+
+
+def _step(
+    training: Training,
+    how: _How,
+    step: tuple[list[Any], list[float], float],
+    theirs: Copies | None,
+    exact: Copies | None,
+) -> list[Proof]:
+    """Takes the step for real; the proofs are whole on rank 0."""
+    group, model = training.group, training.model
+    batches, loss_weights, scale = step
+    before, proofs = weights(model), list[Proof]()
+    scaler = training.scaler(scale) if how.amp is not None else None
+    optimizer = training.optimizer(model)
+    training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
+    if theirs is not None:
+        ours = grads(model)
+        proof = _gradient(training, Difference(ours, theirs), how)
+        proofs.append(proof if exact is None else _with_format(proof, Difference(ours, exact), how.name))
+    if scaler is None:
+        training.step(optimizer, None)
+    else:
+        scaler.step(optimizer)
+    after = group.gather(checksum(list(model.parameters())))
+    optimizer.zero_grad(set_to_none=True)
+    del optimizer  # its state makes room for the reference's
+    if theirs is not None and how.amp is None:
+        stepped = weights(model)
+        put(model, before, theirs)
+        training.step(training.optimizer(model), None)
+        steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
+        proofs += _after(stepped, weights(model), before, how, exact=steady)
+    put(model, before)
     for name, values in ("gradients", sums), ("weights", after):
-        proofs.append(_equal(training, name, suffix, values))
-    told: list[Proof] = group.from_first(proofs)
-    return told, theirs
+        proofs.append(_equal(training, name, how.suffix, values))
+    return proofs
 
 
 def prove_double(training: Training, measured: str, smaller: str | None) -> list[Proof]:
@@ -178,11 +227,10 @@ def prove_double(training: Training, measured: str, smaller: str | None) -> list
         why = f"the workload cannot be computed in it: {str(error).splitlines()[0]}"
     said = [text for text in group.gather(why) if text]
     if said:
-        text = f"not in double precision: {said[0]}"
-        return [Proof(name="gradient_float64", verdict=Verdict.UNCHECKED, text=text)]
+        return [unchecked("gradient_float64", f"not in double precision: {said[0]}")]
     workload = dataclasses.replace(training.workload, model=model)
     double = Training(training.plan, training.options, workload, group).of_sizes(training.sizes)
-    return prove(double, measured, dtype=torch.float64, smaller=smaller)[0]
+    return prove_step(double, measured, dtype=torch.float64, smaller=smaller)[0]
 
 
 def _format(model: nn.Module) -> torch.dtype:
@@ -191,29 +239,23 @@ def _format(model: nn.Module) -> torch.dtype:
     return max(formats, key=GATES.__getitem__, default=torch.float32)
 
 
-def _gradient(
-    training: Training, d: Difference, gate: float, name: str, number_format: str, smaller: str | None
-) -> Proof:
+def _gradient(training: Training, d: Difference, how: _How) -> Proof:
+    name, gate = "gradient" + how.suffix, how.gate
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
-    text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {number_format}"
-    if smaller is not None:
-        text += f"; {smaller}"
+    text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
+    if how.smaller is not None:
+        text += f"; {how.smaller}"
     if d.error <= gate:
         return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
-    cause = None
+    diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
     if d.residual <= max(10 * gate, 1e-3):
-        cause = causes.gradient(
+        diagnosis = faults.gradient(
             d.ratio,
             micro_batch=training.micro_batch,
             accumulation=max(map(len, training.sizes)),
             ranks=training.group.world_size,
-        )
-    cause = cause or (
-        f"{d.ratio:.4g} × too large"
-        if d.residual <= max(10 * gate, 1e-3)
-        else "another direction: not the same samples, or a loss that is no mean over them"
-    )
-    return Proof(name=name, verdict=Verdict.FAIL, text=text, cause=cause, gate=gate, values=values)
+        ) or Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×")
+    return Proof(name=name, verdict=Verdict.FAIL, text=text, diagnosis=diagnosis, gate=gate, values=values)
 
 
 def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
@@ -225,19 +267,17 @@ def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
     )
 
 
-def _after(
-    found: Copies, theirs: Copies, before: Copies, gate: float, suffix: str, *, exact: bool
-) -> list[Proof]:
+def _after(found: Copies, theirs: Copies, before: Copies, how: _How, *, exact: bool) -> list[Proof]:
     whole = Difference(found, theirs)
     update = Difference(moved(found, before), moved(theirs, before))
-    good = whole.error <= gate
+    good = whole.error <= how.gate
     proofs = [
         Proof(
-            name="weights" + suffix,
+            name="weights" + how.suffix,
             verdict=Verdict.PASS if good else Verdict.FAIL,
             text=f"relative L2 {whole.error:.2g} after the step",
-            cause=None if good else "the optimizer saw another gradient",
-            gate=gate,
+            diagnosis=None if good else Cause.OTHER_UPDATE.likely("or it saw another gradient"),
+            gate=how.gate,
             values={"relative_l2": whole.error},
         )
     ]
@@ -246,10 +286,10 @@ def _after(
     verdict = (Verdict.PASS if good else Verdict.FAIL) if exact else Verdict.UNCHECKED
     proofs.append(
         Proof(
-            name="update" + suffix,
+            name="update" + how.suffix,
             verdict=verdict,
             text=text if exact else f"{text}; gradients or weights are rounded, which Adam magnifies",
-            cause="the optimizer's step differs" if verdict is Verdict.FAIL else None,
+            diagnosis=Cause.OTHER_UPDATE.likely() if verdict is Verdict.FAIL else None,
             gate=UPDATE_GATE,
             values={"relative_l2": update.error},
         )
@@ -264,6 +304,32 @@ def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Pro
         name=f"equal_{name}{suffix}",
         verdict=Verdict.FAIL if off else Verdict.PASS,
         text=f"{name} differ on {named}" if off else f"the same bits on {group.world_size} ranks",
-        cause=f"{named} has other {name}: not averaged, or changed behind DDP's back" if off else None,
+        diagnosis=Cause.RANKS_DIFFER.likely(named) if off else None,
         gate=0,
     )
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """In full precision, and again under the plan's autocast."""
+    training = trial.training
+    small, smaller = affordable(training, trial.micro_batch_seconds)
+    found, exact = prove_step(small, trial.reduction, smaller=smaller)
+    if training.dtype is not None:
+        more, _ = prove_step(small, trial.reduction, training.dtype, exact=exact, smaller=smaller)
+        found += more
+    return found
+
+
+def _prove_double(trial: Trial) -> list[Proof]:
+    small, smaller = affordable(trial.training, trial.micro_batch_seconds)
+    return prove_double(small, trial.reduction, smaller)
+
+
+NAMES = ("gradient", "weights", "update", "equal_gradients", "equal_weights")
+CLAIM = Claim(phase="step", names=NAMES, prove=prove)
+DOUBLE = Claim(
+    phase="step in double precision",
+    names=("gradient_float64",),
+    prove=_prove_double,
+    wanted=lambda options: options.extent == "full" and not options.compile,
+)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from isobatch.validate.report.report import Proof, Verdict
-from isobatch.validate.step.training import Training, full_precision
-from isobatch.validate.step.workload import part
+from isobatch.diagnosis import batches
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.precision import float32_as
+from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.report.verdict import Proof, Verdict
+from isobatch.validate.step.training import Training
+from isobatch.validate.trial import Trial
 
 SEED = 20
 
@@ -16,30 +20,30 @@ def reduction(training: Training) -> str:
     workload, n = training.workload, max(2, min(8, training.micro_batch))
     batch = training.samples(n, SEED, 0, 0)
     cut = n // 2 if n == 2 else n // 2 - 1
-    parts = [part(batch, 0, cut), part(batch, cut, n)]
+    parts = [batches.part(batch, 0, cut), batches.part(batch, cut, n)]
     units = [cut, n - cut] if workload.weight is None else [float(workload.weight(p)) for p in parts]
     model = training.model.eval()
-    with torch.no_grad(), full_precision():
+    with torch.no_grad(), float32_as("ieee"):
         whole, *losses = (float(workload.loss(model, b)) for b in [batch, *parts])
-    mean = sum(u * loss for u, loss in zip(units, losses, strict=True)) / sum(units)
-    near = {"mean": abs(whole - mean), "sum": abs(whole - sum(losses))}
-    best = min(near, key=near.__getitem__)
-    return best if near[best] <= 1e-3 * abs(whole) else "neither"
+    return batches.reduction(whole, (losses[0], losses[1]), (units[0], units[1]))
 
 
-def prove(training: Training) -> tuple[str, Proof]:
-    """Whether the loss is what the workload declares, and what it is."""
-    measured, declared = reduction(training), training.workload.reduction
+def judge(measured: str, declared: str) -> Proof:
+    """Whether the loss is what the workload declares."""
     if measured == declared:
-        return measured, Proof(
-            name="loss", verdict=Verdict.PASS, text=f"a {measured} over the batch, as declared"
-        )
-    if measured == "neither":
-        text = "neither a mean nor a sum over samples: declare `weight`, what it is a mean over"
-        return measured, Proof(
-            name="loss", verdict=Verdict.CAUTION, text=text, cause="a loss weighted otherwise"
-        )
-    cause = "summed loss" if measured == "sum" else "mean loss"
-    return measured, Proof(
-        name="loss", verdict=Verdict.FAIL, text=f"a {measured}, declared a {declared}", cause=cause
+        return Proof(name="loss", verdict=Verdict.PASS, text=f"a {measured} over the batch, as declared")
+    verdict = Verdict.CAUTION if measured == "neither" else Verdict.FAIL
+    cause = {"sum": Cause.SUMMED_LOSS, "mean": Cause.MEAN_LOSS}.get(measured, Cause.LOSS_WEIGHTED)
+    text = (
+        f"{'neither a mean nor a sum' if measured == 'neither' else f'a {measured}'}, declared a {declared}"
     )
+    return Proof(name="loss", verdict=verdict, text=text, diagnosis=cause.likely())
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """Cuts a batch in two."""
+    trial.reduction = reduction(trial.training)
+    return [judge(trial.reduction, trial.workload.reduction)]
+
+
+CLAIM = Claim(phase="loss", names=("loss",), prove=prove)

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.report import Proof, Verdict
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 
 MOST_STAGES = 16
 MOST_STEPS = 1_000_000  # of a ramp, in megatron's own count
@@ -41,14 +42,14 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def _some(found: Sequence[Stage]) -> list[Stage]:
-    """All stages, or so many of them, the first and the last included."""
+    """All stages, or `MOST_STAGES` of them, the first and the last included."""
     if len(found) <= MOST_STAGES:
         return list(found)
     return [found[k * (len(found) - 1) // (MOST_STAGES - 1)] for k in range(MOST_STAGES)]
 
 
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """The effective batch of the first step of each stage, by the sample ids that all replicas are served."""
+    """The effective batch of the first step of each stage, by the sample ids of all replicas."""
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     # A step at the end of an epoch is cut short there.
     picked = [(at, batch) for at, batch in _some(stages(plan)) if at % size + batch <= size]
@@ -63,10 +64,10 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
                 if last:
                     break
         mine.append(passes)
-    told = group.gather(mine)
+    gathered = group.gather(mine)
     wrong, served = [], []
     for index, (at, batch) in enumerate(picked):
-        passes = [ids for part in told for ids in part[index]]
+        passes = [ids for part in gathered for ids in part[index]]
         ids = [index for one in passes for index in one]
         served.append(len(set(ids)))
         if not len(ids) == len(set(ids)) == batch or max(map(len, passes)) > micro:
@@ -76,17 +77,15 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
             )
     batches = [batch for _, batch in picked]
     text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
-    return _proof(
-        wrong, text, "the sampler's ramp is another", {"samples": batches, "unique_samples": served}
-    )
+    return _proof(wrong, text, Cause.ANOTHER_RAMP, {"samples": batches, "unique_samples": served})
 
 
-def _proof(wrong: list[str], text: str, cause: str, values: dict[str, Any]) -> Proof:
+def _proof(wrong: list[str], text: str, cause: Cause, values: dict[str, Any]) -> Proof:
     return Proof(
         name="effective_batch",
         verdict=Verdict.FAIL if wrong else Verdict.PASS,
         text="; ".join(wrong) or text,
-        cause=cause if wrong else None,
+        diagnosis=cause.likely() if wrong else None,
         gate=0,
         values=values,
     )
@@ -99,18 +98,17 @@ def prove_megatron(plan: Plan) -> list[Proof]:
     found = _calculators()
     if found is None:
         text = "the convention is megatron, and megatron-core, which has its calculator, is not installed"
-        return [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+        return [unchecked(name, text) for name in names]
     ramp = (plan.recipe.ramp or "").split()
     if any(":" in word for word in ramp):
         text = "megatron-core's calculator knows no ramp by tokens"
-        return [Proof(name=name, verdict=Verdict.UNCHECKED, text=text) for name in names]
+        return [unchecked(name, text) for name in names]
     try:
         calculator = _calculator(found, plan)
         batches = _batches(plan, calculator)
         steps = _steps(plan, _calculator(found, plan))
     except AssertionError as error:  # how it says that a batch does not divide
-        text, cause = f"megatron-core refuses: {error}", "its calculator and the plan differ"
-        return [Proof(name=names[0], verdict=Verdict.FAIL, text=text, cause=cause)]
+        return [_proof([f"megatron-core refuses: {error}"], "", Cause.MEGATRON_COUNTS, {})]
     return [batches, steps]
 
 
@@ -166,15 +164,15 @@ def _batches(plan: Plan, calculator: Any) -> Proof:
         f"{counts[-1]} micro-batches × {plan.micro_batch} × {plan.data_parallel} replicas at the full batch, {len(picked)} "
         f"stages as megatron-core {version('megatron-core')} counts them; which samples its own samplers serve is not proven"
     )
-    return _proof(wrong, text, "megatron-core counts otherwise", {"micro_batches": counts})
+    return _proof(wrong, text, Cause.MEGATRON_COUNTS, {"micro_batches": counts})
 
 
 def _steps(plan: Plan, calculator: Any) -> Proof:
     """Megatron takes whole steps only: what is left of the samples at the end is not trained on."""
     if plan.recipe.duration is None or plan.total_steps is None:
-        return Proof(name="epoch", verdict=Verdict.UNCHECKED, text="the recipe has no duration")
+        return unchecked("epoch", "the recipe has no duration")
     full = plan.effective_batch or 1
-    samples = int(plan._course.end * full)
+    samples = int(plan.course.end * full)
     ramped, consumed, steps = stages(plan)[-1][0], 0, 0
     while consumed < ramped and steps < MOST_STEPS:
         calculator.update(consumed, True)
@@ -185,7 +183,7 @@ def _steps(plan: Plan, calculator: Any) -> Proof:
     else:
         if consumed < ramped:
             text = f"the ramp has more than {MOST_STEPS} steps"
-            return Proof(name="epoch", verdict=Verdict.UNCHECKED, text=text)
+            return unchecked("epoch", text)
         steps += (samples - consumed) // full
         consumed += (samples - consumed) // full * full
     good = steps == plan.total_steps
@@ -194,7 +192,7 @@ def _steps(plan: Plan, calculator: Any) -> Proof:
         name="epoch",
         verdict=Verdict.PASS if good else Verdict.FAIL,
         text=text if good else f"{text}; {plan.total_steps} steps planned",
-        cause=None if good else "megatron counts the end otherwise",
+        diagnosis=None if good else Cause.MEGATRON_COUNTS.likely(),
         gate=0,
         values={"total_steps": steps, "samples": consumed, "left_out_samples": samples - consumed},
     )

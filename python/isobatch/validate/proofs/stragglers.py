@@ -2,77 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from isobatch.diagnosis.causes import Cause
+from isobatch.validate.measure.windows import FIRST, MOST, Window, window
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.report import NOISY, Proof, Verdict
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 
-FIRST, MOST = 5, 25  # windows, and where a rank looks slow
-LEAST = 3  # repetitions in a window, unless fewer take LEAST_SECONDS
-LEAST_SECONDS = 0.5
 LIMIT_SECONDS = 15.0  # to look closer
 CAUTION, FAIL = 1.25, 2.0  # times the median of the others
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
-WORKING = 0.1  # of the busiest thread's time on a processor: one that ran less did not do the work
-
-
-class Window(NamedTuple):
-    """One window of one rank: seconds of a repetition on average, and the share of them in which the rank was ready to run
-    and another process had the processor."""
-
-    seconds: float
-    waited: float
-
-
-def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
-    """This rank's next window, begun together with the other ranks; inside of it none waits for another.
-
-    A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is slow too.
-    """
-    group.barrier()
-    before, begun, count = _threads(), time.perf_counter(), 0
-    while True:
-        work()
-        group.sync()
-        count += 1
-        took = time.perf_counter() - begun
-        if took >= seconds and (count >= LEAST or took >= LEAST_SECONDS):
-            break
-    waited = waited_seconds(before, _threads()) if group.device.type == "cpu" else 0.0
-    return Window(took / count, min(0.95, waited / took))
-
-
-Threads = dict[str, tuple[int, int]]
-"""By thread: nanoseconds on a processor, and ready to run without one."""
-
-
-def _threads() -> Threads:
-    """This process's threads as the system counts them; none where it does not."""
-    found = {}
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            ran, waited, _ = file.read_text().split()
-            found[file.parent.name] = int(ran), int(waited)
-    return found
-
-
-def waited_seconds(before: Threads, after: Threads) -> float:
-    """How long the threads that did the work were ready to run and did not, all together: each waits for the others at the
-    end of a piece of work. Threads that hardly ran are left out: gloo's look for messages all the time, and wait each time.
-
-    >>> waited_seconds({"main": (0, 0), "gloo": (0, 0)}, {"main": (10**9, 10**9), "gloo": (10**6, 10**9)})
-    1.0
-    """
-    own = [(ran - before[t][0], waited - before[t][1]) for t, (ran, waited) in after.items() if t in before]
-    most = max((ran for ran, _ in own), default=0)
-    return sum(waited for ran, waited in own if ran >= WORKING * most) / 1e9
 
 
 def slower(values: list[float]) -> list[float]:
@@ -87,11 +30,10 @@ def slower(values: list[float]) -> list[float]:
 def prove(
     group: Group, work: Callable[[], object], seconds: float, name: str, what: str
 ) -> tuple[Proof, list[list[Window]]]:
-    """Measures some work in windows of so many seconds; where a rank looks slow, in many more. Gives the windows by rank."""
+    """Measures some work in windows of `seconds`; where a rank looks slow, in many more. Gives the windows by rank."""
     if group.world_size == 1:
         mine = [window(group, work, seconds) for _ in range(FIRST)]
-        proof = Proof(name=name, verdict=Verdict.UNCHECKED, text="one rank: nothing to compare with")
-        return proof, [mine]
+        return unchecked(name, "one rank: nothing to compare with"), [mine]
     mine, begun = [], time.monotonic()
     group.pulse.grant(LIMIT_SECONDS)
     while True:
@@ -103,7 +45,7 @@ def prove(
             break
     if group.emulated:
         text = "several ranks share a GPU: function only, not performance"
-        proof = Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=proof.values)
+        proof = unchecked(name, text, **proof.values)
     return proof, windows
 
 
@@ -112,7 +54,7 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
 
     A rank is slow where it is slower than the others' median in nine of ten windows, also without the time in which it waited
     for a processor that others used. The others keep theirs: on a host where everybody waits, only a rank that is slow beyond
-    that is told from noise, which comes and goes, or hits whoever is there.
+    that is distinguished from noise, which comes and goes, or hits whoever is there.
     """
     seconds = np.array([[w.seconds for w in row] for row in windows])
     waited = np.array([[w.waited for w in row] for row in windows])
@@ -142,7 +84,7 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
             text=f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others; without the "
             f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
             f"{CAUTION} × or more in {often} of {count} windows, where a slow rank has nine of ten",
-            cause=NOISY,
+            diagnosis=Cause.NOISY_HOST.likely(),
             gate=CAUTION,
             values=values,
         )
@@ -151,7 +93,7 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
         name=name,
         verdict=Verdict.FAIL if times[slow].max() >= FAIL else Verdict.CAUTION,
         text=f"{what}: {named} the median of the others, in nine of ten windows at least {CAUTION} ×",
-        cause=f"slow rank: {', '.join(who(rank) for rank in slow)}; every step waits for it",
+        diagnosis=Cause.SLOW_RANK.likely(", ".join(who(rank) for rank in slow)),
         gate=CAUTION,
         values=values,
     )

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
 from isobatch.validate.ranks.pulse import Pulse
@@ -46,7 +46,7 @@ class Group:
         number = None if gpu is None else str(gpu.uuid)
         self.emulated = gpu_is_shared(self._store, run, number, self.world_size, self.limit)
         if self._made:
-            # From 2.30 on NCCL can have several ranks on a GPU, where it is told to.
+            # From 2.30 on NCCL can have several ranks on a GPU, where it is asked to.
             shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
             self.backend = "gloo" if gpu is None or shared else "nccl"
             dist.init_process_group(
@@ -61,7 +61,7 @@ class Group:
             self.backend = dist.get_backend()
         # Objects and barriers go over gloo in any case: it can name who is missing.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
-        self.pulse = Pulse(self, run)
+        self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connect, run)
         hosts: list[str] = self.gather(socket.gethostname())
         self.pulse.hosts = hosts
         nodes = nodes_of(hosts, self.gather(self.local_rank))
@@ -97,10 +97,6 @@ class Group:
             timeout=self.limit,
             wait_for_workers=False,
         )
-
-    def second_store(self) -> Store:
-        """Another connection to the store, for another thread."""
-        return self._connect()
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, on all ranks."""
@@ -147,7 +143,7 @@ class Group:
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
-        """Samples after a warmup, for about so many seconds. Rank 0 says when to stop, and is asked ever more rarely: to ask
+        """Samples after a warmup, for about this many seconds. Rank 0 says when to stop, and is asked ever more rarely: to ask
         takes about as long as a small all-reduce."""
         begun = time.monotonic()
         for _ in range(warmup):
@@ -160,6 +156,9 @@ class Group:
 
     def close(self) -> None:
         """Leaves the processes as they were found."""
+        if self.rank == 0:  # stops watching first, or a clean exit looks like a lost rank
+            self.pulse.stop()
+        self.barrier()
         self.pulse.stop()
         dist.destroy_process_group(self.control)
         if self._made:
@@ -186,7 +185,7 @@ def _device(options: Options, local_rank: int) -> torch.device:
     """This rank's device. Where a host has more ranks than GPUs, they share them, which NCCL does not do."""
     gpus = torch.cuda.device_count() if options.device != "cpu" else 0
     if options.device == "cuda" and not gpus:
-        raise InputError("'cuda' is not legal here: no CUDA device", field="device")
+        raise must_be("cpu or auto; torch finds no CUDA device", options.device, field="device")
     if not gpus:
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % gpus)

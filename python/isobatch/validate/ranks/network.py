@@ -87,7 +87,7 @@ def probe(host: str, port: int, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise InputError(
-                    f"nobody answers at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port open?",
+                    f"no answer at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port open?",
                     field="rendezvous",
                 ) from None
         time.sleep(0.1)

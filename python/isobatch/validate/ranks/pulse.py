@@ -7,12 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    from isobatch.validate.ranks.group import Group
+from torch._C._distributed_c10d import Store
 
 BEAT_SECONDS = 0.5
 LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late
@@ -23,13 +21,22 @@ GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
 class Pulse:
     """Signs of life in the store, and rank 0's watch over them.
 
-    Each rank counts up a key of its own. Rank 0 notices a count that stands still, an error that a rank has left, or a phase
+    Each rank counts up a key of its own. Rank 0 notices a count that no longer moves, an error that a rank has left, or a phase
     over its limit, calls `on_loss` with what it knows, and ends the process; the other ranks end when rank 0 says so. A
     collective that waits for a lost rank would else hold everybody until its time-out, without a name.
+
+    Args:
+        rank, world_size: of the ranks that are watched.
+        limit: the time limit of a phase.
+        connect: makes another connection to the store, for another thread.
+        key: what begins this run's keys in the store.
     """
 
-    def __init__(self, group: Group, key: str) -> None:
-        self._group, self._key = group, key
+    def __init__(
+        self, rank: int, world_size: int, limit: timedelta, connect: Callable[[], Store], key: str
+    ) -> None:
+        self._rank, self._world_size, self._key = rank, world_size, key
+        self._limit_seconds, self._connect = limit.total_seconds(), connect
         self._stop = threading.Event()
         self._deadline = float("inf")
         self._phase = "start"
@@ -37,7 +44,7 @@ class Pulse:
         self.hosts: list[str] = []
         self.phase_seconds: dict[str, float] = {}
         self.on_loss: Callable[[str], None] = print
-        self._store = group.second_store()
+        self._store = connect()
         self._thread = threading.Thread(target=self._beat, name="isobatch-pulse", daemon=True)
         self._thread.start()
         self._limiter = threading.Thread(target=self._limit, name="isobatch-limit", daemon=True)
@@ -48,7 +55,7 @@ class Pulse:
         """A part of the run with a time limit."""
         begun = time.monotonic()
         self._phase = name
-        self._deadline = begun + self._group.limit.total_seconds() + GRACE_SECONDS
+        self._deadline = begun + self._limit_seconds + GRACE_SECONDS
         yield
         self.phase_seconds[name] = round(time.monotonic() - begun, 3)
         self._deadline = float("inf")
@@ -59,7 +66,7 @@ class Pulse:
 
     def fail(self, text: str) -> None:
         """Tells rank 0 what went wrong on this rank, and waits for the end."""
-        self._group.second_store().set(f"{self._key}/error/{self._group.rank}", text)
+        self._connect().set(f"{self._key}/error/{self._rank}", text)
         self.linger()
 
     def linger(self) -> None:
@@ -68,13 +75,7 @@ class Pulse:
         time.sleep(SUSPECT_SECONDS + 2 * GRACE_SECONDS)
 
     def stop(self) -> None:
-        """Ends the watch. Rank 0's goes first, so that it takes nobody's leave for a loss."""
-        if self._group.rank == 0:
-            self._end_threads()
-        self._group.barrier()
-        self._end_threads()
-
-    def _end_threads(self) -> None:
+        """Ends this rank's signs of life; rank 0's watch must have ended before, or a clean exit looks like a lost rank."""
         self._stop.set()
         self._thread.join()
         self._limiter.join()
@@ -84,7 +85,7 @@ class Pulse:
         return f"rank {rank} (host {self.hosts[rank]})" if self.hosts else f"rank {rank}"
 
     def _beat(self) -> None:
-        rank, world_size = self._group.rank, self._group.world_size
+        rank, world_size = self._rank, self._world_size
         counts = dict.fromkeys(range(world_size), 0)
         moved = dict.fromkeys(range(world_size), time.monotonic())
         try:
@@ -122,12 +123,12 @@ class Pulse:
         ]
         if said and not own and not gone:
             time.sleep(SUSPECT_SECONDS)
-            before = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._group.world_size)]
+            before = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._world_size)]
             time.sleep(3 * BEAT_SECONDS)
-            after = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._group.world_size)]
+            after = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._world_size)]
             gone = [
                 f"{self.who(r)} is dead or cut off"
-                for r in range(1, self._group.world_size)
+                for r in range(1, self._world_size)
                 if before[r] == after[r]
             ]
         return "; ".join(dict.fromkeys(own + gone or said))
@@ -143,9 +144,8 @@ class Pulse:
     def _limit(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             if time.monotonic() > self._deadline:
-                limit = self._group.limit.total_seconds()
-                text = f"{self.who(self._group.rank)} is over the phase's limit of {limit:g} s"
-                if self._group.rank == 0:
+                text = f"{self.who(self._rank)} is over the phase's limit of {self._limit_seconds:g} s"
+                if self._rank == 0:
                     self._end(text)
                 print(f"isobatch: {text}: {self._phase}", flush=True)
                 os._exit(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from isobatch.validate.report.report import Report
+from isobatch.validate.report.document import Report
 
 
 def compare(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
@@ -30,8 +30,8 @@ def _facts(report: Report) -> dict[str, Any]:
     facts: dict[str, Any] = {"verdict": report.verdict.value, "rehearsal": report.rehearsal}
     for proof in report.proofs:
         facts[f"proof {proof.name}"] = proof.verdict.value
-        if proof.cause is not None:
-            facts[f"cause of {proof.name}"] = proof.cause
+        if proof.diagnosis is not None:
+            facts[f"cause of {proof.name}"] = proof.diagnosis.text
     facts |= {f"option {name}": value for name, value in msgspec.structs.asdict(report.options).items()}
     if report.plan is not None:
         facts |= {f"plan {name}": value for name, value in msgspec.to_builtins(report.plan).items()}

@@ -11,7 +11,8 @@ import msgspec
 from isobatch._core import __version__
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.report.report import Proof, Report, Verdict, digest
+from isobatch.validate.report.document import Report, digest
+from isobatch.validate.report.verdict import Proof, Verdict
 
 
 class Draft:
@@ -38,7 +39,7 @@ class Draft:
         self._report = msgspec.structs.replace(self._report, proofs=proofs, **parts)
 
     def report(self) -> Report:
-        """The report as it stands."""
+        """The report so far."""
         return msgspec.structs.replace(
             self._report,
             verdict=Verdict.of([proof.verdict for proof in self._report.proofs]),

@@ -97,7 +97,7 @@ class MicroBatch(Part, frozen=True, kw_only=True):
 class Step(Part, frozen=True, kw_only=True):
     """The training step as measured. Samples are by rank, in seconds a step: `compute_seconds` under no_sync throughout,
     `sync_seconds` the whole step with its all-reduce. `exposed_seconds` is what communication adds; `overlap` is the share
-    of the communication that is hidden, None where it could not be told from noise. A long accumulation is timed with fewer
+    of the communication that is hidden, None where noise is larger. A long accumulation is timed with fewer
     micro-batches: `accumulation` is theirs, `planned_step_seconds` and `samples_per_second` are the whole step's."""
 
     workload: str
@@ -152,7 +152,7 @@ class MicroBatchSearch(Part, frozen=True, kw_only=True):
 
 class Noise(Part, frozen=True, kw_only=True):
     """The simple gradient noise scale tr(Σ)/|G|² of this workload, in samples, with its standard error by the jackknife.
-    None where the mean gradient could not be told from zero."""
+    None where the mean gradient could not be distinguished from zero."""
 
     steps: int
     noise_scale: float | None

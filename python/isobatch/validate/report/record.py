@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
-from isobatch.validate.report.figures import AllReduce, Machine, Noise, Step
+from isobatch.validate.report.figures import AllReduce, Machine, Step
 
 
-def measurements(
-    machine: Machine, step: Step, allreduce: AllReduce, noise: Noise | None
-) -> Measurements | None:
+def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurements | None:
     """Each step's time is that of its slowest rank; the micro-batches without communication count as steps of one GPU.
     None where several ranks share a GPU, whose times say nothing about one."""
     if machine.emulated:
@@ -50,7 +48,6 @@ def measurements(
             for row in allreduce.table
             if row.dtype == "float32" and row.mode == "isolated"
         ),
-        noise_scale=None if noise is None else noise.noise_scale,
         workload=step.workload,
         gpu=machine.ranks[0].device,
     )

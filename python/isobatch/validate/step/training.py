@@ -12,60 +12,15 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.errors import InputError
+from isobatch.diagnosis.batches import mapped
+from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.workload import Workload, mapped
+from isobatch.validate.step.workload import Workload
 
-PRECISIONS = {
-    None: None,
-    "fp32": None,
-    "float32": None,
-    "32": None,
-    "32-true": None,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
-    "bf16-mixed": torch.bfloat16,
-    "fp16": torch.float16,
-    "float16": torch.float16,
-    "16-mixed": torch.float16,
-}
 LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
-
-
-def autocast_type(plan: Plan) -> torch.dtype | None:
-    """The number format of the plan's autocast; None for full precision.
-
-    Raises:
-        InputError: the recipe's precision is another.
-    """
-    if plan.recipe.precision not in PRECISIONS:
-        legal = ", ".join(name for name in PRECISIONS if name)
-        raise InputError(f"{plan.recipe.precision!r} is not legal here; legal: {legal}", field="precision")
-    return PRECISIONS[plan.recipe.precision]
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Without TensorFloat-32, which rounds to 10 bits."""
-    backends: Any = torch.backends
-    # From torch 2.9 on; it refuses to tell the older names once this is set.
-    if hasattr(backends.cuda.matmul, "fp32_precision"):
-        switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        name: str = "fp32_precision"
-        off: str | bool = "ieee"
-    else:
-        switches, name, off = [backends.cuda.matmul, backends.cudnn], "allow_tf32", False
-    before = [getattr(switch, name) for switch in switches]
-    for switch in switches:
-        setattr(switch, name, off)
-    try:
-        yield
-    finally:
-        for switch, value in zip(switches, before, strict=True):
-            setattr(switch, name, value)
 
 
 class Training:
@@ -77,7 +32,7 @@ class Training:
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group) -> None:
         self.plan, self.options, self.workload, self.group = plan, options, workload, group
-        self.dtype = autocast_type(plan)
+        self.dtype = AUTOCAST[plan.recipe.precision]
         self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(group.world_size)]
         self.batch = sum(map(sum, self.sizes))
         self.model = workload.model.to(group.device)
@@ -218,7 +173,7 @@ class Training:
         return max(map(max, self.sizes))
 
     def shortened(self, count: int) -> Training:
-        """The same training with at most so many micro-batches a step, two at least: the first ones and the last, which a
+        """The same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
         ragged plan has smaller."""
         count = max(2, count)
         return self.of_sizes(

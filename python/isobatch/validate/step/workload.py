@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 
 
@@ -44,30 +44,8 @@ class Workload:
     stand_in: bool = False
 
 
-def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """A batch with a function of each tensor in it, or of what else is neither a mapping nor a sequence."""
-    if isinstance(batch, Mapping):
-        return {key: mapped(value, function) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [mapped(value, function) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return function(batch)
-
-
-def part(batch: Any, start: int, stop: int) -> Any:
-    """The samples from start to stop of a batch.
-
-    >>> part({"x": torch.arange(4)}, 1, 3)
-    {'x': tensor([1, 2])}
-    >>> from collections import namedtuple
-    >>> part(namedtuple("Pair", "x y")(torch.arange(4), torch.arange(4)), 1, 3)
-    Pair(x=tensor([1, 2]), y=tensor([1, 2]))
-    """
-    return mapped(batch, lambda one: one[start:stop])
-
-
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """The workload of that name: a built-in one of about so many parameters, or what `package.module:factory` returns.
+    """The workload of that name: a built-in one of about this many parameters, or what `package.module:factory` returns.
 
     Raises:
         InputError: there is no such built-in, module or factory, or the factory returns something else.
@@ -76,10 +54,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
         return replace(BUILT_IN[name](plan, parameters), stand_in=True)
     module_name, colon, function = name.partition(":")
     if not colon:
-        raise InputError(
-            f"{name!r} is not legal; legal: {', '.join(BUILT_IN)}, or package.module:factory",
-            field="workload",
-        )
+        raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
@@ -102,7 +77,7 @@ def made(factory: Callable[[], Any]) -> Workload:
             field="workload",
         )
     if workload.reduction not in ("mean", "sum"):
-        raise InputError(f"{workload.reduction!r} is not legal; legal: mean, sum", field="reduction")
+        raise must_be("mean or sum", workload.reduction, field="reduction")
     return workload
 
 

@@ -1,0 +1,136 @@
+"""From how a figure is off to what most likely went wrong. Numbers in, a diagnosis out: no process, no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from isobatch.diagnosis.causes import Cause, Diagnosis, either
+
+ULPS = 8
+
+
+def gradient(
+    ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float = 0.02
+) -> Diagnosis | None:
+    """What makes a gradient `ratio` times too large, its direction being right; None where nothing known does. DDP averages
+    over ranks, so the effective batch is not what a faulty gradient is multiplied by. Where the numbers coincide, all that
+    fit are named.
+
+    >>> gradient(4.0, micro_batch=8, accumulation=4, ranks=2).text
+    'no division by the accumulation (4×)'
+    """
+    b, a, w = micro_batch, accumulation, ranks
+    summed, undivided, over_ranks = Cause.SUMMED_LOSS, Cause.NOT_DIVIDED, Cause.SUMMED_OVER_RANKS
+    faults: dict[tuple[Cause, ...], float] = {
+        (summed,): b,
+        (summed, undivided): b * a,
+        (undivided,): a,
+        (over_ranks,): w,
+        (over_ranks, undivided): w * a,
+        (summed, over_ranks): w * b,
+        (summed, over_ranks, undivided): w * b * a,
+        (Cause.DIVIDED_BY_RANKS,): 1 / w,
+        (Cause.DIVIDED_TWICE,): 1 / a,
+    }
+    fitting = [
+        causes for causes, factor in faults.items() if factor != 1 and abs(ratio / factor - 1) <= tolerance
+    ]
+    # The fewest faults explain best.
+    fewest = min(map(len, fitting), default=0)
+    fitting = [causes for causes in fitting if len(causes) == fewest]
+    if not fitting:
+        return None
+    words = ", or ".join(" and ".join(cause.text for cause in causes) for causes in fitting)
+    return Diagnosis(
+        causes=tuple(dict.fromkeys(cause for causes in fitting for cause in causes)),
+        text=f"{words} ({ratio:.4g}×)",
+    )
+
+
+def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
+    """Whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
+    return abs(a - b) <= ULPS * ulp * abs(peak)
+
+
+def learning_rate(
+    observed: Sequence[float],
+    lr_at: Callable[[int], float],
+    *,
+    peak: float,
+    accumulation: int,
+    ranks: int,
+    initial: float | None = None,
+    ulp: float = 2.0**-52,
+) -> tuple[int, Diagnosis] | None:
+    """The first step whose learning rate is not the plan's, and why; None where all are.
+
+    Args:
+        observed: the optimizer's learning rate at steps 0, 1, 2 ….
+        lr_at: the plan's.
+        initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one that runs twice as
+            fast, so where this is another learning rate, nothing else is suspected.
+        ulp: as in `close`.
+
+    >>> found = learning_rate([0.0, 0.2, 0.4], lambda step: 0.1 * step, peak=1.0, accumulation=1, ranks=2)
+    >>> found[0], found[1].text
+    (1, 'scheduler stepped once per process (2× too fast)')
+    """
+
+    def same(a: float, b: float) -> bool:
+        return close(a, b, peak, ulp)
+
+    first = next((k for k, lr in enumerate(observed) if not same(lr, lr_at(k))), None)
+    if first is None:
+        return None
+    if initial is not None and not same(initial, peak):
+        return first, Cause.ANOTHER_LR.likely(f"{initial / peak:.4g}× the plan's")
+
+    def runs(factor: int, ahead: int) -> bool:
+        return all(same(lr, lr_at(k * factor + ahead)) for k, lr in enumerate(observed))
+
+    fitting = []
+    # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
+    per_micro_batch = any(runs(accumulation, ahead) for ahead in (0, accumulation - 1, accumulation))
+    if ranks > 1 and runs(ranks, 0):
+        fitting.append(Cause.SCHEDULER_PER_PROCESS.likely(f"{ranks}× too fast"))
+    if accumulation > 1 and per_micro_batch:
+        fitting.append(Cause.SCHEDULER_PER_MICRO_BATCH.likely(f"{accumulation}× too fast"))
+    if min(accumulation, ranks) > 1 and runs(accumulation * ranks, 0):
+        both = Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH
+        words = f"{both[0].text} and micro-batch ({accumulation * ranks}× too fast)"
+        fitting.append(Diagnosis(causes=both, text=words))
+    if runs(1, 1):
+        fitting.append(Cause.SCHEDULER_TOO_EARLY.likely())
+    if first > 0 and all(same(lr, lr_at(0)) for lr in observed):
+        fitting.append(Cause.SCHEDULER_NEVER.likely())
+    if not fitting:
+        planned = lr_at(first)
+        times = f"{observed[first] / planned:.4g}× the plan's" if planned else ""
+        fitting.append(Cause.ANOTHER_LR.likely(times))
+    return first, either(*fitting)
+
+
+def epoch(
+    *, served: int, planned: int, unique: int, dataset: int, per_rank_all: bool, drop_last: bool, ranks: int
+) -> Diagnosis:
+    """Why an epoch does not serve the samples of the plan.
+
+    Args:
+        served: samples that all ranks served, repeats included; `unique` of them different.
+        planned: what the plan says.
+        dataset: its samples.
+        per_rank_all: whether each rank served the whole dataset.
+        drop_last: whether the sampler or the loader drops.
+
+    >>> found = epoch(served=200, planned=100, unique=100, dataset=100, per_rank_all=True, drop_last=False, ranks=2)
+    >>> found.text
+    'the sampler is not distributed (all ranks see the same data)'
+    """
+    if ranks > 1 and per_rank_all:
+        return Cause.NOT_DISTRIBUTED.likely("all ranks see the same data")
+    if served < planned:
+        how = "where the plan pads them" if planned >= dataset else "beyond the plan"
+        return Cause.SAMPLES_DROPPED.likely(f"drop_last is set {how}" if drop_last else how)
+    if served > planned:
+        return Cause.SAMPLES_PADDED.likely()
+    return (Cause.SAMPLES_REPEATED if unique < min(served, dataset) else Cause.ANOTHER_SAMPLES).likely()

@@ -1,0 +1,116 @@
+"""What would work instead of a plan that cannot be: each way is planned, not guessed, and ranked by what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from isobatch.planning.planned import Planned
+from isobatch.planning.settings import DEFAULTS, Settings
+from isobatch.reason import Reason
+from isobatch.recipes.cluster import Cluster
+
+MOST_NODES = 64
+"""How far other node counts are looked for, in each direction."""
+MOST_CHANGE = 0.25
+"""A larger change of the batch is no way out, but another recipe."""
+RESTRICTIONS = (
+    "require_multiple",
+    "max_micro_batch",
+    "max_batch",
+    "deadline_hours",
+    "budget",
+    "rule",
+    "policy",
+)
+"""Settings that may be what forbids the plan."""
+
+P = TypeVar("P", bound=Planned)
+Make = Callable[[Cluster, Settings], P]
+
+
+def options(asked: Planned, make: Make[P]) -> list[P]:
+    """The ways out of an infeasible plan.
+
+    Args:
+        asked: the infeasible plan.
+        make: plans the same recipe on a cluster, by settings.
+
+    Returns:
+        Feasible plans, best first: on the same GPUs a batch that divides (the smallest change first), the exact batch with
+        weights, then the nearest other GPU counts, then plans without one of the settings asked for. A plan's own cluster
+        and settings are what makes it.
+    """
+    if asked.status != "infeasible":
+        return []
+    found: list[P] = []
+    for cluster, settings in _candidates(asked, make):
+        plan = make(cluster, settings)
+        if plan.status == "infeasible" or (
+            settings.batch_tolerance and abs(plan.batch_change or 0.0) > MOST_CHANGE
+        ):
+            continue
+        if not any((plan.layout, plan.cluster) == (it.layout, it.cluster) for it in found):
+            found.append(plan)
+    return found
+
+
+def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
+    cluster, settings = asked.cluster, asked.settings
+    for batch in _by_change(asked):
+        # In whole percent of a percent, upwards: what people copy stays short.
+        share = math.ceil(abs(batch - _target(asked)) / _target(asked) * 1e4) / 1e4
+        if settings.batch_tolerance < share < 1:
+            yield cluster, settings._replace(batch_tolerance=_short(share))
+    weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
+    yield cluster, weighted._replace(ragged=True)
+    yield cluster, weighted._replace(uneven=True)
+    for other in _clusters(asked, make):
+        yield other, settings
+    if (
+        Reason.BETA_NOT_POSITIVE in asked.reasons
+    ):  # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
+        yield cluster, settings._replace(rule="sqrt", beta_half_life=True)
+    for name in RESTRICTIONS:
+        default = getattr(DEFAULTS, name)
+        if getattr(settings, name) != default:
+            yield cluster, settings._replace(**{name: default})
+
+
+def _target(asked: Planned) -> int:
+    policy = asked.settings.policy
+    return policy if type(policy) is int else asked.recipe.effective_batch
+
+
+def _by_change(asked: Planned) -> list[int]:
+    batches = [batch for batch in asked.nearest_batches if batch is not None]
+    return sorted(batches, key=lambda batch: (abs(batch - _target(asked)), batch))
+
+
+def _short(share: float) -> float:
+    """The share in two significant digits, upwards."""
+    digits = 1 - math.floor(math.log10(share))
+    scale: float = 10.0**digits
+    return round(math.ceil(round(share * scale, 6)) / scale, 12)
+
+
+def _clusters(asked: Planned, make: Make[P]) -> Iterator[Cluster]:
+    """The nearest clusters below and above on which the same settings give a plan."""
+    cluster = asked.cluster
+    if cluster.nodes > 1:
+        for direction in (-1, 1):
+            for far in range(1, MOST_NODES + 1):
+                nodes = cluster.nodes + direction * far
+                if nodes < 1:
+                    break
+                other = msgspec.structs.replace(cluster, nodes=nodes)
+                if make(other, asked.settings).status != "infeasible":
+                    yield other
+                    break
+        return
+    for gpus in asked.nearest_world_sizes:
+        if gpus is not None:
+            yield msgspec.structs.replace(cluster, gpus_per_node=gpus)

@@ -1,0 +1,103 @@
+"""The record that all parts of planning work on: what was asked, and what the core made of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from isobatch import _core
+from isobatch.errors import InputError
+from isobatch.planning.settings import Settings
+from isobatch.reason import Reason, reasons_of
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
+
+
+class Layout(NamedTuple):
+    """How the samples of a step lie over replicas and micro-batches; of a feasible plan, so that all is known.
+
+    `effective_batch` is micro_batch × accumulation × data_parallel, unless micro-batches differ in size or number
+    (`irregular`).
+    """
+
+    micro_batch: int
+    accumulation: int
+    data_parallel: int
+    effective_batch: int
+    irregular: bool
+
+
+class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """What was asked for (recipe, cluster, settings), and the values that the core gives, by name.
+
+    A field that is added here has a default: plans that were saved before it are still read.
+    """
+
+    recipe: Recipe
+    cluster: Cluster
+    settings: Settings
+    status: str
+    reasons: tuple[Reason, ...]
+    rule: str
+    world_size: int
+    data_parallel: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    effective_batch: int | None = None
+    batch_change: float | None = None
+    lr: float | None = None
+    lr_scale: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    ema_decay: float | None = None
+    warmup_steps: int | None = None
+    steps_per_epoch: int | None = None
+    total_steps: int | None = None
+    samples_per_epoch: int | None = None
+    padded_samples: int | None = None
+    dropped_samples: int | None = None
+    step_seconds: float | None = None
+    step_error: float | None = None
+    samples_per_second: float | None = None
+    efficiency: float | None = None
+    hours: float | None = None
+    gpu_hours: float | None = None
+    cost: float | None = None
+    memory_gib: float | None = None
+    nearest_world_size: int | None = None
+    nearest_batch: int | None = None
+    warmup_lr: float | None = None
+    min_lr: float | None = None
+    nearest_world_sizes: tuple[int | None, int | None] = (None, None)
+    nearest_batches: tuple[int | None, int | None] = (None, None)
+    micro_batch_cap: int | None = None
+    cap_source: str = "open"
+
+    @property
+    def layout(self) -> Layout:
+        """How a step is laid out.
+
+        Raises:
+            InputError: the plan is infeasible.
+        """
+        if self.status == "infeasible":
+            raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
+        counts = self.micro_batch, self.accumulation, self.data_parallel, self.effective_batch
+        irregular = Reason.RAGGED in self.reasons or Reason.UNEVEN in self.reasons
+        return Layout(*cast(tuple[int, int, int, int], counts), irregular)
+
+
+def values_of(
+    recipe: Recipe, cluster: Cluster, settings: Settings, workloads: _core.Workloads | None = None
+) -> tuple[Any, ...]:
+    """The values of a Planned behind recipe, cluster and settings, in the order of its fields.
+
+    Raises:
+        InputError: a value is illegal; the message names the field and what is legal.
+    """
+    status, reasons, *rest = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads)
+    return status, reasons_of(reasons), *rest

@@ -1,0 +1,232 @@
+"""Plans as JSON text, and what is checked of a plan that comes from one.
+
+A plan in a file may have been edited, cut, or made by another version. It holds its recipe, cluster and settings, so that it is
+worked out again, which takes microseconds, and compared. What a profile gave (times, memory, a cap, goodput's batch) cannot be
+worked out without it, and another version may count otherwise: there the values must agree with each other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from isobatch import _core
+from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.planning.course import Course
+from isobatch.planning.moves import Legs, Moved, moved_at, whole_run
+from isobatch.planning.planned import Planned, values_of
+from isobatch.planning.settings import DEFAULTS, Settings
+from isobatch.reason import Reason
+from isobatch.schedules import Schedule
+from isobatch.words import shown
+
+VERSION = 1
+SCHEMA = f"isobatch.plan/{VERSION}"
+VALUES = _core.plan_fields()
+
+_OF_PROFILE = frozenset(
+    (
+        "step_seconds",
+        "step_error",
+        "samples_per_second",
+        "efficiency",
+        "hours",
+        "gpu_hours",
+        "cost",
+        "memory_gib",
+    )
+)
+_REASONS_OF_PROFILE = frozenset(
+    (
+        Reason.ABOVE_MEMORY,
+        Reason.NEEDS_PROFILE,
+        Reason.MISSES_DEADLINE,
+        Reason.ABOVE_BUDGET,
+        Reason.MEMORY_ESTIMATED,
+        Reason.OUTSIDE_MEASURED,
+        Reason.FORECAST_ESTIMATED,
+        Reason.OTHER_HARDWARE,
+        Reason.ALL_REDUCE_FITTED,
+    )
+)
+
+
+def text_of(plan: Planned) -> str:
+    """A plan as JSON text, with the schema and the version of isobatch."""
+    fields = {"schema": SCHEMA, "isobatch": _core.__version__, **_named(plan)}
+    return msgspec.json.format(msgspec.json.encode(fields, enc_hook=_described), indent=2).decode()
+
+
+def _named(record: msgspec.Struct) -> dict[str, Any]:
+    """A record's fields by name, its settings and moves too."""
+    fields = msgspec.structs.asdict(record)
+    if "settings" in fields:
+        fields["settings"] = fields["settings"]._asdict()
+    if "moves" in fields:
+        fields["moves"] = [_named(move) for move in fields["moves"]]
+    if "before" in fields:
+        fields["before"] = _named(fields["before"])
+    return fields
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return msgspec.Raw(value.to_json().encode())
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool]:
+    """A plan's fields in a JSON text, and whether this version of isobatch wrote them.
+
+    Raises:
+        InputError: it is no plan, or of another schema.
+    """
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"no plan: {str(error)[:500]}", file=file) from None
+    schema = fields.pop("schema", None) if isinstance(fields, dict) else None
+    match = re.fullmatch(r"isobatch\.plan/(\d{1,9})", schema) if isinstance(schema, str) else None
+    if match is None:
+        raise must_be(repr(SCHEMA), schema, field="schema", todo="this is no plan", file=file)
+    if int(match[1]) > VERSION:
+        raise InputError(
+            f"schema {schema!r} is newer than this isobatch reads ({SCHEMA!r}): upgrade isobatch", file=file
+        )
+    same_version = fields.pop("isobatch", None) == _core.__version__
+    moves = fields.get("moves")
+    for move in moves if isinstance(moves, list) else ():
+        if isinstance(move, dict) and isinstance(move.get("before"), dict):
+            move["before"]["settings"] = _settings(move["before"].get("settings"), file)
+    fields["settings"] = _settings(fields.get("settings"), file)
+    return fields, same_version
+
+
+def _settings(given: Any, file: str | None) -> list[Any]:
+    if not isinstance(given, dict):
+        raise must_be("a table", given, field="settings", file=file)
+    if wrong := [name for name in given if name not in Settings._fields]:
+        raise together(
+            [unknown("setting", name, Settings._fields, field="settings", file=file) for name in wrong]
+        )
+    return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
+
+
+def check(moves: Sequence[Moved], legs: Legs, file: str | None, *, same_version: bool) -> None:
+    """Checks all parts of a run that came from a file.
+
+    Args:
+        moves: what the plan says of its moves.
+        legs: the parts of the run.
+        file: named in errors.
+        same_version: whether this version of isobatch wrote them, so that it must come to the same values.
+
+    Raises:
+        InputError: values contradict each other, or are not those that come out; the fields are named.
+    """
+    starts = [step for step, _ in legs]
+    if any(not 0 <= low < high < 2**53 for low, high in pairwise(starts)):
+        raise must_be("at ascending steps from 1", starts[1:], field="moves", file=file)
+    for count, (_, leg) in enumerate(legs, 1):
+        if leg.recipe != legs[0][1].recipe:
+            raise InputError("recipe must be the same before and after a move", file=file, field="recipe")
+        _consistent(leg, file)
+        if not same_version:
+            continue
+        expected = _recomputed(leg)
+        if count > 1:
+            expected |= whole_run(legs[:count])
+            found = moved_at(Course(legs[: count - 1]), leg, starts[count - 1])
+            _compare(moves[count - 2], msgspec.structs.asdict(found), file)
+        _compare(leg, expected, file)
+
+
+def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None) -> None:
+    wrong = {name: value for name, value in expected.items() if getattr(record, name) != value}
+    if wrong:
+        told = "; ".join(
+            f"{name} is {shown(getattr(record, name))}, {shown(v)} comes out" for name, v in wrong.items()
+        )
+        raise InputError(
+            f"not the plan of its recipe, cluster and settings: {told}. Plan it again instead of editing it",
+            file=file,
+            field=next(iter(wrong)),
+        )
+
+
+def _recomputed(leg: Planned) -> dict[str, Any]:
+    """The values that must come out again, by name."""
+    settings = leg.settings
+    of_profile = (
+        leg.cap_source == "memory"
+        or settings.policy == "goodput"
+        or settings.deadline_hours is not None
+        or settings.budget is not None
+        or not _REASONS_OF_PROFILE.isdisjoint(leg.reasons)
+        or any(getattr(leg, name) is not None for name in _OF_PROFILE)
+    )
+    if not of_profile:
+        return dict(zip(VALUES, values_of(leg.recipe, leg.cluster, settings), strict=True))
+    if leg.status == "infeasible":
+        return {}
+    stretched = settings.policy == "goodput"
+    settings = settings._replace(
+        policy=leg.layout.effective_batch if stretched else settings.policy,
+        max_micro_batch=leg.micro_batch_cap,
+        deadline_hours=None,
+        budget=None,
+    )
+    values = dict(zip(VALUES, values_of(leg.recipe, leg.cluster, settings), strict=True))
+    left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
+    if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.
+        left_out |= {"total_steps", "warmup_steps", "weight_decay"}
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def _consistent(leg: Planned, file: str | None) -> None:
+    """Refuses values that no plan has, whoever made it."""
+
+    def must(field: str, legal: bool, what: str) -> None:
+        if not legal:
+            raise must_be(what, getattr(leg, field), field=field, file=file)
+
+    infeasible = any(reason.severity == "infeasible" for reason in leg.reasons)
+    says = "infeasible" if infeasible else "caution" if leg.reasons else "ok"
+    must("status", leg.status == says, f"{says!r}, as its reasons say")
+    must("world_size", leg.world_size == leg.cluster.world_size, "the GPUs of its cluster")
+    for name in VALUES:
+        value = getattr(leg, name)
+        if type(value) is int:
+            must(name, 0 <= value <= 2**53, "from 0 to 2^53")
+        elif type(value) is float:
+            must(name, math.isfinite(value), "finite")
+    if infeasible:
+        must("micro_batch", leg.micro_batch is None, "unknown in an infeasible plan")
+        return
+    for name in ("micro_batch", "accumulation", "data_parallel", "effective_batch", "lr", "lr_scale"):
+        value = getattr(leg, name)
+        must(name, value is not None and value > 0, "above 0")
+    micro, accumulation, replicas, batch, irregular = leg.layout
+    rounds = micro * replicas
+    parallel = leg.cluster.model_parallel or leg.recipe.model_parallel
+    must("data_parallel", replicas * parallel == leg.world_size, "the GPUs / model_parallel")
+    exact = batch == rounds * accumulation
+    must("effective_batch", batch <= 2**40, "at most 2^40")
+    must(
+        "effective_batch",
+        exact
+        or (
+            irregular
+            and replicas <= batch <= rounds * accumulation < batch + 2 * rounds + replicas * accumulation
+        ),
+        "micro_batch × accumulation × data_parallel",
+    )
+    cap = leg.micro_batch_cap
+    must("micro_batch", cap is None or micro <= cap, f"at most the cap, {cap}")
+    must("steps_per_epoch", leg.steps_per_epoch != 0, "above 0")
+    must("total_steps", leg.total_steps != 0, "above 0")

@@ -1,0 +1,96 @@
+"""The settings: how to plan. Each one is listed here, with its type, its default and what it does.
+
+`plan` and `replan` take them as keywords, a fleet as columns too, and the command line as options, all from this list. The core
+has their legal values. Nothing heavy is imported here, since `isobatch --help` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
+
+from isobatch.errors import together, unknown
+
+Policy: TypeAlias = Literal["keep", "grow", "goodput"]
+Rule: TypeAlias = Literal["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
+
+
+class Settings(NamedTuple):
+    """What was asked for, in the core's order. Beside each setting: what its value is called, and what it does."""
+
+    policy: Annotated[
+        Policy | int,
+        "POLICY|BATCH",
+        "keep (default): batch size and learning rate stay; grow: the samples per replica stay; goodput: reach the same loss "
+        "soonest (needs a profile and a noise scale); or the effective batch to reach",
+    ] = "keep"
+    rule: Annotated[
+        Rule, "RULE", "how the learning rate follows the batch (default auto; `isobatch rules` lists them)"
+    ] = "auto"
+    max_micro_batch: Annotated[
+        int | None, "N", "largest number of samples in a forward pass (per-device batch)"
+    ] = None
+    max_batch: Annotated[int | None, "N", "largest effective batch"] = None
+    batch_tolerance: Annotated[
+        float, "FRACTION", "let the batch change by up to this fraction, to one that divides"
+    ] = 0.0
+    micro_batch_multiple: Annotated[
+        int, "N", "prefer micro-batches that are a multiple of N (8 for tensor cores)"
+    ] = 1
+    require_multiple: Annotated[bool, "", "insist on that multiple"] = False
+    ragged: Annotated[bool, "", "allow micro-batches of different sizes (their losses need weights)"] = False
+    uneven: Annotated[
+        bool, "", "allow some replicas one more micro-batch than others (their losses need weights)"
+    ] = False
+    beta_half_life: Annotated[bool, "", "keep the half-life of beta2 in samples: beta2^k"] = False
+    deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
+    budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
+
+
+class Keywords(TypedDict, total=False):
+    """The settings as keywords, for type checkers."""
+
+    policy: Policy | int
+    rule: Rule
+    max_micro_batch: int | None
+    max_batch: int | None
+    batch_tolerance: float
+    micro_batch_multiple: int
+    require_multiple: bool
+    ragged: bool
+    uneven: bool
+    beta_half_life: bool
+    deadline_hours: float | None
+    budget: float | None
+
+
+DEFAULTS = Settings()
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """The settings of keywords.
+
+    Args:
+        given: values by name; those left out take their defaults.
+
+    Returns:
+        All settings. The core checks their values, when it plans.
+
+    Raises:
+        InputError: there is no setting of that name; the nearest one is named.
+
+    >>> settings_of({"policy": "grow"}).policy
+    'grow'
+    """
+    if not given:
+        return DEFAULTS
+    try:
+        return Settings(**given)
+    except TypeError:
+        raise together(
+            [
+                unknown("setting", name, (*Settings._fields, "profile"), field=name)
+                for name in given
+                if name not in Settings._fields
+            ]
+        ) from None

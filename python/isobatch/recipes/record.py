@@ -1,0 +1,92 @@
+"""What recipes and clusters share: plain numbers, and errors that name the field that was meant."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from isobatch.errors import InputError, missing, together, unknown
+
+if TYPE_CHECKING:
+    from msgspec import StructMeta
+else:
+    StructMeta = type(msgspec.Struct)
+
+INTEGERS = frozenset(
+    (
+        "effective_batch",
+        "dataset_size",
+        "seq_len",
+        "gpus",
+        "micro_batch",
+        "accumulation",
+        "model_parallel",
+        "parameters",
+        "nodes",
+        "gpus_per_node",
+    )
+)
+
+
+def plain(name: str, value: Any) -> Any:
+    """A NumPy scalar as the Python number it stands for; anything else as it is."""
+    if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
+        return value
+    return operator.index(value) if name in INTEGERS and hasattr(value, "__index__") else value.item()
+
+
+class _Named(StructMeta):
+    """Makes records whose unknown and missing fields are an InputError that names them all."""
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            try:
+                return super().__call__(*args, **fields)
+            except TypeError:
+                if args:
+                    raise
+                refuse_names(cls, fields)
+                raise
+
+
+def refuse_names(cls: type[Record], given: Collection[str]) -> None:
+    """Refuses names that are no fields of a record, and says which fields are missing.
+
+    Raises:
+        InputError: naming all of them.
+    """
+    known = (*cls.__struct_fields__, *cls.elsewhere)
+    errors = [
+        InputError(f"{name} {cls.elsewhere[name]}", field=name)
+        if name in cls.elsewhere
+        else unknown("field", name, known, field=str(name))
+        for name in given
+        if name not in cls.__struct_fields__
+    ]
+    errors += [
+        missing(field.name, f"{cls.__name__} needs it")
+        for field in msgspec.structs.fields(cls)
+        if field.required and field.name not in given
+    ]
+    if errors:
+        raise together(errors)
+
+
+class Record(
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, metaclass=_Named
+):
+    """A record whose numbers are plain Python numbers."""
+
+    elsewhere: ClassVar[dict[str, str]] = {}
+    """Names that people look for here, and where they belong."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            number = plain(name, value)
+            if number is not value:
+                msgspec.structs.force_setattr(self, name, number)

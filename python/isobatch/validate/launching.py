@@ -1,0 +1,192 @@
+"""Starts the ranks of a validation on this host, by torchrun's own API."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.errors import InputError, missing, must_be
+from isobatch.planning.plan import Plan
+from isobatch.validate.options import Options
+from isobatch.validate.ranks import network
+from isobatch.validate.report.document import Report
+from isobatch.validate.report.draft import Draft
+from isobatch.validate.report.verdict import Proof, Verdict
+
+RENDEZVOUS_SECONDS = 30.0
+
+
+def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
+    """One rank. Gives the text of an InputError: over a pipe, since a traceback would hide it."""
+    import torch
+
+    from isobatch.validate.worker import run
+
+    if factory is not None:
+        torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
+    try:
+        path = Path(folder) / "report.json"
+        report = run(
+            Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
+        )
+        if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
+            report.save(path)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def launch(
+    plan: Plan | str | os.PathLike[str],
+    nproc_per_node: int = 2,
+    *,
+    options: Options | None = None,
+    workload: str | Callable[[], Any] | None = None,
+    nnodes: int = 1,
+    node_rank: int = 0,
+    rendezvous: str | None = None,
+    _fork: bool = False,
+) -> Report:
+    """Validates a plan in processes of its own; also from a notebook.
+
+    Args:
+        plan: a plan, or the path of one.
+        nproc_per_node: ranks on this host.
+        options: how.
+        workload: as in the options; or a factory, which may live in the notebook itself: the ranks are then forked, which
+            demands that CUDA has not been used here.
+        nnodes, node_rank, rendezvous: hosts, which of them this is, and "host:port" of host 0, where the same call is made
+            on several.
+
+    Returns:
+        The report, the same on all hosts. A rank that dies is a failed one.
+
+    Raises:
+        InputError: an argument is out of range, the rendezvous cannot be reached, or CUDA is in use.
+    """
+    if not isinstance(plan, Plan):
+        plan = Plan.load(plan)
+    options = options or Options()
+    if isinstance(workload, str):
+        options = msgspec.structs.replace(options, workload=workload)
+    factory = workload if callable(workload) else None
+    for name, value in (("nproc_per_node", nproc_per_node), ("nnodes", nnodes)):
+        if value < 1:
+            raise must_be("at least 1", value, field=name)
+    if nnodes > 1 and rendezvous is None:
+        raise missing("rendezvous", "several hosts need host:port of host 0")
+    if not 0 <= node_rank < nnodes:
+        raise must_be(f"0 to {nnodes - 1}", node_rank, field="node_rank")
+    if plan.status == "infeasible":
+        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
+        config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=_fork or factory is not None)
+        draft = Draft(plan, options)
+        lost = _launch(config, (plan.to_json(), options, folder, factory))
+        path = Path(folder) / "report.json"
+        if path.exists():
+            return Report.load(path)
+        # A rank died before rank 0 could write anything.
+        text = lost or "no rank reported anything"
+        draft.add(
+            Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, diagnosis=Cause.DEAD_RANK.likely())
+        )
+        return draft.report()
+
+
+def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool) -> Any:
+    # Each rank would else take all cores; OpenMP reads it when torch is first imported.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    if fork:
+        _preload()
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    # What it has to say, the report says.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if fork:
+        import torch
+
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            raise InputError(
+                "CUDA is in use in this process, which cannot be forked then: restart the kernel and launch first, or put "
+                "the factory in a module and name it",
+                field="workload",
+            )
+    where: dict[str, Any] = {
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": "127.0.0.1:0",
+        "local_addr": "127.0.0.1",
+    }
+    if nnodes > 1:
+        host, _, port = (rendezvous or "").rpartition(":")
+        if not host or not port.isdigit():
+            raise must_be("host:port", rendezvous, field="rendezvous")
+        if node_rank:
+            network.probe(host, int(port), RENDEZVOUS_SECONDS)
+        where = {
+            "rdzv_backend": "static",
+            "rdzv_endpoint": rendezvous,
+            "rdzv_configs": {"rank": node_rank, "timeout": RENDEZVOUS_SECONDS},
+        }
+    return LaunchConfig(
+        min_nodes=nnodes,
+        max_nodes=nnodes,
+        nproc_per_node=nproc,
+        run_id="isobatch" if nnodes > 1 else uuid.uuid4().hex,
+        max_restarts=0,
+        start_method="fork" if fork else "spawn",
+        logs_specs=DefaultLogsSpecs(),
+        **where,
+    )
+
+
+def _preload() -> None:
+    """Imports here, once, what every rank needs. Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
+    of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        importlib.import_module("torch._dynamo")  # DDP needs it, and it is the slowest of all
+        importlib.import_module("isobatch.validate.worker")
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _launch(config: Any, args: tuple[Any, ...]) -> str | None:
+    """Runs the ranks; gives what is known of those that were lost."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    try:
+        results = elastic_launch(config, work)(*args)
+    except ChildFailedError as error:
+        # Which ones died by themselves; the agent ends the others with SIGTERM.
+        failures = {
+            rank: failure
+            for rank, failure in error.failures.items()
+            if not (failure.exitcode == -15 and len(error.failures) > 1)
+        }
+        return "; ".join(
+            f"rank {rank} died with {_how(failure.exitcode)}" for rank, failure in sorted(failures.items())
+        )
+    said = [text for text in results.values() if text is not None]
+    if said:
+        raise InputError(said[0])
+    return None
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

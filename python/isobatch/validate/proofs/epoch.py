@@ -1,0 +1,182 @@
+"""What an epoch of the plan serves, by the real sampler and the real loader."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.integrations.torch import PlanSampler
+from isobatch.planning.plan import Plan
+from isobatch.reason import Reason
+from isobatch.validate.options import Options
+from isobatch.validate.proofs import ramping
+from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
+from isobatch.validate.trial import Trial
+
+
+class _Indices(data.Dataset[int]):
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
+    """The sample ids of each optimizer step that a replica takes in an epoch, in order.
+
+    Raises:
+        ImportError: what would serve them is not installed.
+    """
+    indices, drop = _Indices(dataset), plan.recipe.drop_last
+    replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
+    loader: data.DataLoader[int]
+    if _irregular(plan):
+        # Behind a ramp, whose batches are looked at by themselves.
+        own = PlanSampler(indices, plan, rank=replica, epoch=-(-ramping.stages(plan)[-1][0] // dataset))
+        loader = data.DataLoader(indices, batch_sampler=own, collate_fn=list)
+        step: list[int] = []
+        for ids, (weight, last) in zip(loader, own.weights(), strict=True):
+            step += ids if weight else []
+            if last:
+                yield step
+                step = []
+        return
+    if plan.recipe.convention == "transformers":
+        from accelerate.data_loader import BatchSamplerShard
+
+        whole = data.BatchSampler(data.RandomSampler(indices), size, drop in (True, "loader"))
+        shard = BatchSamplerShard(whole, num_processes=replicas, process_index=replica, even_batches=True)
+        loader = data.DataLoader(indices, batch_sampler=shard, collate_fn=list)
+    else:
+        sampler: data.Sampler[int] = data.DistributedSampler(
+            indices, replicas, replica, shuffle=True, drop_last=drop in (True, "sampler")
+        )
+        loader = data.DataLoader(
+            indices, size, sampler=sampler, drop_last=drop in (True, "loader"), collate_fn=list
+        )
+    micro_batches = iter(loader)
+    while first := next(micro_batches, None):
+        yield [*first, *itertools.chain.from_iterable(itertools.islice(micro_batches, accumulation - 1))]
+
+
+def _irregular(plan: Plan) -> bool:
+    """Whether only the plan's own sampler serves it."""
+    return Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons or plan.recipe.ramp is not None
+
+
+def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
+    """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
+    them."""
+    if plan.recipe.convention == "megatron":
+        return ramping.prove_megatron(plan)
+    batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
+    dataset = plan.recipe.dataset_size
+    budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
+    ramp: Proof | None = None
+    if plan.recipe.ramp is not None:
+        ramped = dataset if dataset is not None else ramping.stages(plan)[-1][0] + batch
+        ramp = ramping.prove_stages(plan, group, _Indices(ramped))
+    # An epoch repeats every effective batch, so that the end of a short one is the end of the long one.
+    size = dataset if dataset is not None else 2 * batch
+    whole = size * replicas <= budget * group.world_size
+    if ramp is not None and dataset is None:
+        return [ramp, _no_epoch()]
+    if _irregular(plan) and not whole:
+        text = "an epoch of the plan's own sampler takes too long here"
+        left = [unchecked(name, text) for name in CLAIM.names]
+        return left if ramp is None else [ramp, left[1]]
+    skipped = 0 if whole else max(0, size // batch - 2)
+    size -= skipped * batch
+    served = np.zeros(size, dtype=np.int64)
+    first: list[list[int]] = []
+    counts: list[int] = []
+    for replica in range(group.rank, replicas, group.world_size):
+        torch.manual_seed(0)  # accelerate shares one shuffle between processes by their generators' state
+        count = 0
+        try:
+            for count, ids in enumerate(steps(plan, size, replica), 1):
+                np.add.at(served, ids, 1)
+                if count == 1:
+                    first.append(ids)
+        except ImportError as error:
+            text = f"the convention is {plan.recipe.convention}, and its library is not installed: {error}"
+            return [unchecked(name, text) for name in CLAIM.names]
+        counts.append(count)
+    firsts = [ids for part in group.gather(first) for ids in part]
+    all_steps = {count for part in group.gather(counts) for count in part}
+    total: np.ndarray[Any, np.dtype[np.int64]] = np.sum(group.gather(served), axis=0)
+    return [
+        ramp or _effective_batch(plan, firsts),
+        _epoch(plan, total, all_steps, skipped) if dataset is not None else _no_epoch(),
+    ]
+
+
+def _effective_batch(plan: Plan, firsts: list[list[int]]) -> Proof:
+    ids = [index for part in firsts for index in part]
+    unique = len(set(ids))
+    good = len(ids) == unique == plan.effective_batch
+    cause = Cause.SAMPLES_REPEATED if unique < len(ids) else Cause.ANOTHER_MICRO_BATCH
+    text = f"{unique} different samples in the first step of {len(firsts)} replicas, {plan.effective_batch} planned"
+    return Proof(
+        name="effective_batch",
+        verdict=Verdict.PASS if good else Verdict.FAIL,
+        text=text,
+        diagnosis=None if good else cause.likely(),
+        gate=0,
+        values={"samples": len(ids), "unique_samples": unique},
+    )
+
+
+def _no_epoch() -> Proof:
+    return unchecked("epoch", "the recipe has no dataset_size")
+
+
+def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], counts: set[int], skipped: int) -> Proof:
+    batch = plan.effective_batch or 1
+    measured = {
+        "steps_per_epoch": max(counts) + skipped,
+        "samples_per_epoch": int(served.sum()) + skipped * batch,
+        "repeated_samples": int((served - 1).clip(0).sum()),
+        "left_out_samples": int((served == 0).sum()),
+    }
+    planned = {"steps_per_epoch": plan.steps_per_epoch, "samples_per_epoch": plan.samples_per_epoch}
+    wrong = [
+        f"{name} {measured[name]}, {value} planned"
+        for name, value in planned.items()
+        if measured[name] != value
+    ]
+    if len(counts) > 1:
+        wrong.append(f"replicas take {sorted(counts)} steps")
+    how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"
+    text = "; ".join(wrong) or (
+        f"{measured['steps_per_epoch']} steps, {measured['samples_per_epoch']} samples, "
+        f"{measured['repeated_samples']} repeated, {measured['left_out_samples']} left out"
+    )
+    return Proof(
+        name="epoch",
+        verdict=Verdict.FAIL if wrong else Verdict.PASS,
+        text=f"{text} ({how})",
+        diagnosis=Cause.SAMPLER_COUNTS.likely() if wrong else None,
+        gate=0,
+        values=measured,
+    )
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """By the real sampler and loader."""
+    return judge(trial.plan, trial.options, trial.group)
+
+
+CLAIM = Claim(phase="sampler", names=("effective_batch", "epoch"), prove=prove)

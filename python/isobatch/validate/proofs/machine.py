@@ -1,0 +1,83 @@
+"""The machine: the same versions on all ranks, and no rank and no link slower than the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.validate.measure import machine
+from isobatch.validate.proofs import stragglers
+from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report.figures import Link
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
+from isobatch.validate.trial import Trial
+
+SECONDS = {"quick": 1.0, "usual": 2.5, "full": 5.0}
+ROUNDS = {"quick": 7, "usual": 31, "full": 31}
+"""Of pairs of nodes that send to each other."""
+CAUTION, FAIL = 1.25, 2.0  # times the others' median
+
+
+def judge_links(group: Group, found: list[Link]) -> Proof:
+    """Whether a node's link is slower than the others', by each node's best peer: a good link looks slow only towards a
+    slow one."""
+    if not found:
+        return unchecked("links", "one node: no link between nodes")
+    best = [
+        max((k.bw_gb_s for k in found if node in (k.node, k.peer)), default=0.0)
+        for node in range(group.nodes)
+    ]
+    host = {rank.node: rank.host for rank in group.roster}
+    values = {"bw_gb_s": best}
+    slowest = min(best)
+    if group.nodes < 3:
+        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
+        return Proof(name="links", verdict=Verdict.PASS, text=text, values=values)
+    ratios = stragglers.slower([1 / bw if bw else float("inf") for bw in best])
+    slow = [node for node, ratio in enumerate(ratios) if ratio >= CAUTION]
+    if not slow:
+        text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
+        return Proof(name="links", verdict=Verdict.PASS, text=text, gate=CAUTION, values=values)
+    named = ", ".join(f"{host[node]} (node {node}) {best[node]:.3f} GB/s" for node in slow)
+    return Proof(
+        name="links",
+        verdict=Verdict.FAIL if max(ratios) >= FAIL else Verdict.CAUTION,
+        text=f"{named}; the others' median is {statistics.median(best):.3f} GB/s",
+        diagnosis=Cause.SLOW_LINK.likely(", ".join(host[node] for node in slow)),
+        gate=CAUTION,
+        values=values,
+    )
+
+
+def same_versions(found: list[dict[str, str]], who: Callable[[int], str]) -> Proof:
+    """Whether all ranks have the same versions, else which ones differ, and where."""
+    differ = []
+    for name in sorted(set().union(*found)):
+        here = [versions.get(name, "none") for versions in found]
+        first = {version: who(here.index(version)) for version in here}
+        if len(first) > 1:
+            differ.append(f"{name} " + ", ".join(f"{version} on {rank}" for version, rank in first.items()))
+    return Proof(
+        name="versions",
+        verdict=Verdict.CAUTION if differ else Verdict.PASS,
+        text="; ".join(differ) or "the same on all ranks",
+        diagnosis=Cause.OTHER_ENVIRONMENT.likely() if differ else None,
+    )
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """Each rank's own speed, the speed between nodes, and the versions."""
+    group, seconds = trial.group, SECONDS[trial.options.extent]
+    work, each = machine.product(group), seconds / 2 / machine.WINDOWS
+    slow_ranks, windows = stragglers.prove(group, work, each, "ranks", "matrix product")
+    ranks = group.gather(machine.speed(group, windows[group.rank], seconds / 2))
+    found = machine.links(group, ROUNDS[trial.options.extent])
+    trial.machine = machine.describe(group, ranks, found)
+    trial.add(machine=trial.machine)
+    same = same_versions(group.gather(machine.versions()), group.pulse.who)
+    return [same, slow_ranks, judge_links(group, found)]
+
+
+CLAIM = Claim(phase="machine", names=("versions", "ranks", "links"), prove=prove)

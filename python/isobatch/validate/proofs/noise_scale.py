@@ -1,0 +1,155 @@
+"""The gradient noise scale, free of charge: DDP has the local gradient before the all-reduce and the averaged one after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.report.figures import Noise
+from isobatch.validate.report.verdict import Proof, Verdict, unchecked
+from isobatch.validate.step.training import HOOKS, Training
+from isobatch.validate.trial import Trial
+
+Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
+
+
+class Norms:
+    """A communication hook around another one, which adds up the squared norms of what goes in and what comes out."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self.reset()
+
+    def reset(self) -> None:
+        """Before a step."""
+        self.local: Tensor | float = 0.0
+        self.averaged: Tensor | float = 0.0
+
+    def __call__(self, process_group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """DDP's call for each bucket."""
+        self.local = self.local + bucket.buffer().double().square().sum()
+
+        def after(future: torch.futures.Future[Tensor]) -> Tensor:
+            value = future.value()
+            result = value[0] if isinstance(value, list) else value
+            self.averaged = self.averaged + result.double().square().sum()
+            return result
+
+        return self._hook(process_group, bucket).then(after)
+
+
+def noise_scale(
+    local: NDArray[np.float64], averaged: NDArray[np.float64], small: float, large: float
+) -> tuple[float | None, float | None, float, float]:
+    """The simple noise scale from squared gradient norms at two batch sizes (McCandlish 2018, arXiv 1812.06162, appendix A):
+    |G|² = (B·g_B − b·g_b)/(B − b) and tr Σ = (g_b − g_B)/(1/b − 1/B), each averaged over the steps, then divided.
+
+    Args:
+        local: squared norms at the small batch, shape (steps,), the mean over ranks.
+        averaged: squared norms at the large batch, shape (steps,).
+        small, large: the batches, samples.
+
+    Returns:
+        (noise scale in samples, its standard error by the jackknife over steps, |G|², tr Σ); the first two None where |G|²
+        is not above 0, or would not be with a step less.
+
+    >>> noise_scale(np.array([3.0, 3.0]), np.array([2.0, 2.0]), small=1, large=2)
+    (2.0, 0.0, 1.0, 2.0)
+    """
+    g_sq = (large * averaged - small * local) / (large - small)
+    trace = (local - averaged) / (1 / small - 1 / large)
+    n = len(g_sq)
+    mean_g, mean_s = float(g_sq.mean()), float(trace.mean())
+    without_g, without_s = (g_sq.sum() - g_sq) / (n - 1), (trace.sum() - trace) / (n - 1)
+    if mean_g <= 0 or (without_g <= 0).any():
+        return None, None, mean_g, mean_s
+    ratios = without_s / without_g
+    error = float(np.sqrt((n - 1) / n * np.square(ratios - ratios.mean()).sum()))
+    return mean_s / mean_g, error, mean_g, mean_s
+
+
+def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
+    """Trains some steps under the hook. Leaves a new wrapper behind, since a hook cannot be taken off."""
+    group = training.group
+    samples = {sum(sizes) for sizes in training.sizes}
+    why = None
+    if steps == 0:
+        why = "not asked for"
+    elif group.world_size == 1:
+        why = "one rank: the local gradient is the averaged one"
+    elif len(samples) > 1:
+        why = "ranks hold different numbers of samples"
+    elif training.workload.weight is not None:
+        why = "the loss is not weighted by samples"
+    if why is not None:
+        return None, unchecked("noise_scale", why)
+    norms = Norms(training.workload.hook or HOOKS.get(training.options.hook) or default_hooks.allreduce_hook)
+    training.rewrap(norms)
+    training.model.train()
+    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    local, averaged = [], []
+    for step in range(steps):
+        norms.reset()
+        batches = training.micro_batches(100 + step)
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        training.backward(batches, training.weights(batches), scaler=scaler, dtype=training.dtype)
+        if np.isfinite(float(norms.averaged)):  # on all ranks or on none; a scaler skips such a step, too
+            local.append(float(norms.local) / scale**2)
+            averaged.append(float(norms.averaged) / scale**2)
+        training.step(optimizer, scaler)
+        optimizer.zero_grad(set_to_none=True)
+    if len(local) < 2:
+        text = f"the gradient was finite in {len(local)} of {steps} steps only"
+        return None, unchecked("noise_scale", text)
+    mean_local = np.mean(group.gather(local), axis=0)
+    small, large = samples.pop(), training.batch
+    scale_value, error, g_sq, trace = noise_scale(mean_local, np.array(averaged), small, large)
+    noise = Noise(
+        steps=len(local),
+        noise_scale=scale_value,
+        standard_error=error,
+        gradient_norm_sq=g_sq,
+        variance_trace=trace,
+        small_batch=small,
+        large_batch=large,
+    )
+    whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
+    if scale_value is None or error is None:
+        text = f"the mean gradient cannot be distinguished from zero in {steps} steps{whose}: take more (--noise-steps)"
+        return noise, unchecked("noise_scale", text)
+    if 2 * error >= scale_value:
+        text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}: take more (--noise-steps)"
+        return noise, unchecked("noise_scale", text)
+    text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}"
+    return noise, Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
+
+
+def _figures(value: float, digits: int) -> str:
+    """A number with this many significant figures, written out.
+
+    >>> _figures(884.6, 2), _figures(0.1234, 2)
+    ('880', '0.12')
+    """
+    return f"{float(f'{value:.{digits}g}'):.10g}"
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """Trains some steps; a figure, and never a fault."""
+    noise, proof = measure(trial.timed, trial.options.noise_steps)
+    trial.add(noise=noise)
+    if noise is not None and proof.verdict is Verdict.PASS and trial.measurements is not None:
+        found = msgspec.structs.replace(trial.measurements, noise_scale=noise.noise_scale)
+        trial.add(measurements=found)
+    return [proof]
+
+
+CLAIM = Claim(phase="noise scale", names=("noise_scale",), prove=prove)

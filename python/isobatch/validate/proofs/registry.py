@@ -1,0 +1,34 @@
+"""All claims, in the order in which they are proven, which is the table's. To add one: its file here, its line below, and its
+row in docs/validate.md; figures of its own go into report/figures.py and into the Report."""
+
+from __future__ import annotations
+
+from isobatch.validate.proofs import (
+    all_reduce,
+    epoch,
+    gradient,
+    learning_rate,
+    loss,
+    machine,
+    memory,
+    micro_batch,
+    noise_scale,
+    step_time,
+    world,
+)
+from isobatch.validate.proofs.claim import Claim
+
+CLAIMS: tuple[Claim, ...] = (
+    world.CLAIM,
+    machine.CLAIM,
+    epoch.CLAIM,
+    memory.CLAIM,
+    loss.CLAIM,
+    gradient.CLAIM,
+    gradient.DOUBLE,
+    learning_rate.CLAIM,
+    all_reduce.CLAIM,
+    micro_batch.CLAIM,
+    step_time.CLAIM,
+    noise_scale.CLAIM,
+)

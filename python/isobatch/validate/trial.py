@@ -1,0 +1,61 @@
+"""One validation under way: what is validated, and what earlier proofs have found for later ones."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from isobatch.forecast.measurements import Measurements
+from isobatch.planning.plan import Plan
+from isobatch.validate.measure import timing
+from isobatch.validate.options import Options
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report.draft import Draft
+from isobatch.validate.report.figures import AllReduce, Machine
+from isobatch.validate.step.training import Training
+from isobatch.validate.step.workload import Workload
+
+
+class Trial:
+    """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
+
+    `reduction` is what the loss was seen to do over a batch, "mean", "sum" or "neither".
+    """
+
+    machine: Machine
+    allreduce: AllReduce
+    measurements: Measurements | None
+    reduction: str
+
+    def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
+        self.plan, self.options, self.workload, self.group = plan, options, workload, group
+        self._draft = draft
+
+    def add(self, **parts: Any) -> None:
+        """Figures, by their names in the report."""
+        self._draft.add(**parts)
+
+    @cached_property
+    def training(self) -> Training:
+        """The plan's step on this rank."""
+        return Training(self.plan, self.options, self.workload, self.group)
+
+    @cached_property
+    def micro_batch_seconds(self) -> float:
+        """How long rank 0 alone takes for forward and backward of one micro-batch."""
+        return timing.micro_batch_seconds(self.training)
+
+    @cached_property
+    def timed(self) -> Training:
+        """The step with as many micro-batches as can be timed often enough."""
+        return timing.affordable(self.training, self.micro_batch_seconds)
+
+    @cached_property
+    def buckets(self) -> list[int]:
+        """The sizes of DDP's buckets, bytes."""
+        return timing.bucket_bytes(self.timed)
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest micro-batch that is known to fit: the planned one, until a search finds a larger one."""
+        return self.training.micro_batch

@@ -1,0 +1,101 @@
+"""The whole of a validation, as each rank runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+
+import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.precision import float32_as
+from isobatch.errors import InputError, missing
+from isobatch.planning.plan import Plan
+from isobatch.validate.options import Options
+from isobatch.validate.proofs.registry import CLAIMS
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report.document import Report
+from isobatch.validate.report.draft import Draft
+from isobatch.validate.report.verdict import Proof, Verdict
+from isobatch.validate.step.training import out_of_memory
+from isobatch.validate.step.workload import Workload, load, made
+from isobatch.validate.trial import Trial
+
+BUILD_SEED = 0
+
+
+def run(
+    plan: Plan,
+    options: Options,
+    *,
+    factory: Callable[[], Workload] | None = None,
+    publish: Callable[[Report], None] | None = None,
+) -> Report:
+    """Validates a plan in the processes that torchrun or srun started; every rank calls it.
+
+    Args:
+        plan: must be feasible.
+        options: how.
+        factory: makes the workload, in place of the one that the options name.
+        publish: called on rank 0 with the report, also with an unfinished one where a rank is lost.
+
+    Returns:
+        The report, on all ranks.
+
+    Raises:
+        InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun environment.
+    """
+    if plan.status == "infeasible":
+        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    torch.manual_seed(BUILD_SEED)
+    workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
+    draft = Draft(plan, options)
+    group = Group(options)
+    if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
+        group.close()
+        raise missing("memory_limit_gib", "the search on a CPU needs --memory-limit GIB, per rank")
+    draft.phase_seconds = group.pulse.phase_seconds
+
+    def lost(text: str) -> None:
+        draft.add(Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, diagnosis=_cause(text).likely()))
+        if publish is not None:
+            publish(draft.report())
+
+    group.pulse.on_loss = lost
+    try:
+        with float32_as("tf32") if plan.recipe.precision == "tf32" else contextlib.nullcontext():
+            _prove(Trial(plan, options, workload, group, draft), draft)
+    except SignalException:
+        # torchrun ends everybody because one rank is gone: stay alive until rank 0 sees which.
+        group.pulse.linger()
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+        traceback.print_exc()
+        group.pulse.fail(f"out of memory: {said}" if out_of_memory(error) else said)
+        raise
+    report: Report = group.from_first(draft.report())
+    group.close()
+    if group.rank == 0 and publish is not None:
+        publish(report)
+    return report
+
+
+def _cause(text: str) -> Cause:
+    if "out of memory" in text:
+        return Cause.OUT_OF_MEMORY
+    return Cause.DEAD_RANK if "dead" in text or "cut off" in text else Cause.RANK_FAILED
+
+
+def _prove(trial: Trial, draft: Draft) -> None:
+    """All claims in turn, until a decisive one fails."""
+    for claim in CLAIMS:
+        if not claim.wanted(trial.options):
+            continue
+        with trial.group.pulse.phase(claim.phase):
+            found = claim.prove(trial)
+            draft.add(*found)
+        if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
+            return

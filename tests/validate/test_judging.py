@@ -1,0 +1,120 @@
+"""What proofs make of figures, without a rank: verdicts and causes that a healthy machine does not show."""
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="the validator needs torch")
+
+import torch
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.validate import Options, Verdict
+from isobatch.validate.proofs import all_reduce, epoch, gradient, loss, step_time
+from isobatch.validate.report.figures import AllReduceRow
+from isobatch.validate.step.difference import Difference
+
+PLAN = ib.plan(
+    ib.Recipe(effective_batch=48, lr=0.1, optimizer="sgd", dataset_size=200, duration="40st", micro_batch=8),
+    2,
+)
+GROUP = SimpleNamespace(world_size=2, emulated=False, pulse=SimpleNamespace(who=lambda rank: f"rank {rank}"))
+TRAINING = SimpleNamespace(
+    plan=PLAN,
+    options=Options(step_seconds=1.0),
+    group=GROUP,
+    batch=48,
+    sizes=[[8, 8, 8]] * 2,
+    micro_batch=8,
+    workload=SimpleNamespace(stand_in=False),
+)
+HOW = gradient._How("mean", None, None, None, torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("measured", "declared", "verdict", "cause"),
+    [
+        ("mean", "mean", Verdict.PASS, None),
+        ("sum", "mean", Verdict.FAIL, Cause.SUMMED_LOSS),
+        ("mean", "sum", Verdict.FAIL, Cause.MEAN_LOSS),
+        ("neither", "mean", Verdict.CAUTION, Cause.LOSS_WEIGHTED),
+    ],
+)
+def test_a_loss_is_what_it_is_declared(measured, declared, verdict, cause):
+    proof = loss.judge(measured, declared)
+    assert (proof.verdict, proof.cause) == (verdict, cause)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        ([3.0, 0.0], Cause.NOT_DIVIDED),
+        ([5.5, 0.0], Cause.GRADIENT_FACTOR),
+        ([1.0, 1.0], Cause.ANOTHER_SAMPLES),
+    ],
+)
+def test_a_gradient_that_is_off(found, cause):
+    off = Difference([torch.tensor(found)], [torch.tensor([1.0, 0.0])])
+    proof = gradient._gradient(TRAINING, off, HOW)
+    assert (proof.verdict, proof.cause) == (Verdict.FAIL, cause)
+
+
+def test_an_optimizer_that_steps_otherwise():
+    before, after, theirs = ([torch.tensor([value])] for value in (1.0, 0.9, 0.8))
+    weights, update = gradient._after(after, theirs, before, HOW, exact=True)
+    assert weights.cause is update.cause is Cause.OTHER_UPDATE
+
+
+def test_an_epoch_of_other_steps():
+    class Alone:
+        rank, world_size = 0, 1
+
+        def gather(self, value):
+            return [value]
+
+    plan = msgspec.structs.replace(PLAN, steps_per_epoch=6)
+    _, proof = epoch.judge(plan, Options(), Alone())
+    assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.SAMPLER_COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spread", "verdict", "cause"),
+    [
+        (1.05, 0.0, Verdict.PASS, None),
+        (1.5, 0.0, Verdict.FAIL, Cause.SLOWER_STEP),
+        (0.8, 0.0, Verdict.CAUTION, Cause.FASTER_STEP),
+        (1.5, 0.9, Verdict.INCONCLUSIVE, Cause.NOISY_HOST),
+    ],
+)
+def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
+    step = SimpleNamespace(
+        planned_step_seconds=seconds,
+        samples_per_second=48 / seconds,
+        sync_seconds=[[seconds]],
+        spread=spread,
+        accumulation=3,
+        planned_accumulation=3,
+    )
+    proof = step_time.prove_time(TRAINING, step)
+    assert (proof.verdict, proof.cause) == (verdict, cause)
+
+
+def test_wrong_sums_are_counted():
+    fields = dict.fromkeys(["time_us", "p95_us", "alg_bw_gb_s", "bus_bw_gb_s"], 1.0)
+    row = AllReduceRow(
+        dtype="float32",
+        bytes=1024,
+        ranks=2,
+        nodes=1,
+        mode="isolated",
+        bucket=False,
+        wrong_elements=3,
+        samples_us=[1.0],
+        **fields,
+    )
+    proof = all_reduce._correct([row], 0)
+    assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.WRONG_SUMS)
+    assert proof.text == "3 wrong elements at 1024 bytes of float32"
