@@ -31,9 +31,15 @@ BYTES = [b"\x00", b"\xff", b"\xed\xa0\x80", b"{", b"}", b"[" * 40, b'"', b"\\u00
 def _recipes() -> Iterator[ib.Recipe]:
     base = {"lr": 0.1, "duration": "90ep", "dataset_size": 50_000, "warmup": "5ep"}
     yield ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, optimizer="sgd", momentum=0.9, **base)
-    yield ib.Recipe(effective_batch=250, betas=(0.9, 0.95), weight_decay=0.1, decay="independent", noise_scale=3e3, **base)
-    yield ib.Recipe(effective_batch=64, ramp="16 16 9765", lr=1e-3, duration="1e5sp", schedule="wsd(decay=20%)")
-    yield ib.Recipe(effective_batch=64, lr=1e-3, duration="1000st", schedule=ib.schedules.cosine_restarts(1.0, 100, 2.0))
+    yield ib.Recipe(
+        effective_batch=250, betas=(0.9, 0.95), weight_decay=0.1, decay="independent", noise_scale=3e3, **base
+    )
+    yield ib.Recipe(
+        effective_batch=64, ramp="16 16 9765", lr=1e-3, duration="1e5sp", schedule="wsd(decay=20%)"
+    )
+    yield ib.Recipe(
+        effective_batch=64, lr=1e-3, duration="1000st", schedule=ib.schedules.cosine_restarts(1.0, 100, 2.0)
+    )
     yield ib.Recipe.from_gpus(gpus=2, batch_per_gpu=[3, 5], lr=0.1, duration="300st", convention="lightning")
 
 
@@ -53,8 +59,12 @@ def _measured() -> Measurements:
         StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1, step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
         for gpus in (1, 2) for micro in (8, 16, 32)
     )  # fmt: skip
-    reduced = (AllReduceRecord(gpus=2, gpus_per_node=8, bytes=size, seconds=(size / 1e10,)) for size in (1e6, 1e8))
-    return Measurements(gradient_bytes=1e8, steps=tuple(steps), all_reduce=tuple(reduced), noise_scale=500.0, gpu="H100")
+    reduced = (
+        AllReduceRecord(gpus=2, gpus_per_node=8, bytes=size, seconds=(size / 1e10,)) for size in (1e6, 1e8)
+    )
+    return Measurements(
+        gradient_bytes=1e8, steps=tuple(steps), all_reduce=tuple(reduced), noise_scale=500.0, gpu="H100"
+    )
 
 
 def _toml(fields: dict[str, Any]) -> str:
@@ -166,13 +176,17 @@ def check_files(seed: int, files: int, folder: Path, kinds: tuple[str, ...] = tu
         try:
             LOADERS[kind](path)
         except ib.InputError as error:
-            assert len(str(error)) < 4000, f"a message of {len(str(error))} characters: seed {seed}: {text[:2000]!r}"
+            assert len(str(error)) < 4000, (
+                f"a message of {len(str(error))} characters: seed {seed}: {text[:2000]!r}"
+            )
         except (Exception, BaseException) as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             kept = folder / f"finding-{seed}-{number}-{kind}{suffix}"
             kept.write_bytes(text)
-            raise AssertionError(f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {kept}") from error
+            raise AssertionError(
+                f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {kept}"
+            ) from error
         took = time.process_time() - started
         assert took < SLOW, f"{kind}: {took:.1f} s: seed {seed}: {text[:2000]!r}"
     return files
@@ -216,7 +230,18 @@ def _numeral(draw: random.Random, data: bytearray, at: int) -> None:
     start = next((i for i in range(at, len(data)) if data[i : i + 1].isdigit()), None)
     if start is not None:
         end = next((i for i in range(start, len(data)) if data[i] not in digits), len(data))
-        numbers = [b"0", b"-1", b"1e308", b"1e-320", b"9" * 25, b"9007199254740993", b"2147483648", b"0.1", b"1e5", b"3"]
+        numbers = [
+            b"0",
+            b"-1",
+            b"1e308",
+            b"1e-320",
+            b"9" * 25,
+            b"9007199254740993",
+            b"2147483648",
+            b"0.1",
+            b"1e5",
+            b"3",
+        ]
         data[start:end] = draw.choice(numbers)
 
 

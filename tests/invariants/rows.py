@@ -73,7 +73,9 @@ def _jobs(draw: np.random.Generator, count: int) -> Columns:
     }
     hostile = [0, -1, 1, 2**31, 2**40, 2**53, 2**53 + 1, -(2**62)]
     odd = [0.0, -1.0, np.nan, np.inf, -np.inf, 5e-324, 1e308, 1e-308]
-    columns: Columns = {name: _spiced(draw, column.astype(np.int64), hostile) for name, column in whole.items()}
+    columns: Columns = {
+        name: _spiced(draw, column.astype(np.int64), hostile) for name, column in whole.items()
+    }
     columns |= {name: _spiced(draw, column, odd) for name, column in real.items()}
     # Groups of rows are alike in what is text, so that some are planned together and some alone.
     lengths = ["90ep", "0.3ep", "1000st", "123457sp", "1e15sp", "3e9tok", "1ep"]
@@ -107,7 +109,9 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
     """Keywords of the call; ragged and uneven exclude one another and require_multiple."""
     chosen = {
         "policy": draw.choice(np.array(["keep", "grow", 256, 768, 4096], object)),
-        "rule": str(draw.choice(["auto", "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power"])),
+        "rule": str(
+            draw.choice(["auto", "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power"])
+        ),
         "max_micro_batch": draw.choice(np.array([None, 1, 7, 32, 2**31 - 1], object)),
         "max_batch": draw.choice(np.array([None, None, 512, 2**20], object)),
         "batch_tolerance": float(draw.choice([0.0, 0.0, 0.02, 0.3, 0.999])),
@@ -151,11 +155,15 @@ def _hold_batches(
         every(~feasible | holds, text)
 
     micro, accumulation, replicas, batch = (
-        found[name].astype(np.int64) for name in ("micro_batch", "accumulation", "data_parallel", "effective_batch")
+        found[name].astype(np.int64)
+        for name in ("micro_batch", "accumulation", "data_parallel", "effective_batch")
     )
     product = micro * accumulation * replicas
     laid_out = found["reasons"] & LAID_OUT != 0
-    law(np.where(laid_out, (product >= batch) & (batch >= replicas), product == batch), "the product is the batch")
+    law(
+        np.where(laid_out, (product >= batch) & (batch >= replicas), product == batch),
+        "the product is the batch",
+    )
     law(found["world_size"] == cluster["nodes"] * cluster["gpus_per_node"], "the world size")
     law(replicas * cluster["model_parallel"] == found["world_size"], "replicas × model_parallel = world size")
     cap = settings["max_micro_batch"] or job.get("micro_batch", np.int64(2**31 - 1))
@@ -175,7 +183,10 @@ def _hold_batches(
         wanted = np.full_like(tuned, settings["policy"])
     law(np.abs(batch - wanted) <= settings["batch_tolerance"] * wanted, "the batch is in the tolerance")
     law(np.isclose(found["batch_change"], batch / np.maximum(tuned, 1) - 1, rtol=1e-15, atol=1e-15), "the batch's change")  # fmt: skip
-    law((found["lr"] > 0) & np.isclose(found["lr"], job["lr"] * found["lr_scale"], rtol=1e-15), "lr = tuned lr × scale")
+    law(
+        (found["lr"] > 0) & np.isclose(found["lr"], job["lr"] * found["lr_scale"], rtol=1e-15),
+        "lr = tuned lr × scale",
+    )
     for name in ("beta1", "beta2", "momentum", "ema_decay"):
         value = found[name]
         law(np.isnan(value) | ((value >= 0) & (value < 1)), f"{name} lies in [0, 1)")
@@ -191,7 +202,10 @@ def _hold_lengths(
     padded, dropped = found["padded_samples"], found["dropped_samples"]
     known = feasible & (steps != -1)
     if "dataset_size" in job:
-        every(~known | (served - padded + dropped == job["dataset_size"]), "served − padded + dropped = the dataset")
+        every(
+            ~known | (served - padded + dropped == job["dataset_size"]),
+            "served − padded + dropped = the dataset",
+        )
         every(~known | (padded * dropped == 0), "nothing is padded and dropped at once")
     every(~known | ((steps >= 1) & (served <= steps * batch) & (served > (steps - 1) * batch)), "steps × batch covers an epoch")  # fmt: skip
     total = found["total_steps"]
@@ -203,5 +217,10 @@ def _hold_lengths(
     floored = job["convention"] == "megatron"
     for text, samples in (("1000st", 1000 * tuned), ("123457sp", np.full_like(tuned, 123457))):
         expected = np.where(floored, samples // np.maximum(batch, 1), -(-samples // np.maximum(batch, 1)))
-        every(~timed | (duration != text) | (total == expected), "the samples of a run are those of the tuned run")
-    every(~(timed & known & (duration == "90ep")) | (total == 90 * steps), "90 epochs are 90 × an epoch's steps")
+        every(
+            ~timed | (duration != text) | (total == expected),
+            "the samples of a run are those of the tuned run",
+        )
+    every(
+        ~(timed & known & (duration == "90ep")) | (total == 90 * steps), "90 epochs are 90 × an epoch's steps"
+    )
