@@ -35,7 +35,7 @@ mod _core {
     #[pymodule_export]
     use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
-    use crate::schedule::{Evaluator, fill_schedules};
+    use crate::schedule::{Evaluator, fill_schedules, schedule_shapes};
     #[pymodule_export]
     use crate::tables::{fields, reasons, results, rules};
 
