@@ -2,7 +2,7 @@
 #![no_main]
 
 use isobatch_core::fleet::{Column, Columns, Data, Fleet, Kind, Out, Pairs};
-use isobatch_core::input::{Input, Table, Value};
+use isobatch_core::input::{Field, Input, Table, Value};
 use isobatch_core::plan::{Row, plan, plan_or_not};
 use isobatch_fuzz::{Given, field, hold};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
@@ -50,26 +50,34 @@ fn columns(fleet: &Fleet<'_>) -> Vec<Vec<u64>> {
     Column::ALL.iter().map(|column| one(*column)).collect()
 }
 
-fn alone(input: Input) -> Vec<Vec<u64>> {
-    let none = || Columns { rows: 1, columns: vec![] };
-    columns(&Fleet { shared: input, jobs: none(), clusters: none(), pairs: Pairs::Crossed })
+/// The columns of some tables, of which a later one of a field takes the place of an earlier one.
+fn table<'a>(case: &Case, codes: &'a [Vec<u32>; 2], of: fn(Table) -> bool) -> Columns<'a> {
+    let mut columns: Vec<(Field, Data<'a>)> = Vec::new();
+    let mut put = |field: Field, values: Vec<Value>| {
+        if of(field.table()) {
+            columns.retain(|(other, _)| *other != field);
+            columns.push((field, Data::Codes(&codes[usize::from(values.len() > 1)], values)));
+        }
+    };
+    put(Field::EffectiveBatch, vec![Value::Int(256)]);
+    put(Field::Lr, vec![Value::Real(0.1)]);
+    for (number, given) in &case.shared {
+        put(field(*number), vec![given.value(field(*number))]);
+    }
+    for (number, given) in &case.varying {
+        put(field(*number), given.iter().map(|given| given.value(field(*number))).collect());
+    }
+    Columns { rows: CLUSTERS, columns }
 }
 
 fuzz_target!(|case: Case| {
-    let codes: Vec<u32> = (0..CLUSTERS as u32).collect();
-    let of = |table: fn(Table) -> bool| {
-        let mine = case.varying.iter().filter(|(number, _)| table(field(*number).table()));
-        let each = mine.map(|(number, values)| {
-            let values: Vec<Value> = values.iter().map(|given| given.value(field(*number))).collect();
-            (field(*number), Data::Codes(&codes, values))
-        });
-        Columns { rows: CLUSTERS, columns: each.collect() }
-    };
+    let codes = [vec![0; CLUSTERS], (0..CLUSTERS as u32).collect()];
     let fleet = Fleet {
-        shared: isobatch_fuzz::input(&case.shared),
-        jobs: of(|table| table != Table::Cluster),
-        clusters: of(|table| table == Table::Cluster),
+        shared: Input::default(),
+        jobs: table(&case, &codes, |table| table != Table::Cluster),
+        clusters: table(&case, &codes, |table| table == Table::Cluster),
         pairs: Pairs::Crossed,
+        stop: None,
     };
     let together = columns(&fleet);
     let (mut row, mut brief) = (Row::unknown(), Row::unknown());
@@ -89,8 +97,41 @@ fuzz_target!(|case: Case| {
             reasons,
             "{input:?}"
         );
-        for ((column, values), expected) in Column::ALL.iter().zip(&together).zip(alone(input.clone())) {
-            assert_eq!(values[number], expected[0], "{column:?} of {input:?}");
-        }
+        let lengths = [
+            row.effective_batch,
+            row.accumulation,
+            row.warmup_steps,
+            row.steps_per_epoch,
+            row.total_steps,
+            row.samples_per_epoch,
+            row.nearest_world_size.nearest,
+            row.nearest_batch.nearest,
+        ];
+        let names = [
+            "effective_batch",
+            "accumulation",
+            "warmup_steps",
+            "steps_per_epoch",
+            "total_steps",
+            "samples_per_epoch",
+            "nearest_world_size",
+            "nearest_batch",
+        ];
+        assert_eq!(
+            names.map(|name| together[at(name)][number]),
+            lengths.map(i64::cast_unsigned),
+            "{input:?}"
+        );
+        let reals = [
+            row.lr_scale,
+            row.batch_change,
+            row.moments.beta1,
+            row.moments.beta2,
+            row.moments.eps,
+            row.weight_decay,
+            row.ema_decay,
+        ];
+        let names = ["lr_scale", "batch_change", "beta1", "beta2", "eps", "weight_decay", "ema_decay"];
+        assert_eq!(names.map(|name| together[at(name)][number]), reals.map(f64::to_bits), "{input:?}");
     }
 });

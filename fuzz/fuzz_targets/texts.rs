@@ -6,7 +6,7 @@ use isobatch_core::input::{Input, Value};
 use isobatch_core::ramp::{self, Ramp};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|given: (u8, u32, &str)| {
+fuzz_target!(|given: (u8, u16, &str)| {
     let (number, of, text) = given;
     let field = isobatch_fuzz::field(number);
     let value = Value::read(field, text);

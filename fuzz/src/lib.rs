@@ -98,17 +98,6 @@ pub fn field(number: u8) -> Field {
     Field::ALL[usize::from(number) % Field::ALL.len()]
 }
 
-/// An input by its fields, over one that can be planned.
-pub fn input(fields: &[(u8, Given)]) -> Input {
-    let mut input = Input::default();
-    input.set(Field::EffectiveBatch, &Value::Int(256));
-    input.set(Field::Lr, &Value::Real(0.1));
-    for (number, given) in fields {
-        input.set(field(*number), &given.value(field(*number)));
-    }
-    input
-}
-
 /// What holds of every planned row.
 pub fn hold(input: &Input, row: &Row) {
     if row.reasons.status() == Status::Infeasible {

@@ -50,10 +50,12 @@ def train(
     compiled=False,
     clip=None,
     layers=None,
+    evaluated=False,
 ):
     """Gives the guard's error, or None where the training went through; and what it left unchecked.
 
-    `layers` are the factors of the learning rate of the first layer and the last.
+    `layers` are the factors of the learning rate of the first layer and the last; `evaluated` is whether the loop evaluates now and
+    then, as Lightning does it.
     """
     plan = Plan.from_json(plan_json)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -131,6 +133,11 @@ def train(
                     if fault == "a group stops" and done >= 3:
                         optimizer.param_groups[0]["lr"] = 0.01
                     done += 1
+                    if evaluated:
+                        ddp.eval()
+                        with torch.no_grad():
+                            ddp(x)
+                        ddp.module.train()
                 if fault == "scheduler per micro-batch":
                     scheduler.step()
         watch.finish()

@@ -24,12 +24,14 @@ def _sum_hook(_, bucket):
     return work.then(lambda future: future.value()[0])
 
 
-def lightning(plan_json, fault=None, *, stop=None, resume=None):
+def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False, clip="norm"):
     """Gives the guard's error, or None; and what it left unchecked.
 
     Args:
         stop: step after which a checkpoint is written to the path `resume`, and the training ends.
         resume: path of a checkpoint to go on from, without `stop`.
+        validated: with a validation loader, also before the training.
+        clip: "norm" or "value", by the plan's clip_norm.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
@@ -55,6 +57,9 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
             if fault == "summed loss":
                 return mse_loss(self(x), y, reduction="sum") / y.shape[1]
             return mse_loss(self(x), y) / (plan.accumulation if fault == "divided twice" else 1)
+
+        def validation_step(self, batch, index):
+            self.log("loss", mse_loss(self(batch[0]), batch[1]), sync_dist=True)
 
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=plan.lr)
@@ -89,6 +94,9 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
             use_distributed_sampler=fault != "not distributed",
             accumulate_grad_batches=1 if fault == "another accumulation" else plan.accumulation,
             gradient_clip_val=plan.recipe.clip_norm,
+            gradient_clip_algorithm=clip,
+            num_sanity_val_steps=2 if validated else 0,
+            val_check_interval=2 if validated else None,
             max_epochs=2,
             max_steps=stop or -1,
             callbacks=[Others(), watch.lightning()],
@@ -100,7 +108,12 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
         )
         loader = DataLoader(data, size, shuffle=True, drop_last=fault == "drop_last")
         try:
-            trainer.fit(Module(), loader, ckpt_path=None if stop else resume)
+            trainer.fit(
+                Module(),
+                loader,
+                DataLoader(data, size) if validated else None,
+                ckpt_path=None if stop else resume,
+            )
         except GuardError as error:
             return error, watch.unchecked
         if stop:

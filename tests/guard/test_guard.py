@@ -353,3 +353,44 @@ def test_steps_that_a_scaler_may_have_skipped_are_named():
         fit(SMALL, lambda m, b: mse_loss(m(b[0]), b[1]), every=8)
     assert caught.value.cause is Cause.ANOTHER_ACCUMULATION
     assert Cause.SKIPPED_STEPS.text in caught.value.diagnosis
+
+
+def test_a_validation_through_the_wrapper_may_leave_it_in_eval_mode(two):
+    assert [error for error, _ in two(train, PLAIN, evaluated=True)] == [None, None]
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
+    """Which samples are in a batch is unknown; the gradient's size is looked at all the same."""
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from isobatch.guard import guard
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            for _ in range(32 // (4 if batch_size is None else 1)):
+                size = (4,) if batch_size is None else ()
+                yield torch.randn(*size, 3), torch.randn(*size, 2)
+
+    def run(factor):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(Stream(), batch_size)
+        made = ib.plan(
+            recipe(effective_batch=8, warmup="0st", dataset_size=32, schedule="constant", micro_batch=4), 1
+        )
+        watch = guard(made, lambda m, b: mse_loss(m(b[0]), b[1])).attach(model, optimizer, loader)
+        for _epoch in range(2):
+            for index, (x, y) in enumerate(loader):
+                (mse_loss(model(x), y) * factor / 2).backward()
+                if index % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        watch.finish()
+        return watch.unchecked
+
+    assert run(1) == ["the samples: no loader over a dataset with ids was given"]
+    with pytest.raises(GuardError) as caught:
+        run(2)
+    assert caught.value.cause is Cause.NOT_DIVIDED

@@ -79,6 +79,11 @@ def test_lightning(by_lightning, mistake):
     looked_at(by_lightning(plan("lightning"), mistake), (EVERYWHERE | LIGHTNING)[mistake])
 
 
+@pytest.mark.parametrize("mistake", [None, "summed loss"])
+def test_lightning_with_a_validation_loader(by_lightning, mistake):
+    looked_at(by_lightning(plan("lightning"), mistake, validated=True), LIGHTNING.get(mistake))
+
+
 @pytest.mark.parametrize("mistake", EVERYWHERE | TRANSFORMERS)
 def test_transformers(by_transformers, mistake):
     looked_at(by_transformers(plan("transformers"), mistake), (EVERYWHERE | TRANSFORMERS)[mistake])

@@ -18,7 +18,7 @@ from isobatch.guard.rates import Rates
 from isobatch.guard.run import Run, named
 from isobatch.guard.samples import Samples
 from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import local, sharded
+from isobatch.guard.wrapping import inner, local, sharded
 from isobatch.planning.plan import Plan
 
 
@@ -70,7 +70,7 @@ class Guard:
         self.unchecked.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, process_group)
-        self._replicated = not sharded(model)
+        self._replicated, self._inner = not sharded(model), inner(model)
         self._equal_weights()
         self._watch = Watch(loader) if loader is not None else None
         self._samples = Samples(run, self._watch)
@@ -122,7 +122,8 @@ class Guard:
 
     def _forward(self, *_: Any) -> None:
         run = self._run
-        if run.own or not self._model.training or not torch.is_grad_enabled():
+        # The wrapper's own mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
+        if run.own or not self._inner.training or not torch.is_grad_enabled():
             return
         if self._gradient is not None:
             self._gradient.forward()
