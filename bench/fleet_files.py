@@ -31,7 +31,7 @@ SIDES = {
 import sys, isobatch as ib
 jobs, plans, columns, threads, clusters = sys.argv[1:]
 met = None if clusters == "1" else [8 * n for n in range(1, int(clusters) + 1)]
-ib.plan_fleet(jobs, met, output=plans, policy="keep", columns=columns.split(","))
+ib.plan_files(jobs, met, plans, policy="keep", columns=columns.split(","))
 """,
     "pyarrow": """
 import sys, pathlib, concurrent.futures, pyarrow.parquet as pq

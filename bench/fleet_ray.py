@@ -35,7 +35,7 @@ def main(folder: str, nodes: str = "2") -> None:
         for engine, times in seconds.items():
             shutil.rmtree(plans, ignore_errors=True)
             start = time.perf_counter()
-            rows = ib.plan_fleet(folder, output=plans, engine=engine).rows
+            rows = ib.plan_files(folder, None, plans, engine=engine).rows
             if turn:
                 times.append(time.perf_counter() - start)
     shutil.rmtree(plans)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from isobatch._core import __version__ as __version__
     from isobatch.errors import InputError as InputError
     from isobatch.fleet.folder.folder import Manifest as Manifest
+    from isobatch.fleet.plan_fleet import plan_files as plan_files
     from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
     from isobatch.fleet.plan_fleet import plan_table as plan_table
     from isobatch.fleet.sweep import Sweep as Sweep
@@ -70,6 +71,7 @@ _HOMES = {
     "laws": "forecast.critical",
     "optimize_goodput": "forecast.goodput",
     "plan": "planning.plan",
+    "plan_files": "fleet.plan_fleet",
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
     "reasons_of": "reason",

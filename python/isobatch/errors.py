@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isobatch.nearest import nearest
-from isobatch.words import few, printable, shown
+from isobatch.words import few, printable, redacted, shown
 
 
 class InputError(ValueError):
@@ -34,6 +34,7 @@ class InputError(ValueError):
         field: str | None = None,
         causes: Sequence[InputError] = (),
     ) -> None:
+        message, file = redacted(message), None if file is None else redacted(file)
         self.message, self.file, self.row, self.field = message, file, row, field
         self.causes = tuple(causes)
         where = [None if file is None else printable(file), None if row is None else f"row {row:,}"]
@@ -88,7 +89,7 @@ def together(errors: Sequence[InputError]) -> InputError:
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:
-    """A value that cannot be used.
+    """A value that cannot be used; where its kind is what is wrong, `got` is its type.
 
     >>> str(must_be("a number above 0", -1, field="lr"))
     'lr must be a number above 0, got -1'
@@ -98,7 +99,7 @@ def must_be(
     "optimizer must be sgd, adam or adamw, got 'adma': did you mean 'adam'?"
     """
     legal, _, note = expected.partition("; ")
-    what = shown(got)
+    what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
     if isinstance(got, str):
         if "number" in legal:
             what = f"the text {what}"

@@ -48,7 +48,7 @@ def test_rows_keep_their_order_and_carry_their_columns(files, capsys):
     ]  # fmt: skip
     assert "8 rows: 2 feasible, 6 infeasible" in captured.err
     first = f"first in job b ({files}/jobs.csv, row 2), cluster small ({files}/clusters.csv, row 1): "
-    assert first + "lr, legal: a finite number above 0" in captured.err
+    assert first + "lr must be a finite number above 0, got the text 'nan'" in captured.err
 
 
 def test_strict_is_exit_1(files):
@@ -114,14 +114,14 @@ def test_pairs(files, capsys):
     ("name", "text", "message"),
     [
         ("jobs.csv", "", "the file is empty"),
-        ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "lr: the column is missing; there are: job, effective_batch, lrr; did you mean it by 'lrr'?"),
-        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2, job: 'a' stands already in row 1"),
-        ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "job: the column stands twice in the header"),
+        ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "lr is missing: rename 'lrr'?"),
+        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2: duplicate job id 'a' (also in row 1)"),
+        ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "the column 'job' is in the header twice"),
         ("jobs.csv", "job,effective_batch,lr\na,1\n", "cannot be read"),
-        ("clusters.csv", "cluster,node\na,1\n", "nodes: the column is missing"),
+        ("clusters.csv", "cluster,node\na,1\n", "nodes is missing: rename 'node'?"),
         ("jobs.csv", "effective_batch,lr,owner\n1,0.1,me\n", None),
-        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps: the column of the jobs is a column of the result"),
-        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region: the column of the clusters stands in the jobs too"),
+        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps is a column of the jobs and of the result"),
+        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region is a column of the clusters and of the jobs"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_named_and_leaves_no_output(files, capsys, name, text, message):
@@ -158,8 +158,7 @@ def test_a_broken_write_leaves_nothing(files, monkeypatch):
     import isobatch.files.write
 
     monkeypatch.setattr(isobatch.files.write.JsonLines, "__call__", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        fleet(files, "-o", str(files / "o.jsonl"))
+    assert fleet(files, "-o", str(files / "o.jsonl")) == 3
     assert len(list(files.iterdir())) == 2
 
 
@@ -169,7 +168,7 @@ def test_what_is_read_is_not_written_over(files, monkeypatch, capsys, name):
     before = (files / name).read_bytes()
     monkeypatch.chdir(files)
     assert fleet(files, "--pairs", "pairs.csv", "-o", f"./{name}") == 2
-    assert f"{name}: the plans cannot go where the command reads from" in capsys.readouterr().err
+    assert f"{name}: is read by this command" in capsys.readouterr().err
     assert (files / name).read_bytes() == before
 
 
@@ -179,7 +178,7 @@ def test_plans_do_not_become_the_next_runs_jobs(tmp_path, capsys):
     words = ["fleet", str(tmp_path / "jobs"), "-o", str(tmp_path / "jobs" / "plans.parquet")]
     (tmp_path / "clusters.csv").write_text(CLUSTERS)
     assert main([*words[:2], str(tmp_path / "clusters.csv"), *words[2:]]) == 2
-    assert "the plans cannot go into the folder that is read" in capsys.readouterr().err
+    assert "is in the folder that is read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["-o", "o.csv"], ["-o", "o.tsv"]])

@@ -98,9 +98,9 @@ def test_one_cycle_rebounds_at_its_total_and_raises_past_it():
             scheduler.step()
     assert_same(schedule, [*values, scheduler.get_last_lr()[0]])
     assert schedule.at(20) > schedule.at(19)
-    with pytest.raises(InputError, match="past the end"):
+    with pytest.raises(InputError, match="where the schedule ends"):
         schedule.at(21)
-    with pytest.raises(InputError, match="past the end"):
+    with pytest.raises(InputError, match="where the schedule ends"):
         schedule.values([3, 21])
     mended = ours.OneCycleLR(0.1, max_lr=1.0, total_steps=20, quirks=False)
     assert mended.at(20) == mended.at(1000) == mended.at(19)

@@ -1,14 +1,17 @@
-"""Many plans in one call."""
+"""Many plans in one call, from tables or from files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import InputError
+from isobatch.errors import must_be
 from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
+
+if TYPE_CHECKING:
+    from isobatch.fleet.folder.folder import Manifest
 
 
 def plan_fleet(
@@ -16,11 +19,7 @@ def plan_fleet(
     clusters: Any = None,
     *,
     pairs: Any = None,
-    output: str | os.PathLike[str] | None = None,
-    engine: str = "local",
-    resume: bool = True,
-    partition_by: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
     top: int = 1,
@@ -31,17 +30,12 @@ def plan_fleet(
 
     Args:
         jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
-            Recipe's defaults, unknown columns are carried along. A mapping of NumPy arrays, any object with
+            Recipe's defaults, other columns are carried along (with a warning where the name looks like a slip). A mapping of NumPy arrays, any object with
             `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path or URL (CSV, Parquet, JSON lines, a folder or a glob of
             files with the same columns), or a sequence of Recipe.
         clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None: each row of the
             jobs has its own cluster's columns, and is planned on that one.
         pairs: a table with the columns `job` and `cluster`, where not all are to meet.
-        output: a folder, for jobs that stand in files: they are planned in flat memory, each file of jobs into its own Parquet
-            file there, which appears whole or not at all (docs/fleet.md).
-        engine: for an output: "local", or "ray", the Ray cluster that is connected, else one on this machine.
-        resume: for an output: go on from what an earlier run with the same arguments has done; False plans all anew.
-        partition_by: for an output: the column by whose values its files are laid out in folders `column=value`.
         columns: the columns of the result to compute, in this order; None: all.
         profile: as in `plan`; of several, each row takes the one for its cluster's GPU type.
         select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss soonest
@@ -57,7 +51,7 @@ def plan_fleet(
 
     Raises:
         InputError: a table cannot be read, a column is missing or of an impossible type, an id stands twice, a setting is
-            not legal; the output cannot be written, or holds the plans of other arguments.
+            not legal, the result is larger than memory.
 
     >>> import numpy as np
     >>> jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
@@ -65,30 +59,68 @@ def plan_fleet(
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
-    if output is not None:
-        from isobatch.fleet.folder.run import plan_files
+    file = None
+    if isinstance(jobs, (str, os.PathLike)):
+        from isobatch.files.read import read_table
 
-        if not isinstance(jobs, (str, os.PathLike)) or pairs is not None:
-            raise InputError(
-                "takes jobs from files, and crosses them: give paths, and no pairs", field="output"
-            )
-        return plan_files(asked, jobs, output, engine=engine, resume=resume, partition_by=partition_by)
-    if (engine, partition_by) != ("local", None):
-        raise InputError(
-            "is for files: give an output, a folder", field="engine" if engine != "local" else "partition_by"
-        )
+        file, jobs = os.fspath(jobs), read_table(jobs)
+    fleet = asked.fleet(jobs, pairs=pairs, file=file)
+    asked.say_strays(fleet.jobs.carried)
+    return fleet.plan()
+
+
+def plan_files(
+    jobs: str | os.PathLike[str],
+    clusters: Any,
+    output: str | os.PathLike[str],
+    *,
+    engine: str = "local",
+    resume: bool = True,
+    partition_by: str | None = None,
+    columns: Iterable[str] | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    select: str = "all",
+    top: int = 1,
+    **settings: Any,
+) -> Manifest:
+    """Plans jobs in files into a folder, in memory that does not grow with the fleet: each file of jobs becomes a Parquet file of plans,
+    which appears whole or not at all (docs/fleet.md).
+
+    Args:
+        jobs: a path or URL: a file of jobs (CSV, Parquet, JSON lines), a folder, or a glob of files with the same columns.
+        clusters: as in `plan_fleet`; None: each row of the jobs has its own cluster's columns.
+        output: the folder, a path or URL.
+        engine: "local", or "ray": the Ray cluster that is connected, else one on this machine.
+        resume: go on from what an earlier run with the same arguments has done; False plans all anew.
+        partition_by: a column; the files are laid out in folders `column=value`.
+        columns, profile, select, top, settings: as in `plan_fleet`.
+
+    Returns:
+        What is in the folder now. A file of jobs that cannot be used is in `Manifest.failed`, with the reason, and stops no other.
+
+    Raises:
+        InputError: the jobs cannot be found, the folder holds anything else, or it cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "jobs.csv").write_text("job,effective_batch,lr\\na,256,0.1\\nb,250,0.1\\n")
+    >>> manifest = plan_files(folder / "jobs.csv", [8], folder / "plans", columns=["job", "status"])
+    >>> manifest.state, manifest.rows, manifest.summary.infeasible
+    ('complete', 2, 1)
+    """
+    from isobatch.fleet.folder.run import run
+
+    asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
     if not isinstance(jobs, (str, os.PathLike)):
-        return asked.fleet(jobs, pairs=pairs).plan()
-    from isobatch.files.read import read_table
-
-    return asked.fleet(read_table(jobs), pairs=pairs, file=os.fspath(jobs)).plan()
+        raise must_be("a path or URL; tables go to plan_fleet", type(jobs), field="jobs")
+    return run(asked, jobs, output, engine=engine, resume=resume, partition_by=partition_by)
 
 
 def plan_table(
     table: Any,
     clusters: Any = None,
     *,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     **settings: Any,
 ) -> Any:
@@ -111,6 +143,6 @@ def plan_table(
     [{'status': 'ok', 'micro_batch': 32}, {'status': 'infeasible', 'micro_batch': None}]
     """
     if not hasattr(table, "__arrow_c_stream__"):
-        raise InputError(f"{type(table).__name__} is not a pyarrow.Table", field="table")
+        raise must_be("a pyarrow.Table", type(table), field="table")
     asked = query(clusters, columns=columns, profile=profile, **settings)
     return asked.fleet(table, numbered=False).plan()

@@ -79,7 +79,7 @@ def replan(
     if effective_batch is not None:
         # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
         asked["policy"] = legs[0][1].settings.policy
-    after = plan(running.recipe, where, profile=profile, **asked)
+    after: Plan = plan(running.recipe, where, profile=profile, **asked)
     if effective_batch not in (None, after.effective_batch):
         after = plan(running.recipe, where, profile=profile, **{**asked, "policy": effective_batch})
     if after.status == "infeasible" or at_step == 0:

@@ -2,20 +2,13 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod allreduce;
 pub mod batch;
-pub mod duration;
+pub mod bulk;
 pub mod elastic;
-pub mod fleet;
 pub mod forecast;
-pub mod goodput;
 pub mod input;
-pub mod optimizer;
-pub mod outlook;
-mod plain;
+pub mod lengths;
 pub mod plan;
-pub mod ramp;
 pub mod reason;
-mod results;
-pub mod scaling;
+pub mod rules;
 pub mod schedule;

@@ -1,7 +1,10 @@
 //! Bulk plans: `NumPy` columns in, fresh `NumPy` columns out, the GIL released in between.
 
-use isobatch_core::fleet::{By, Column, Columns, Data, Fleet, Kind, Out, Pairs};
-use isobatch_core::input::{Field, Input, Table, Value};
+use isobatch_core::bulk::{
+    Criterion, ElementType, Fleet, InputColumn, InputTable, Pairs, ResultColumn, ResultSlice,
+};
+use isobatch_core::forecast::Workload;
+use isobatch_core::input::{Field, Input, Record, Value};
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -34,26 +37,26 @@ fn read(field: Field, text: Option<&str>) -> Value {
     match text.map(str::trim) {
         None => Value::Missing,
         Some("") => Value::Illegal,
-        Some(text) => Value::read(field, text),
+        Some(text) => field.read(text),
     }
 }
 
-fn columns<'a>(py: Python<'_>, given: &'a GivenTable<'_>, table: Table) -> PyResult<Columns<'a>> {
+fn columns<'a>(py: Python<'_>, given: &'a GivenTable<'_>, record: Record) -> PyResult<InputTable<'a>> {
     let (rows, given) = given;
     let mut columns = Vec::with_capacity(given.len());
     for (name, data) in given {
-        let field = Field::named(name, &[table, Table::Settings])
+        let field = Field::named(name, &[record, Record::Settings])
             .ok_or_else(|| input_error(py, name, "there is no such column"))?;
         let (data, length) = match data {
-            Given::Ints(array) => (Data::Ints(array.as_slice()?), array.len()?),
-            Given::Reals(array) => (Data::Reals(array.as_slice()?), array.len()?),
+            Given::Ints(array) => (InputColumn::Ints(array.as_slice()?), array.len()?),
+            Given::Reals(array) => (InputColumn::Reals(array.as_slice()?), array.len()?),
             Given::Codes(codes, texts) => {
                 let codes = codes.as_slice()?;
                 if codes.iter().any(|&code| code as usize >= texts.len()) {
                     return Err(input_error(py, name, "a code without a text"));
                 }
                 let values = texts.iter().map(|text| read(field, text.as_deref())).collect();
-                (Data::Codes(codes, values), codes.len())
+                (InputColumn::Codes(codes, values), codes.len())
             }
         };
         if length != *rows {
@@ -61,7 +64,7 @@ fn columns<'a>(py: Python<'_>, given: &'a GivenTable<'_>, table: Table) -> PyRes
         }
         columns.push((field, data));
     }
-    Ok(Columns { rows: *rows, columns })
+    Ok(InputTable { rows: *rows, columns })
 }
 
 fn fleet<'a>(
@@ -70,23 +73,24 @@ fn fleet<'a>(
     clusters: &'a GivenTable<'_>,
     shared: &Bound<'_, PyDict>,
     pairs: &'a GivenPairs<'_>,
+    workloads: &'a [Workload],
 ) -> PyResult<Fleet<'a>> {
     let mut input = Input::default();
-    set_all(&mut input, shared, &[Table::Settings])?;
-    let (jobs, clusters) = (columns(py, jobs, Table::Job)?, columns(py, clusters, Table::Cluster)?);
+    set_all(&mut input, shared, &[Record::Settings])?;
+    let (jobs, clusters) = (columns(py, jobs, Record::Recipe)?, columns(py, clusters, Record::Cluster)?);
     let pairs = match pairs {
         None => Pairs::Crossed,
         Some((left, right)) => {
             let (left, right) = (left.as_slice()?, right.as_slice()?);
             let within =
-                |rows: &[u32], table: &Columns<'_>| rows.iter().all(|&row| (row as usize) < table.rows);
+                |rows: &[u32], table: &InputTable<'_>| rows.iter().all(|&row| (row as usize) < table.rows);
             if left.len() != right.len() || !within(left, &jobs) || !within(right, &clusters) {
                 return Err(input_error(py, "pairs", "a pair names a row that is not there"));
             }
             Pairs::Named { jobs: left, clusters: right }
         }
     };
-    Ok(Fleet { shared: input, jobs, clusters, pairs, stop: None })
+    Ok(Fleet { shared: input, workloads, jobs, clusters, pairs, stop: None })
 }
 
 /// A fresh result column, typed.
@@ -116,12 +120,11 @@ pub fn choose_rows<'py>(
     by: &str,
     top: usize,
 ) -> PyResult<ChosenPairs<'py>> {
-    let mut fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
-    fleet.shared.workloads = list_of(Some(workloads));
+    let fleet = fleet(py, &jobs, &clusters, shared, &pairs, list_of(Some(workloads)))?;
     let by = match by {
-        "fastest" => By::Fastest,
-        "cheapest" => By::Cheapest,
-        "goodput" => By::Goodput,
+        "fastest" => Criterion::Fastest,
+        "cheapest" => Criterion::Cheapest,
+        "goodput" => Criterion::Goodput,
         _ => return Err(input_error(py, "select", "legal: all, fastest, cheapest, goodput")),
     };
     let (jobs, clusters) = pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.choose(by, top))?;
@@ -140,18 +143,17 @@ pub fn plan_fleet<'py>(
     results: Vec<String>,
     workloads: Option<&Bound<'py, Workloads>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let mut fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
-    fleet.shared.workloads = list_of(workloads);
+    let fleet = fleet(py, &jobs, &clusters, shared, &pairs, list_of(workloads))?;
     let rows = fleet.rows();
     let list = PyList::empty(py);
     let mut arrays = Vec::with_capacity(results.len());
     for name in &results {
-        let column = Column::ALL.iter().copied().find(|column| column.name() == name);
+        let column = ResultColumn::ALL.iter().copied().find(|column| column.name() == name);
         let column = column.ok_or_else(|| input_error(py, name, "there is no such result column"))?;
         macro_rules! typed {
             ($($kind:ident)*) => {
-                match column.kind() {
-                    $(Kind::$kind => { let (array, memory) = fresh(py, rows); list.append(array)?; Fresh::$kind(memory) })*
+                match column.element() {
+                    $(ElementType::$kind => { let (array, memory) = fresh(py, rows); list.append(array)?; Fresh::$kind(memory) })*
                 }
             };
         }
@@ -161,7 +163,7 @@ pub fn plan_fleet<'py>(
     for (column, array) in &mut arrays {
         macro_rules! slices {
             ($($kind:ident)*) => {
-                match array { $(Fresh::$kind(array) => Out::$kind(array.as_slice_mut()?),)* }
+                match array { $(Fresh::$kind(array) => ResultSlice::$kind(array.as_slice_mut()?),)* }
             };
         }
         out.push((*column, slices!(U8 U64 I32 I64 F64)));
@@ -185,6 +187,6 @@ pub fn fleet_fault<'py>(
     pairs: GivenPairs<'py>,
     row: usize,
 ) -> PyResult<Option<(&'static str, &'static str)>> {
-    let fleet = fleet(py, &jobs, &clusters, shared, &pairs)?;
+    let fleet = fleet(py, &jobs, &clusters, shared, &pairs, &[])?;
     Ok(fleet.input(row).invalid().map(|field| (field.name(), field.legal())))
 }

@@ -1,6 +1,5 @@
 //! Forecasts in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::allreduce::{Link, Table};
-use isobatch_core::forecast::{Constant, Forecast, Measured, Profile, Shape};
+use isobatch_core::forecast::{AllReduceTable, Constant, Forecast, Link, Measured, Profile, Shape};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use rayon::prelude::*;
@@ -26,7 +25,7 @@ pub fn profile(
     gradient: &Gradient,
     scatter: f64,
     ranges: [Range; 3],
-) -> (Profile, Table) {
+) -> (Profile, AllReduceTable) {
     let [
         a,
         b,
@@ -58,7 +57,8 @@ pub fn profile(
         scatter,
         measured: Measured { micro_batch: ranges[0], replicas_per_node: ranges[1], nodes: ranges[2] },
     };
-    let table = Table::new(measured, |layout| profile.sync_by_formula(layout, 1, layout.per_node));
+    let table =
+        AllReduceTable::new(measured, |placement| profile.sync_by_formula(placement, 1, placement.per_node));
     (profile, table)
 }
 

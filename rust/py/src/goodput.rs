@@ -1,5 +1,5 @@
 //! Goodput-optimal splits in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::goodput::{Best, Pair, optimize};
+use isobatch_core::forecast::{Best, Case, optimize};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use rayon::prelude::*;
@@ -39,10 +39,10 @@ pub fn goodput_rows<'py>(
     for (slice, column) in wholes.iter_mut().zip(&counts) {
         *slice = column.as_slice()?;
     }
-    let pair = |row: usize| {
+    let case = |row: usize| {
         let real = |i: usize| reals[i][if reals[i].len() == 1 { 0 } else { row }];
         let whole = |i: usize| wholes[i][if wholes[i].len() == 1 { 0 } else { row }];
-        Pair {
+        Case {
             compute_constant: real(0),
             compute_per_sample: real(1),
             compute_floor: real(2),
@@ -60,10 +60,10 @@ pub fn goodput_rows<'py>(
     };
     let found: Vec<Option<Best>> = py.detach(|| {
         if rows < SERIAL_ROWS {
-            (0..rows).map(|row| optimize(&pair(row))).collect()
+            (0..rows).map(|row| optimize(&case(row))).collect()
         } else {
             pool::install(|| {
-                (0..rows).into_par_iter().with_min_len(64).map(|row| optimize(&pair(row))).collect()
+                (0..rows).into_par_iter().with_min_len(64).map(|row| optimize(&case(row))).collect()
             })
         }
     });

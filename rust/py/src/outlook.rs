@@ -1,8 +1,6 @@
 //! Profiles on their way into the planner.
 
-use std::sync::Arc;
-
-use isobatch_core::outlook::Workload;
+use isobatch_core::forecast::Workload;
 use pyo3::prelude::*;
 
 use crate::forecast::{Constants, Gradient, profile};
@@ -10,7 +8,7 @@ use crate::forecast::{Constants, Gradient, profile};
 /// What was measured of a workload, by GPU type, as the planner takes it.
 #[pyclass(frozen, module = "isobatch._core")]
 pub struct Workloads {
-    pub list: Arc<[Workload]>,
+    pub list: Vec<Workload>,
 }
 
 /// GPU type, constants, gradient, scatter, ranges, whether times and memory are estimates, noise by progress.
@@ -30,6 +28,6 @@ impl Workloads {
 }
 
 /// The list, empty where there is none.
-pub fn list_of(workloads: Option<&Bound<'_, Workloads>>) -> Arc<[Workload]> {
-    workloads.map_or_else(Arc::default, |workloads| Arc::clone(&workloads.get().list))
+pub fn list_of<'a>(workloads: Option<&'a Bound<'_, Workloads>>) -> &'a [Workload] {
+    workloads.map_or(&[], |workloads| &workloads.get().list)
 }

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use isobatch_core::duration::{Epoch, Layout, Length};
-use isobatch_core::input::{Field, Input, Table};
+use isobatch_core::input::{Field, Input, Record};
+use isobatch_core::lengths::{Epoch, Layout, Length};
 use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, stages};
 use isobatch_core::reason::Status;
 use pyo3::IntoPyObjectExt;
@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::illegal;
 use crate::outlook::{Workloads, list_of};
-use crate::value::{Faults, nullable, set_all};
+use crate::value::{Faults, set_all};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
@@ -26,7 +26,7 @@ impl Job {
     #[new]
     fn new(fields: &Bound<'_, PyDict>) -> PyResult<Job> {
         let mut input = Input::default();
-        set_all(&mut input, fields, &[Table::Job])?;
+        set_all(&mut input, fields, &[Record::Recipe])?;
         match input.invalid() {
             None => Ok(Job { input }),
             Some(field) => Err(illegal(fields.py(), field, fields.get_item(field.name())?.as_ref())),
@@ -43,29 +43,27 @@ impl Job {
         workloads: Option<&Bound<'py, Workloads>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let mut input = self.input.clone();
-        input.workloads = list_of(workloads);
         let mut faults = Faults::default();
         for (fields, values) in [(&CLUSTER, cluster), (&SETTINGS, settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
-                if !(value.is_none() && nullable(field)) {
+                if !(value.is_none() && field.nullable()) {
                     faults.set(&mut input, field, &value);
                 }
             }
         }
         faults.raise(py)?;
-        if let Some(field) = input.invalid() {
-            return Err(illegal(py, field, None));
-        }
         let mut row = Row::unknown();
-        plan(&input, &mut row);
-        to_python(py, &row)
+        match plan(&input, list_of(workloads), &mut row) {
+            None => to_python(py, &row),
+            Some(field) => Err(illegal(py, field, None)),
+        }
     }
 
     /// The batches of the ramp that ends at `batch`, each with the samples at which the next one takes over (None: never);
     /// empty without a ramp.
     #[pyo3(signature = (batch))]
     fn stages(&self, batch: u64) -> Vec<(u64, Option<u64>)> {
-        let stages = stages(&self.input.job, batch).unwrap_or_default();
+        let stages = stages(&self.input.recipe, batch).unwrap_or_default();
         stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
     }
 
@@ -83,8 +81,8 @@ impl Job {
         ragged: bool,
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
-        let job = &self.input.job;
-        let epoch = Epoch::rest(dataset, offset, layout, job.drop_last, job.convention);
+        let recipe = &self.input.recipe;
+        let epoch = Epoch::rest(dataset, offset, layout, recipe.drop_last, recipe.convention);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
@@ -97,13 +95,13 @@ pub fn length(text: &str) -> Option<(u64, u64, &'static str)> {
     Some((numerator, denominator, length.unit.suffix()))
 }
 
-/// The fields of a table, in the order in which Python's records hold them.
-fn fields_of(table: Table) -> Vec<Field> {
-    Field::ALL.iter().copied().filter(|field| field.table() == table).collect()
+/// The fields of a record, in the order in which Python's records hold them.
+fn fields_of(record: Record) -> Vec<Field> {
+    Field::ALL.iter().copied().filter(|field| field.record() == record).collect()
 }
 
-static CLUSTER: LazyLock<Vec<Field>> = LazyLock::new(|| fields_of(Table::Cluster));
-static SETTINGS: LazyLock<Vec<Field>> = LazyLock::new(|| fields_of(Table::Settings));
+static CLUSTER: LazyLock<Vec<Field>> = LazyLock::new(|| fields_of(Record::Cluster));
+static SETTINGS: LazyLock<Vec<Field>> = LazyLock::new(|| fields_of(Record::Settings));
 
 fn count(n: i64) -> Option<i64> {
     (n != UNKNOWN).then_some(n)

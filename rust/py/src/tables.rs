@@ -1,10 +1,11 @@
 //! What the core knows by name: Python's enumerations and documents are held against it.
 
-use isobatch_core::fleet::{Column, Kind};
-use isobatch_core::input::{Field, Table};
+use isobatch_core::bulk::{ElementType, ResultColumn};
+use isobatch_core::input::{Field, Precision, Record};
 use isobatch_core::reason::{Reason, Severity};
-use isobatch_core::scaling::Rule;
+use isobatch_core::rules::{Optimizer, Rule};
 use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
 
 /// (name, severity, text, source) of every reason, in the order of their bits.
 #[pyfunction]
@@ -25,23 +26,35 @@ pub fn rules() -> Vec<(&'static str, &'static str, &'static str, &'static str)> 
 /// (name, table, legal values) of every field of the input.
 #[pyfunction]
 pub fn fields() -> Vec<(&'static str, &'static str, &'static str)> {
-    let table = |f: &Field| match f.table() {
-        Table::Job => "job",
-        Table::Cluster => "cluster",
-        Table::Settings => "settings",
+    let record = |f: &Field| match f.record() {
+        Record::Recipe => "job",
+        Record::Cluster => "cluster",
+        Record::Settings => "settings",
     };
-    Field::ALL.iter().map(|f| (f.name(), table(f), f.legal())).collect()
+    Field::ALL.iter().map(|f| (f.name(), record(f), f.legal())).collect()
 }
 
 /// (name, `NumPy` type) of every result column.
 #[pyfunction]
 pub fn results() -> Vec<(&'static str, &'static str)> {
-    let kind = |c: &Column| match c.kind() {
-        Kind::U8 => "uint8",
-        Kind::U64 => "uint64",
-        Kind::I32 => "int32",
-        Kind::I64 => "int64",
-        Kind::F64 => "float64",
+    let element = |c: &ResultColumn| match c.element() {
+        ElementType::U8 => "uint8",
+        ElementType::U64 => "uint64",
+        ElementType::I32 => "int32",
+        ElementType::I64 => "int64",
+        ElementType::F64 => "float64",
     };
-    Column::ALL.iter().map(|c| (c.name(), kind(c))).collect()
+    ResultColumn::ALL.iter().map(|c| (c.name(), element(c))).collect()
+}
+
+/// Every optimizer, with the bytes of state that it keeps for each parameter.
+#[pyfunction]
+pub fn optimizers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    Optimizer::ALL.map(|(name, optimizer)| (name, optimizer.state_bytes())).into_py_dict(py)
+}
+
+/// Every precision of a training step, with the bytes of a weight in it.
+#[pyfunction]
+pub fn precisions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    Precision::ALL.map(|(name, precision)| (name, precision.bytes())).into_py_dict(py)
 }

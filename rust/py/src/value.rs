@@ -1,53 +1,27 @@
 //! Python values on their way into a field of the input.
 
-use isobatch_core::input::{Field, Input, Kind, Read, Table, Value};
+use isobatch_core::input::{Field, FieldKind, Input, Read, Record, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
 use crate::errors::{illegal, input_error, together};
 
-/// Fields that may be unknown, so that `None` is a value.
-pub fn nullable(field: Field) -> bool {
-    !matches!(
-        field,
-        Field::EffectiveBatch
-            | Field::Lr
-            | Field::Optimizer
-            | Field::WeightDecay
-            | Field::MinLr
-            | Field::DropLast
-            | Field::Convention
-            | Field::ModelParallel
-            | Field::BatchNorm
-            | Field::Nodes
-            | Field::GpusPerNode
-            | Field::Policy
-            | Field::Rule
-            | Field::BatchTolerance
-            | Field::MicroBatchMultiple
-            | Field::RequireMultiple
-            | Field::Ragged
-            | Field::Uneven
-            | Field::BetaHalfLife
-    )
-}
-
 /// A scalar as the core takes it, of its field's own type: unlike a table's cell, no text stands for a number. A real that
 /// is NaN was said to be one, and is illegal: `None` is what is unknown.
 pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
     if value.is_none() {
-        if nullable(field) { Value::Missing } else { Value::Illegal }
+        if field.nullable() { Value::Missing } else { Value::Illegal }
     } else if let Ok(flag) = value.cast::<PyBool>() {
         Value::Read(Read::Flag(flag.is_true()))
     } else if let Ok(text) = value.cast::<PyString>() {
-        match text.to_cow().map(|text| Value::read(field, &text)) {
+        match text.to_cow().map(|text| field.read(&text)) {
             Ok(Value::Read(Read::Flag(_) | Read::Betas(..))) | Err(_) => Value::Illegal,
             Ok(read @ Value::Read(_)) => read,
             Ok(_) => Value::Illegal,
         }
-    } else if value.is_instance_of::<PyInt>() && field.kind() != Kind::Flag {
+    } else if value.is_instance_of::<PyInt>() && field.kind() != FieldKind::Flag {
         value.extract().map_or(Value::Illegal, Value::Int)
-    } else if value.is_instance_of::<PyFloat>() && matches!(field.kind(), Kind::Real(..)) {
+    } else if value.is_instance_of::<PyFloat>() && matches!(field.kind(), FieldKind::Real(..)) {
         value.extract().ok().filter(|x: &f64| !x.is_nan()).map_or(Value::Illegal, Value::Real)
     } else if let Ok(numbers) = value.cast::<PyTuple>() {
         match (field, numbers.extract::<(f64, f64)>()) {
@@ -80,11 +54,11 @@ impl Faults {
 }
 
 /// Sets every entry of `fields`; the error names all that are illegal.
-pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, tables: &[Table]) -> PyResult<()> {
+pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, records: &[Record]) -> PyResult<()> {
     let mut faults = Faults::default();
     for (name, value) in fields {
         let text: String = name.extract()?;
-        let field = Field::named(&text, tables)
+        let field = Field::named(&text, records)
             .ok_or_else(|| input_error(fields.py(), &text, "there is no such field"))?;
         faults.set(input, field, &value);
     }

@@ -24,9 +24,7 @@ def expected(table, **asked):
 
 def test_each_file_becomes_one(make_jobs, tmp_path):
     jobs = make_jobs()
-    manifest = ib.plan_fleet(
-        jobs.folder, CLUSTERS, output=tmp_path / "plans", policy="grow", max_micro_batch=64
-    )
+    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", policy="grow", max_micro_batch=64)
     assert names_in(tmp_path / "plans") == ["00.parquet", "01.parquet", "02.parquet", "_manifest.json"]
     whole = expected(jobs.table, policy="grow", max_micro_batch=64)
     assert plans_in(tmp_path / "plans").equals(whole)
@@ -39,7 +37,7 @@ def test_each_file_becomes_one(make_jobs, tmp_path):
 
 def test_the_manifest_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
     jobs = make_jobs(files=2, rows=200)
-    manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     reasons = [reason for row in expected(jobs.table)["reasons"].to_pylist() for reason in row]
     assert manifest.summary.reasons == {name: reasons.count(name) for name in set(reasons)}
     optimizers = jobs.tables[0]["optimizer"].to_pylist()
@@ -53,7 +51,7 @@ def test_the_manifest_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
 def test_a_large_file_is_planned_in_several_parts(make_jobs, tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "PART_ROWS", 400)
     jobs = make_jobs(files=2, rows=500, row_group_size=100)
-    manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     names = [f"{file:02}-{part:05}.parquet" for file in range(2) for part in range(3)]
     assert names_in(tmp_path / "plans") == [*names, "_manifest.json"]
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
@@ -67,7 +65,7 @@ def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(blocks, "BLOCK", 64)
     jobs = make_jobs(files=2, rows=301, row_group_size=100)
-    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
     assert pq.ParquetFile(tmp_path / "plans" / "00.parquet").num_row_groups > 1
 
@@ -85,7 +83,7 @@ def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, 
         for dictionaries in (False, True):
             jobs, plans = tmp_path / f"{name}{dictionaries}.parquet", tmp_path / f"{name}-{dictionaries}"
             pq.write_table(texts, jobs, row_group_size=row_group_size, use_dictionary=dictionaries)
-            ib.plan_fleet(jobs, CLUSTERS, output=plans)
+            ib.plan_files(jobs, CLUSTERS, plans)
             assert plans_in(plans).equals(expected(texts))
             file = pq.ParquetFile(plans / f"{name}{dictionaries}.parquet")
             row_groups.append([file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)])
@@ -96,7 +94,7 @@ def test_jobs_without_ids_are_numbered_through_all_files(make_jobs, tmp_path):
     jobs = make_jobs(files=3, rows=50)
     for number, table in enumerate(jobs.tables):
         pq.write_table(table.drop_columns(["job"]), jobs.folder / f"{number:02}.parquet")
-    ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans", columns=["job", "micro_batch"])
+    ib.plan_files(jobs.folder, [8], tmp_path / "plans", columns=["job", "micro_batch"])
     numbers = [pq.read_table(tmp_path / "plans" / f"{n:02}.parquet")["job"].to_pylist() for n in range(3)]
     assert numbers == [list(range(50)), list(range(50, 100)), list(range(100, 150))]
 
@@ -109,7 +107,7 @@ def test_rows_with_their_own_cluster(make_jobs, tmp_path):
     ]
     for number, table in enumerate(rows):
         pq.write_table(table, jobs.folder / f"{number:02}.parquet")
-    ib.plan_fleet(jobs.folder, output=tmp_path / "plans")
+    ib.plan_files(jobs.folder, None, tmp_path / "plans")
     whole = ib.plan_table(pa.concat_tables(rows))
     assert {gpus for gpus in whole["world_size"].to_pylist() if gpus} == {8, 16, 24, 32}
     assert whole["job"].equals(jobs.table["job"])
@@ -128,7 +126,7 @@ def test_csv_and_json_lines(make_jobs, tmp_path, kind):
         else:
             lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
             (jobs.folder / f"{number:02}.jsonl").write_text(lines)
-    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
 
 
@@ -139,7 +137,7 @@ def test_folders_in_the_folder_stay_and_hidden_names_are_no_jobs(make_jobs, tmp_
     (jobs.folder / "01.parquet").rename(jobs.folder / "2026/01/b.parquet")
     (jobs.folder / "_old/c.parquet").write_text("x")
     (jobs.folder / ".git/d.parquet").write_text("x")
-    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert names_in(tmp_path / "plans") == ["00.parquet", "2026/01/b.parquet", "_manifest.json"]
 
 
@@ -148,7 +146,7 @@ def test_partitioned_by_a_column(make_jobs, tmp_path, by, folders):
     import pyarrow.dataset as ds
 
     jobs = make_jobs(files=2, rows=300)
-    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", partition_by=by)
+    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", partition_by=by)
     whole = expected(jobs.table)
     present = {f"{by}={folder}/{file:02}.parquet" for folder in folders for file in range(2)}
     assert set(names_in(tmp_path / "plans")) <= {*present, "_manifest.json"}
@@ -162,24 +160,28 @@ def test_partitioned_by_a_column(make_jobs, tmp_path, by, folders):
 @pytest.mark.parametrize(
     ("asked", "field", "message"),
     [
-        ({"partition_by": "lr"}, None, "a column of type double makes no folders"),
-        ({"partition_by": "statsu"}, "partition_by", "there is no column 'statsu'"),
-        ({"partition_by": "team", "columns": ["job"]}, "partition_by", "there is no column 'team'"),
-        ({"columns": ["job", "micro"]}, "columns", "there is no column 'micro'"),
-        ({"engine": "spark"}, "engine", "'spark' is not legal; legal: local, ray"),
-        ({"pairs": {"job": ["j1"], "cluster": ["s"]}}, "output", "takes jobs from files, and crosses them"),
-        ({"select": "fastest"}, "profile", "a choice by time or cost needs a profile"),
+        ({"partition_by": "lr"}, None, "partition_by: lr is double"),
+        ({"partition_by": "statsu"}, "partition_by", "unknown column 'statsu': did you mean 'status'"),
+        (
+            {"partition_by": "team", "columns": ["job"]},
+            "partition_by",
+            "unknown column 'team': there are job",
+        ),
+        ({"columns": ["job", "micro"]}, "columns", "unknown column 'micro': did you mean"),
+        ({"engine": "spark"}, "engine", "unknown engine 'spark': there are local, ray"),
+        ({"pairs": {"job": ["j1"], "cluster": ["s"]}}, "pairs", "unknown setting 'pairs'"),
+        ({"select": "fastest"}, "profile", "select='fastest' needs a profile"),
     ],
 )
 def test_what_cannot_be_asked_writes_nothing(make_jobs, tmp_path, asked, field, message):
     jobs = make_jobs(files=1, rows=10)
     if field is None:  # a type is known only when the rows are there
-        manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", **asked)
+        manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
         assert (manifest.state, manifest.rows) == ("incomplete", 0)
         assert message in manifest.failed[f"{jobs.folder}/00.parquet"]
         return
     with pytest.raises(ib.InputError, match=message) as caught:
-        ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", **asked)
+        ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
     assert caught.value.field == field
     assert not (tmp_path / "plans").exists() or names_in(tmp_path / "plans") == []
 
@@ -190,7 +192,7 @@ def test_types_that_differ_between_files_are_joined(make_jobs, tmp_path):
     none = jobs.tables[1].set_column(6, "team", pa.nulls(20))
     pq.write_table(small, jobs.folder / "00.parquet")
     pq.write_table(none, jobs.folder / "01.parquet")
-    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert {pq.read_schema(p).field("team").type for p in (tmp_path / "plans").glob("*.parquet")} == {
         pa.string()
     }
@@ -209,7 +211,7 @@ def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
         for name, column in kept.items():
             table = table.append_column(name, column)
         pq.write_table(table, jobs.folder / f"{number:02}.parquet")
-    ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans", columns=["job", *kept])
+    ib.plan_files(jobs.folder, [8], tmp_path / "plans", columns=["job", *kept])
     made = pq.read_table(tmp_path / "plans" / "01.parquet")
     assert {name: made[name].type for name in kept} == {name: column.type for name, column in kept.items()}
     assert all(made[name].to_pylist() == column.to_pylist() for name, column in kept.items())
@@ -220,7 +222,7 @@ def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, 
     (jobs.folder / "00.parquet").unlink()
     (jobs.folder / "0.csv").write_text("")
     (jobs.folder / "1.csv").write_text("job,effective_batch,lr\nj0,256,0.1\n")
-    manifest = ib.plan_fleet(jobs.folder, [8], output=tmp_path / "plans")
+    manifest = ib.plan_files(jobs.folder, [8], tmp_path / "plans")
     assert manifest.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
     assert manifest.rows == 1
 
@@ -231,7 +233,7 @@ def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
     )
     jobs = make_jobs(files=2, rows=60)
     asked = {"profile": constants, "select": "fastest", "top": 1}
-    manifest = ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", **asked)
+    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
     assert manifest.rows == manifest.jobs == 120
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **asked))
 
@@ -240,33 +242,33 @@ def test_a_column_that_is_a_clusters_field_is_carried_beside_clusters(make_jobs,
     jobs = make_jobs(files=1, rows=10)
     table = jobs.tables[0].append_column("gpu", pa.array(["A100", "H100"] * 5))
     pq.write_table(table, jobs.folder / "00.parquet")
-    ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans", columns=["job", "gpu", "lr"])
+    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", columns=["job", "gpu", "lr"])
     assert plans_in(tmp_path / "plans").equals(expected(table, columns=["job", "gpu", "lr"]))
 
 
 def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=10)
     for output in (jobs.folder, jobs.folder / "plans"):
-        with pytest.raises(ib.InputError, match="cannot go into the folder that is read"):
-            ib.plan_fleet(jobs.folder, CLUSTERS, output=output)
-    with pytest.raises(ib.InputError, match="cannot go into the folder that is read"):
-        ib.plan_fleet(jobs.folder / "00.parquet", CLUSTERS, output=jobs.folder)
+        with pytest.raises(ib.InputError, match="is in the folder that is read"):
+            ib.plan_files(jobs.folder, CLUSTERS, output)
+    with pytest.raises(ib.InputError, match="is in the folder that is read"):
+        ib.plan_files(jobs.folder / "00.parquet", CLUSTERS, jobs.folder)
     assert names_in(jobs.folder) == ["00.parquet"] and not (jobs.folder / "plans").exists()
 
 
 def test_two_files_do_not_become_one(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=10)
     (jobs.folder / "00.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
-    with pytest.raises(ib.InputError, match=r"would both become 00.parquet"):
-        ib.plan_fleet(jobs.folder, CLUSTERS, output=tmp_path / "plans")
+    with pytest.raises(ib.InputError, match=r"becomes 00.parquet, as .* does"):
+        ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
 
 
 def test_a_url(make_jobs, tmp_path):
     jobs = make_jobs(files=2, rows=30)
-    ib.plan_fleet(f"file://{jobs.folder}/*.parquet", CLUSTERS, output=f"file://{tmp_path}/plans")
+    ib.plan_files(f"file://{jobs.folder}/*.parquet", CLUSTERS, f"file://{tmp_path}/plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
-    with pytest.raises(ib.InputError, match="is not a place that can be read"):
-        ib.plan_fleet("gopher://x/y", CLUSTERS, output=tmp_path / "other")
+    with pytest.raises(ib.InputError, match="gopher://x/y: cannot be read"):
+        ib.plan_files("gopher://x/y", CLUSTERS, tmp_path / "other")
 
 
 def test_an_object_store(make_jobs):
@@ -285,16 +287,16 @@ def test_an_object_store(make_jobs):
         jobs = make_jobs(files=2, rows=100)
         fs.copy_files(str(jobs.folder), "bucket/jobs", fs.LocalFileSystem(), store)
         url = {"jobs": f"{root}/jobs{where}", "output": f"{root}/plans{where}"}
-        manifest = ib.plan_fleet(url["jobs"], CLUSTERS, output=url["output"])
+        manifest = ib.plan_files(url["jobs"], CLUSTERS, url["output"])
         assert (manifest.state, manifest.rows) == ("complete", 400)
         listed = store.get_file_info(fs.FileSelector("bucket/plans", recursive=True))
         files = sorted(info.base_name for info in listed if info.type == fs.FileType.File)
         assert files == ["00.parquet", "01.parquet", "_manifest.json"]
         made = [pq.read_table(f"bucket/plans/{name}", filesystem=store) for name in files[:2]]
         assert pa.concat_tables(made).replace_schema_metadata().equals(expected(jobs.table))
-        assert ib.plan_fleet(url["jobs"], CLUSTERS, output=url["output"]) == manifest
+        assert ib.plan_files(url["jobs"], CLUSTERS, url["output"]) == manifest
         with pytest.raises(ib.InputError, match="there is no such file") as caught:
-            ib.plan_fleet(f"{root}/nothing.parquet{where}", CLUSTERS, output=url["output"])
+            ib.plan_files(f"{root}/nothing.parquet{where}", CLUSTERS, url["output"])
         assert "secret" not in str(caught.value)
     finally:
         server.stop()
@@ -312,7 +314,7 @@ def test_the_command_line(make_jobs, tmp_path, capsys):
     (jobs.folder / "02.parquet").write_text("no Parquet")
     assert main([*words, "-o", str(tmp_path / "plans")]) == 2
     error = capsys.readouterr().err
-    assert "02.parquet: cannot be read" in error and "1 files are not planned" in error
+    assert "02.parquet: cannot be read" in error and "1 file failed; fix them" in error
     assert plans_in(tmp_path / "plans").num_rows == 400
     # Into one file it is whole or not at all.
     assert main([*words, "-o", str(tmp_path / "one.parquet")]) == 2
@@ -322,7 +324,7 @@ def test_the_command_line(make_jobs, tmp_path, capsys):
     assert pq.read_table(tmp_path / "one.parquet").replace_schema_metadata().equals(expected(jobs.table))
     capsys.readouterr()
     assert main([*words, "-o", str(tmp_path / "one.parquet"), "--engine", "ray"]) == 2
-    assert "--engine: needs a folder as the output" in capsys.readouterr().err
+    assert "--engine needs a folder as the output" in capsys.readouterr().err
 
 
 def test_reading_planning_and_writing_overlap():
@@ -376,7 +378,7 @@ def test_memory_is_flat(tmp_path):
             (folder / f"{number:02}.parquet").write_bytes((folder / "00.parquet").read_bytes())
         code = (
             "import resource, sys, isobatch as ib\n"
-            "ib.plan_fleet(sys.argv[1], [8, 16], output=sys.argv[2])\n"
+            "ib.plan_files(sys.argv[1], [8, 16], sys.argv[2])\n"
             "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
         )
         words = [sys.executable, "-c", code, str(folder), str(tmp_path / f"plans{files}")]

@@ -58,7 +58,7 @@ def test_an_address_where_nobody_is(tmp_path, capsys):
     assert main([*words, "--engine", "ray", "--address", "127.0.0.1:9"]) == 2
     assert "address: no Ray cluster at 127.0.0.1:9" in capsys.readouterr().err
     assert main([*words, "--address", "auto"]) == 2
-    assert "--address: is for --engine ray" in capsys.readouterr().err
+    assert "--address needs --engine ray" in capsys.readouterr().err
 
 
 def data_of(folder):
@@ -67,10 +67,10 @@ def data_of(folder):
 
 def test_the_same_files_to_the_byte(cluster, tmp_path):
     jobs = Jobs(tmp_path / "jobs", 5, 300)
-    manifest = ib.plan_fleet(
-        jobs.folder, GPUS, output=tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32
+    manifest = ib.plan_files(
+        jobs.folder, GPUS, tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32
     )
-    local = ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "local", policy="grow", max_micro_batch=32)
+    local = ib.plan_files(jobs.folder, GPUS, tmp_path / "local", policy="grow", max_micro_batch=32)
     assert data_of(tmp_path / "ray") == data_of(tmp_path / "local")
     assert manifest == local
 
@@ -81,9 +81,7 @@ def test_a_profile_travels(cluster, tmp_path):
         parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
     )
     for engine in ("ray", "local"):
-        ib.plan_fleet(
-            jobs.folder, GPUS, output=tmp_path / engine, engine=engine, profile=profile, select="cheapest"
-        )
+        ib.plan_files(jobs.folder, GPUS, tmp_path / engine, engine=engine, profile=profile, select="cheapest")
     assert data_of(tmp_path / "ray") == data_of(tmp_path / "local")
 
 
@@ -91,7 +89,7 @@ def test_a_bad_file_is_reported_and_stops_no_other(cluster, tmp_path):
     jobs = Jobs(tmp_path / "jobs", 4, 100)
     (jobs.folder / "01.parquet").write_bytes(b"PAR1 but no more")
     pq.write_table(jobs.tables[2].drop_columns(["lr"]), jobs.folder / "02.parquet")
-    manifest = ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "plans", engine="ray")
+    manifest = ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", engine="ray")
     assert sorted(manifest.failed) == [f"{jobs.folder}/01.parquet", f"{jobs.folder}/02.parquet"]
     assert manifest.rows == 400
     assert names_in(tmp_path / "plans") == ["00.parquet", "03.parquet", "_manifest.json"]
@@ -109,7 +107,7 @@ def test_a_full_disk_stops_the_run(cluster, tmp_path):
         pytest.skip(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
     try:
         with pytest.raises(ib.InputError, match="cannot be written"):
-            ib.plan_fleet(jobs.folder, GPUS, output=tmp_path / "plans", engine="ray")
+            ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", engine="ray")
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path / "plans")], check=True)
 
@@ -149,7 +147,7 @@ def while_running(jobs, folder, disturb):
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
-        run = thread.submit(ib.plan_fleet, jobs.folder, GPUS, output=folder, engine="ray")
+        run = thread.submit(ib.plan_files, jobs.folder, GPUS, folder, engine="ray")
         while len(list((folder / "_parts").glob("*.json"))) < 2 and not run.done():
             time.sleep(0.002)
         assert not run.done(), "the run was over before it could be disturbed"

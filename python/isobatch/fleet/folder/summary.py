@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from isobatch.fleet.query import STATUS, Fleet
+from isobatch.fleet.results import STATUS
+from isobatch.fleet.rows import Fleet
 from isobatch.reason import Reason
 
 _INFEASIBLE = STATUS.tolist().index("infeasible")

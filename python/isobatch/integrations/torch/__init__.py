@@ -1,6 +1,8 @@
-"""A plan in a torch training loop: `PlanLR` sets the learning rate, `PlanSampler` serves the micro-batches."""
+"""A plan in a torch training loop: `PlanLR` sets the learning rate, `PlanSampler` serves the micro-batches, `ElasticRun` does both
+in a run that changes its GPUs."""
 
+from isobatch.integrations.torch.elastic import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.integrations.torch.sampler import MicroBatch, PlanSampler
 
-__all__ = ["MicroBatch", "PlanLR", "PlanSampler"]
+__all__ = ["ElasticRun", "MicroBatch", "PlanLR", "PlanSampler"]

@@ -12,23 +12,11 @@ import re
 from collections.abc import Sequence
 from typing import Required, TypedDict, Unpack
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
-from isobatch.schedules.form import (
-    Cosine,
-    Cycle,
-    Exponential,
-    Inner,
-    Power,
-    Segment,
-    Shape,
-    length,
-    level,
-    line,
-    lone,
-    number,
-    rate,
-)
+from isobatch.schedules.arguments import length, number, rate
+from isobatch.schedules.form import Cosine, Cycle, Exponential, Inner, Power, Segment, Shape
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level, line
 
 __all__ = [
     "ConstantScheduler",

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
 from isobatch.schedules.peers import torch as ours
 from isobatch.schedules.peers import transformers
+from isobatch.schedules.schedule import Schedule
 
 # Class → the attributes that hold its arguments.
 _ATTRIBUTES = {

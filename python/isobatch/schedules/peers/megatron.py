@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
-from isobatch.schedules.form import (
-    Cosine,
-    Exponential,
-    Inner,
-    Power,
-    Reciprocal,
-    Segment,
-    Shape,
-    length,
-    level,
-    line,
-    lone,
-    rate,
-    span,
-)
+from isobatch.schedules.arguments import length, rate, span
+from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level, line
 
 __all__ = ["OptimizerParamScheduler"]
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
-from isobatch.schedules import form
-from isobatch.schedules.form import (
-    Cosine,
-    Exponential,
-    Power,
-    Segment,
-    Shape,
-    length,
-    level,
-    lone,
-    number,
-    rate,
-    rising,
-)
+from isobatch.schedules.arguments import length, number, rate, rising
+from isobatch.schedules.compose import join
+from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level
 
 __all__ = [
     "constant_schedule",
@@ -230,7 +220,7 @@ def warmup_cosine_decay_schedule(
     rise = linear_schedule(init_value, peak_value, warmup_steps)
     alpha = 0.0 if peak_value == 0 else number("end_value", end_value) / peak_value
     fall = cosine_decay_schedule(peak_value, decay_steps - warmup_steps, alpha, exponent)
-    return form.join([rise, fall], [warmup_steps])
+    return join([rise, fall], [warmup_steps])
 
 
 def warmup_exponential_decay_schedule(
@@ -250,7 +240,7 @@ def warmup_exponential_decay_schedule(
     """
     rise = linear_schedule(init_value, peak_value, warmup_steps)
     fall = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
-    return form.join([rise, fall], [warmup_steps])
+    return join([rise, fall], [warmup_steps])
 
 
 def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
@@ -264,7 +254,7 @@ def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
     boundaries: list[float] = []
     for cycle in cycles:
         boundaries.append(cycle["decay_steps"] + (boundaries[-1] if boundaries else 0))
-    return form.join([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], boundaries[:-1])
+    return join([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], boundaries[:-1])
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
@@ -273,7 +263,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
     >>> join_schedules([constant_schedule(1.0), linear_schedule(1.0, 0.0, 4)], [10]).at(12)
     0.5
     """
-    return form.join(schedules, boundaries)
+    return join(schedules, boundaries)
 
 
 def _sorted(scales: Mapping[int, float] | None) -> list[tuple[float, float]]:

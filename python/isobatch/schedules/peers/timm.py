@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
 from isobatch.schedules import kinds
+from isobatch.schedules.arguments import length, number, rate, span
 from isobatch.schedules.form import (
     Cosine,
     Cycle,
@@ -24,14 +24,9 @@ from isobatch.schedules.form import (
     Shape,
     Tanh,
     Track,
-    length,
-    level,
-    line,
-    lone,
-    number,
-    rate,
-    span,
 )
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level, line
 
 __all__ = [
     "CosineLRScheduler",

@@ -11,24 +11,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
-from isobatch.schedules import form, kinds
-from isobatch.schedules.form import (
-    Cosine,
-    Cycle,
-    Exponential,
-    Form,
-    Power,
-    Segment,
-    Shape,
-    Track,
-    length,
-    level,
-    line,
-    lone,
-    rate,
-)
+from isobatch.schedules import kinds
+from isobatch.schedules.arguments import length, rate
+from isobatch.schedules.compose import join, product
+from isobatch.schedules.form import Cosine, Cycle, Exponential, Form, Power, Segment, Shape, Track
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level, line
 
 __all__ = [
     "ChainedScheduler",
@@ -263,7 +252,7 @@ def SequentialLR(lr: float, schedulers: Sequence[Schedule], milestones: Sequence
     >>> SequentialLR(1.0, parts, milestones=[4]).values([2, 4, 5]).tolist()
     [0.75, 1.0, 0.5]
     """
-    return form.join(schedulers, milestones)
+    return join(schedulers, milestones)
 
 
 def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
@@ -276,5 +265,5 @@ def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     [0.25, 0.03125]
     """
     base = length("lr", lr)
-    chain = form.product(*schedulers)
+    chain = product(*schedulers)
     return Schedule(msgspec.structs.replace(chain.form, scale=base ** (1 - len(schedulers))))

@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from isobatch._core import Schedule
 from isobatch.errors import InputError
-from isobatch.schedules.form import (
-    Cosine,
-    Cycle,
-    Inner,
-    Power,
-    Reciprocal,
-    Segment,
-    Shape,
-    length,
-    level,
-    line,
-    lone,
-    number,
-    rate,
-    span,
-)
+from isobatch.schedules.arguments import length, number, rate, span
+from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level, line
 
 __all__ = ["get_scheduler"]
 

@@ -1,7 +1,7 @@
 //! Divisors, ascending, each with what it leaves.
 use std::sync::OnceLock;
 
-use super::index;
+use super::config::index;
 use super::primes::primes;
 
 /// The divisors of the numbers below this are worked out once for all questions.

@@ -1,7 +1,7 @@
 //! Primes, and how many divisors a number without small ones can have.
 use std::sync::OnceLock;
 
-use super::{MAX_GPUS, index};
+use super::config::{MAX_GPUS, index};
 
 pub(super) fn primes() -> &'static [u64] {
     static PRIMES: OnceLock<Vec<u64>> = OnceLock::new();

@@ -1,23 +1,9 @@
 //! The question in its plainest form.
-use super::TOLERANCE;
-use super::index;
-use super::primes::gcd;
-use super::search::Level;
-use super::table::Sets;
 
-/// Above this many marks per micro-batch the sieve is slower than the search.
-const SIEVE_MARKS: f64 = 4_000.0;
+use super::config::index;
 
-/// Buffers that are kept between many questions.
-#[derive(Default)]
-pub(super) struct Scratch {
-    pub(super) sets: Sets,
-    pub(super) sums: Vec<f64>,
-    pub(super) stamps: Vec<u64>,
-    pub(super) levels: Vec<Level>,
-    pub(super) tops: Vec<f64>,
-    pub(super) divisors: Vec<(u64, u64)>,
-}
+/// Totals closer than this, relatively, are equal: weights are reals, summed in any order.
+pub(super) const TOLERANCE: f64 = 1e-12;
 
 #[derive(Clone, Copy)]
 pub(super) struct Best {
@@ -38,22 +24,6 @@ pub(super) struct Problem<'a> {
 }
 
 impl Problem<'_> {
-    pub(super) fn solve(&self, scratch: &mut Scratch) -> Best {
-        // What all micro-batches share is in every batch: it need not be looked for.
-        let shared = self.micros.iter().copied().reduce(gcd).expect("a micro-batch");
-        let micros: Vec<u64> = self.micros.iter().map(|m| m / shared).collect();
-        let rest = Problem { cap: self.cap / shared, micros: &micros, ..*self };
-        let best = if rest.is_small() { rest.sieve(scratch) } else { rest.search(scratch) };
-        Best { batch: best.batch * shared, ..best }
-    }
-
-    fn is_small(&self) -> bool {
-        let span = (self.hi as f64 / self.lo as f64).ln() + 1.0 / self.lo as f64;
-        let per_batch: f64 = self.micros.iter().map(|&m| span / m as f64).sum();
-        let marks = self.cap as f64 * (per_batch + 1.0);
-        marks <= SIEVE_MARKS * self.micros.len() as f64
-    }
-
     pub(super) fn weight(&self, j: u64) -> f64 {
         match self.weights {
             None => f64::from(u8::from(self.lo <= j && j <= self.hi)),

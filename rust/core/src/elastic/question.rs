@@ -1,22 +1,10 @@
 //! From a configuration to its problem, and from the best batch to each count's split.
+use super::answers::Answers;
+use super::config::{Config, Counts, MAX_PRIMITIVE, index};
 use super::divisors::divisors;
-use super::primes::{gcd, lcm};
+use super::primes::gcd;
 use super::problem::{Best, Problem};
-use super::{Answers, Config, Counts, MAX_PRIMITIVE, index};
-
-/// Counts are j strides: of `gpus` GPUs, and of `replicas` replicas, which are pushed into the micro-batches.
-#[derive(Clone, Copy)]
-pub(super) struct Stride {
-    pub(super) gpus: u64,
-    pub(super) replicas: u64,
-}
-
-impl Stride {
-    pub(super) fn of(config: &Config) -> Self {
-        let gpus = lcm(config.model_parallel, config.gpus_per_node.unwrap_or(1));
-        Self { gpus, replicas: gpus / config.model_parallel }
-    }
-}
+use super::stride::Stride;
 
 /// The lists of one question, kept for the next.
 #[derive(Default)]

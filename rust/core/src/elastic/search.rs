@@ -2,14 +2,22 @@
 //!
 //! A batch c whose primes below p are settled can only grow by a factor r ≤ cap/c without primes below p. Such an r
 //! has few divisors, so what it can still add to the counts that work at c is bounded.
+use super::config::index;
 use super::divisors::divisors;
 use super::primes::{divisors_at_most, next_rough, primes, records, valuation};
-use super::problem::{Best, Problem, Scratch};
-use super::{TOLERANCE, index};
+use super::problem::{Best, Problem, TOLERANCE};
+
+/// What is known at every depth, and lists of what is looked at.
+#[derive(Default)]
+pub(super) struct SearchBuffers {
+    levels: Vec<Level>,
+    tops: Vec<f64>,
+    divisors: Vec<(u64, u64)>,
+}
 
 /// What is known at one depth of the search.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+struct Level {
     /// Settled parts of counts that still work, ascending, with the micro-batches that make them work.
     parts: Vec<(u64, u64)>,
     /// For each prefix of `parts`: the most of them that one cofactor can put into the range of counts.
@@ -17,25 +25,25 @@ pub(super) struct Level {
 }
 
 impl Problem<'_> {
-    pub(super) fn search(&self, scratch: &mut Scratch) -> Best {
+    pub(super) fn search(&self, buffers: &mut SearchBuffers) -> Best {
         let mut search = Search {
             problem: self,
             micros: MicroPrimes::new(self.micros),
             best: Best { total: 0.0, batch: self.cap },
-            tops: std::mem::take(&mut scratch.tops),
+            tops: std::mem::take(&mut buffers.tops),
         };
         // A good batch to start from prunes most of the tree: highly composite multiples of each micro-batch.
         let composite = &records()[0];
         for &m in self.micros {
             let fits = composite.partition_point(|(n, _)| n * m <= self.cap);
             for (n, _) in &composite[fits.saturating_sub(2)..fits] {
-                divisors(n * m, self.hi, &mut scratch.divisors);
+                divisors(n * m, self.hi, &mut buffers.divisors);
                 let works = |left: u64| self.micros.iter().any(|m| left.is_multiple_of(*m));
-                let counts = scratch.divisors.iter().filter(|(_, left)| works(*left));
+                let counts = buffers.divisors.iter().filter(|(_, left)| works(*left));
                 search.offer(n * m, counts.map(|&(j, _)| self.weight(j)).sum());
             }
         }
-        let mut levels = std::mem::take(&mut scratch.levels);
+        let mut levels = std::mem::take(&mut buffers.levels);
         if levels.is_empty() {
             levels.push(Level::default());
         }
@@ -43,8 +51,8 @@ impl Problem<'_> {
         levels[0].parts.push((1, search.micros.all));
         levels[0].reach.clear();
         search.descend(&mut levels, 0, 1, 0);
-        scratch.levels = levels;
-        scratch.tops = search.tops;
+        buffers.levels = levels;
+        buffers.tops = search.tops;
         search.best
     }
 }

@@ -1,19 +1,26 @@
 //! Small caps: every batch's counts, marked multiple by multiple.
-use super::problem::{Best, Problem, Scratch};
-use super::{TOLERANCE, index};
+use super::config::index;
+use super::problem::{Best, Problem, TOLERANCE};
+
+/// Of every batch, its weight so far and the count that was marked last.
+#[derive(Default)]
+pub(super) struct SieveBuffers {
+    sums: Vec<f64>,
+    stamps: Vec<u64>,
+}
 
 impl Problem<'_> {
     /// Marks every multiple of every product up to the cap and reads off the best.
-    pub(super) fn sieve(&self, scratch: &mut Scratch) -> Best {
+    pub(super) fn sieve(&self, buffers: &mut SieveBuffers) -> Best {
         // A batch up to half the cap can be doubled without loss, so the largest best one is above half.
         let floor = if self.prefer_larger { self.cap / 2 } else { 0 };
         let len = index(self.cap - floor);
-        scratch.sums.clear();
-        scratch.sums.resize(len, 0.0);
+        buffers.sums.clear();
+        buffers.sums.resize(len, 0.0);
         let several = self.micros.len() > 1;
         if several {
-            scratch.stamps.clear();
-            scratch.stamps.resize(len, 0);
+            buffers.stamps.clear();
+            buffers.stamps.resize(len, 0);
         }
         for j in self.lo..=self.hi {
             let weight = self.weight(j);
@@ -28,20 +35,20 @@ impl Problem<'_> {
                 let first = index((floor / step + 1) * step - floor - 1);
                 if several {
                     for b in (first..len).step_by(index(step)) {
-                        if scratch.stamps[b] != j {
-                            scratch.stamps[b] = j;
-                            scratch.sums[b] += weight;
+                        if buffers.stamps[b] != j {
+                            buffers.stamps[b] = j;
+                            buffers.sums[b] += weight;
                         }
                     }
                 } else {
-                    scratch.sums.iter_mut().skip(first).step_by(index(step)).for_each(|sum| *sum += weight);
+                    buffers.sums.iter_mut().skip(first).step_by(index(step)).for_each(|sum| *sum += weight);
                 }
             }
         }
-        let most = scratch.sums.iter().copied().fold(0.0, f64::max);
-        let mut equal = scratch.sums.iter().map(|&total| total >= most * (1.0 - TOLERANCE));
+        let most = buffers.sums.iter().copied().fold(0.0, f64::max);
+        let mut equal = buffers.sums.iter().map(|&total| total >= most * (1.0 - TOLERANCE));
         let at = if self.prefer_larger { equal.rposition(|is| is) } else { equal.position(|is| is) };
         let at = at.expect("the most is among them");
-        Best { total: scratch.sums[at], batch: floor + 1 + at as u64 }
+        Best { total: buffers.sums[at], batch: floor + 1 + at as u64 }
     }
 }

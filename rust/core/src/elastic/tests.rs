@@ -1,5 +1,9 @@
 //! Every way against trying everything.
-use super::problem::Best;
+use super::config::index;
+use super::problem::{Best, Problem};
+use super::question::Lists;
+use super::solve::Scratch;
+use super::stride::Stride;
 use super::*;
 use proptest::prelude::*;
 
@@ -40,8 +44,8 @@ fn every_way(config: &Config) -> Vec<Answers> {
     assert_eq!(several.offsets, offsets);
     let first = index(several.offsets[1]);
     vec![
-        one(|problem, scratch| problem.sieve(scratch)),
-        one(|problem, scratch| problem.search(scratch)),
+        one(|problem, scratch| problem.sieve(&mut scratch.sieve)),
+        one(|problem, scratch| problem.search(&mut scratch.search)),
         Answers {
             batch: vec![several.batch[7]],
             weight: vec![several.weight[7]],

@@ -1,154 +1,281 @@
-//! The fields: each with its name, its table, and its legal values.
+//! Every field of the input, one line each: its record, name, type, default, legal values and reason. From these come the
+//! records, and the way of a value into them.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
-use super::{Input, MAX_GPUS, Value};
+use super::types::{Betas, Checked, FieldType, Name, Stated};
+use super::value::{FieldKind, Value};
+use super::{Policy, Precision};
 use crate::batch::MAX_BATCH;
-use crate::duration::MAX_COUNT;
+use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
+use crate::rules::{Decay, Optimizer, Rule};
 
-/// Where a field comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
-    /// The recipe.
-    Job,
-    /// The cluster.
-    Cluster,
-    /// A keyword of the call, or a column of the same name in either table.
-    Settings,
-}
+/// No cluster has more GPUs.
+pub const MAX_GPUS: u64 = 1 << 31;
 
-/// What the values of a field are.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    /// Whole numbers from 1 to this.
-    Count(u64),
-    /// Reals from the first to the second.
-    Real(f64, f64),
-    /// True or false.
-    Flag,
-    /// Names, lengths and the like.
-    Other,
-}
+const I32: u64 = i32::MAX as u64;
+const NAN: f64 = f64::NAN;
+/// The reals next to 0 and 1.
+const LEAST: f64 = f64::from_bits(1);
+const BELOW_ONE: f64 = 1.0 - f64::EPSILON / 2.0;
 
 macro_rules! fields {
-    ($($variant:ident $name:literal $table:ident $kind:ident $(($($limit:expr),*))? $reason:ident $legal:literal)*) => {
-        /// A field of the input.
-        #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they stand")]
+    ($($(#[$of_record:meta])* $record:ident $part:ident {$(
+        $variant:ident $name:ident: $type:ty = $default:expr, $kind:ident $(($($limit:expr),*))?, $reason:ident, $legal:literal;
+    )*})*) => {
+        $(
+            $(#[$of_record])*
+            #[derive(Clone, Debug)]
+            #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they are")]
+            pub struct $record {
+                $(#[doc = $legal] pub $name: $type,)*
+            }
+
+            impl Default for $record {
+                fn default() -> $record {
+                    $record { $($name: $default,)* }
+                }
+            }
+        )*
+
+        /// The records that fields belong to.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "named as the records")]
+        pub enum Record {
+            $($record,)*
+        }
+
+        /// One row's input: a recipe, a cluster, the settings. Start from the default, [`set`](Input::set) what is known.
+        #[derive(Clone, Debug, Default)]
+        #[allow(missing_docs, reason = "named as the records")]
+        pub struct Input {
+            $(pub $part: $record,)*
+            /// The first field, in their order, that was set to an illegal value.
+            pub fault: Option<Field>,
+        }
+
+        /// A field of the input.
+        #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they are")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Field {
-            $(#[doc = $legal] $variant,)*
+            $($(#[doc = $legal] $variant,)*)*
         }
 
         impl Field {
             /// Every field.
-            pub const ALL: &'static [Field] = &[$(Field::$variant,)*];
+            pub const ALL: &'static [Field] = &[$($(Field::$variant,)*)*];
 
-            /// Its name in its table.
+            /// Its name in its record.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self { $(Field::$variant => $name,)* }
+                match self { $($(Field::$variant => stringify!($name),)*)* }
             }
 
-            /// The field of this name in one of these tables.
+            /// Its record.
             #[must_use]
-            pub fn named(name: &str, tables: &[Table]) -> Option<Field> {
-                Field::ALL.iter().copied().find(|field| field.name() == name && tables.contains(&field.table()))
-            }
-
-            /// Its table.
-            #[must_use]
-            pub fn table(self) -> Table {
-                match self { $(Field::$variant => Table::$table,)* }
+            pub fn record(self) -> Record {
+                match self { $($(Field::$variant => Record::$record,)*)* }
             }
 
             /// What its values are.
             #[must_use]
-            pub fn kind(self) -> Kind {
-                match self { $(Field::$variant => Kind::$kind $(($($limit),*))?,)* }
+            pub fn kind(self) -> FieldKind {
+                match self { $($(Field::$variant => FieldKind::$kind $(($($limit),*))?,)*)* }
             }
 
-            /// The values that it may have.
+            /// What its value must be.
             #[must_use]
             pub fn legal(self) -> &'static str {
-                match self { $(Field::$variant => $legal,)* }
+                match self { $($(Field::$variant => $legal,)*)* }
             }
 
-            /// The reason on a row where it has another.
+            /// The reason on a row where it is something else.
             #[must_use]
             pub fn reason(self) -> Reason {
-                match self { $(Field::$variant => Reason::$reason,)* }
+                match self { $($(Field::$variant => Reason::$reason,)*)* }
+            }
+
+            /// Whether it may be unknown: its default then stands for that.
+            #[must_use]
+            pub fn nullable(self) -> bool {
+                match self { $($(Field::$variant => { let default: $type = $default; default.is_unknown() })*)* }
+            }
+
+            /// A text as a value of it.
+            #[must_use]
+            pub fn read(self, text: &str) -> Value {
+                let text = text.trim();
+                if text.is_empty() {
+                    return Value::Missing;
+                }
+                match self { $($(Field::$variant => <$type as FieldType>::read(text),)*)* }.unwrap_or(Value::Illegal)
             }
         }
 
         impl Input {
+            /// Sets a field; an illegal value is kept as the row's fault.
+            pub fn set(&mut self, field: Field, value: &Value) {
+                match field { $($(Field::$variant => self.set_known(Field::$variant, value),)*)* }
+            }
+
             /// Sets a field of many inputs, each to the value beside it: one loop a field, in which the field is known.
             pub fn set_each<'a>(field: Field, pairs: impl Iterator<Item = (&'a mut Input, impl Borrow<Value>)>) {
                 match field {
-                    $(Field::$variant => pairs.for_each(|(input, value)| input.set_known(Field::$variant, value.borrow())),)*
+                    $($(Field::$variant => pairs.for_each(|(input, value)| input.set_known(Field::$variant, value.borrow())),)*)*
+                }
+            }
+
+            #[allow(clippy::inline_always, reason = "of a known field only its own line is left")]
+            #[inline(always)]
+            fn set_known(&mut self, field: Field, value: &Value) {
+                match field {
+                    $($(Field::$variant => match <$type as FieldType>::of(value, field.kind()) {
+                        Ok(value) => self.$part.$name = value.unwrap_or($default),
+                        Err(_) => self.fault = Some(self.fault.map_or(field, |fault| fault.min(field))),
+                    },)*)*
                 }
             }
         }
     };
 }
 
-const I32: u64 = i32::MAX as u64;
-/// The reals next to 0 and 1.
-const LEAST: f64 = f64::from_bits(1);
-const BELOW_ONE: f64 = 1.0 - f64::EPSILON / 2.0;
-
 fields! {
-    EffectiveBatch "effective_batch" Job Count(MAX_BATCH) InvalidBatch "a whole number from 1 to 2^40"
-    Lr "lr" Job Real(LEAST, f64::MAX) InvalidLr "a finite number above 0"
-    Optimizer "optimizer" Job Other InvalidOptimizer "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
-    Momentum "momentum" Job Real(0.0, BELOW_ONE) InvalidOptimizer "a number from 0 to below 1"
-    Betas "betas" Job Other InvalidOptimizer "two numbers from 0 to below 1"
-    Eps "eps" Job Real(0.0, f64::MAX) InvalidOptimizer "a finite number, 0 or more"
-    WeightDecay "weight_decay" Job Real(0.0, f64::MAX) InvalidOptimizer "a finite number, 0 or more"
-    Decay "decay" Job Other InvalidOptimizer "lr_multiplied or independent"
-    EmaDecay "ema_decay" Job Real(0.0, BELOW_ONE) InvalidOptimizer "a number from 0 to below 1"
-    DatasetSize "dataset_size" Job Count(MAX_COUNT) InvalidLength "a whole number of samples from 1 to 2^53; needed where a length is in ep"
-    Duration "duration" Job Other InvalidLength "a number above 0 with a unit: ep, st, sp or tok"
-    Warmup "warmup" Job Other InvalidLength "a number with a unit: ep, st, sp, tok or %"
-    Schedule "schedule" Job Other InvalidLength "a schedule's name, or its call with arguments"
-    MinLr "min_lr" Job Real(0.0, f64::MAX) InvalidLr "a finite number from 0 to lr"
-    SeqLen "seq_len" Job Count(MAX_BATCH) InvalidLength "a whole number of tokens from 1 to 2^40; needed where a length is in tok"
-    DropLast "drop_last" Job Flag InvalidLength "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing"
-    Convention "convention" Job Other InvalidLength "torch, lightning, transformers or megatron"
-    Gpus "gpus" Job Count(MAX_GPUS) InvalidBatch "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch"
-    MicroBatch "micro_batch" Job Count(I32) InvalidBatch "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica"
-    Accumulation "accumulation" Job Count(I32) InvalidBatch "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch"
-    ModelParallel "model_parallel" Job Count(MAX_GPUS) InvalidBatch "a whole number from 1 to 2^31"
-    Power "power" Job Real(f64::MIN, f64::MAX) InvalidLr "a finite number"
-    NoiseScale "noise_scale" Job Real(LEAST, f64::MAX) InvalidNoise "a finite number of samples above 0"
-    SigmaSq "sigma_sq" Job Real(LEAST, f64::MAX) InvalidNoise "a finite number above 0"
-    MuSq "mu_sq" Job Real(LEAST, f64::MAX) InvalidNoise "a finite number above 0"
-    Ramp "ramp" Job Other InvalidBatch "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch"
-    Parameters "parameters" Job Count(MAX_COUNT) InvalidBatch "a whole number from 1 to 2^53"
-    Precision "precision" Job Other InvalidOptimizer "fp32, tf32, bf16 or fp16"
-    ClipNorm "clip_norm" Job Real(LEAST, f64::MAX) InvalidOptimizer "a finite number above 0"
-    BucketCapMb "bucket_cap_mb" Job Real(LEAST, f64::MAX) InvalidOptimizer "a finite number above 0"
-    BatchNorm "batch_norm" Job Flag InvalidBatch "true or false"
-    DeviceBatches "device_batches" Job Other InvalidBatch "one whole number above 0 for each GPU"
-    Nodes "nodes" Cluster Count(MAX_GPUS) InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
-    GpusPerNode "gpus_per_node" Cluster Count(MAX_GPUS) InvalidCluster "a whole number from 1; nodes × gpus_per_node at most 2^31"
-    ClusterModelParallel "model_parallel" Cluster Count(MAX_GPUS) InvalidCluster "a whole number from 1 to 2^31"
-    Gpu "gpu" Cluster Other InvalidCluster "a name"
-    MemoryGib "memory_gib" Cluster Real(LEAST, f64::MAX) InvalidCluster "a finite number above 0"
-    IntraGbS "intra_gb_s" Cluster Real(LEAST, f64::MAX) InvalidCluster "a finite number above 0"
-    InterGbS "inter_gb_s" Cluster Real(LEAST, f64::MAX) InvalidCluster "a finite number above 0"
-    LatencyUs "latency_us" Cluster Real(0.0, f64::MAX) InvalidCluster "a finite number, 0 or more"
-    PricePerGpuHour "price_per_gpu_hour" Cluster Real(0.0, f64::MAX) InvalidCluster "a finite number, 0 or more"
-    Policy "policy" Settings Other InvalidSetting "keep, grow, goodput, or the effective batch to reach (1 to 2^40)"
-    Rule "rule" Settings Other InvalidSetting "none, linear, sqrt, sde, adascale, saturating, surge, power or auto"
-    MaxMicroBatch "max_micro_batch" Settings Count(I32) InvalidSetting "a whole number from 1 to 2^31-1"
-    MaxBatch "max_batch" Settings Count(MAX_BATCH) InvalidSetting "a whole number from 1 to 2^40"
-    BatchTolerance "batch_tolerance" Settings Real(0.0, BELOW_ONE) InvalidSetting "a fraction from 0 to below 1"
-    MicroBatchMultiple "micro_batch_multiple" Settings Count(I32) InvalidSetting "a whole number from 1 to 2^31-1"
-    RequireMultiple "require_multiple" Settings Flag InvalidSetting "true or false"
-    Ragged "ragged" Settings Flag InvalidSetting "true or false; not with uneven or require_multiple"
-    Uneven "uneven" Settings Flag InvalidSetting "true or false; not with ragged"
-    BetaHalfLife "beta_half_life" Settings Flag InvalidSetting "true or false"
-    DeadlineHours "deadline_hours" Settings Real(LEAST, f64::MAX) InvalidSetting "a finite number above 0"
-    Budget "budget" Settings Real(LEAST, f64::MAX) InvalidSetting "a finite number above 0, in the currency of price_per_gpu_hour"
+    /// What was tuned.
+    Recipe recipe {
+        EffectiveBatch effective_batch: u64 = 0, Count(MAX_BATCH), InvalidBatch, "a whole number from 1 to 2^40";
+        Lr lr: f64 = 0.0, Real(LEAST, f64::MAX), InvalidLr, "a finite number above 0";
+        Optimizer optimizer: Optimizer = Optimizer::AdamW, Other, InvalidOptimizer, "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor";
+        Momentum momentum: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
+        Betas betas: Betas = Betas(NAN, NAN), Other, InvalidOptimizer, "two numbers from 0 to below 1";
+        Eps eps: f64 = NAN, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
+        WeightDecay weight_decay: f64 = 0.0, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
+        Decay decay: Option<Decay> = None, Other, InvalidOptimizer, "lr_multiplied or independent";
+        EmaDecay ema_decay: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
+        DatasetSize dataset_size: Option<u64> = None, Count(MAX_COUNT), InvalidLength, "a whole number of samples from 1 to 2^53; needed where a length is in ep";
+        Duration duration: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
+        Warmup warmup: Length = Length::ZERO, Other, InvalidLength, "a number with a unit: ep, st, sp, tok or %";
+        Schedule schedule: Checked<Name> = Checked::NEW, Other, InvalidLength, "a schedule's name, or its call with arguments";
+        MinLr min_lr: f64 = 0.0, Real(0.0, f64::MAX), InvalidLr, "a finite number from 0 to lr";
+        SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength, "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
+        DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";
+        Convention convention: Convention = Convention::Torch, Other, InvalidLength, "torch, lightning, transformers or megatron";
+        Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch";
+        MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
+        Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch";
+        ModelParallel model_parallel: u64 = 1, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31";
+        Power power: f64 = NAN, Real(f64::MIN, f64::MAX), InvalidLr, "a finite number";
+        NoiseScale noise_scale: f64 = NAN, Real(LEAST, f64::MAX), InvalidNoise, "a finite number of samples above 0";
+        SigmaSq sigma_sq: f64 = NAN, Real(LEAST, f64::MAX), InvalidNoise, "a finite number above 0";
+        MuSq mu_sq: f64 = NAN, Real(LEAST, f64::MAX), InvalidNoise, "a finite number above 0";
+        Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch, "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch";
+        Parameters parameters: Option<u64> = None, Count(MAX_COUNT), InvalidBatch, "a whole number from 1 to 2^53";
+        Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer, "fp32, tf32, bf16 or fp16";
+        ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
+        BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
+        BatchNorm batch_norm: bool = false, Flag, InvalidBatch, "true or false";
+        DeviceBatches device_batches: Stated = Stated(false), Other, InvalidBatch, "one whole number above 0 for each GPU";
+    }
+    /// Where it is to run.
+    Cluster cluster {
+        Nodes nodes: u64 = 1, Count(MAX_GPUS), InvalidCluster, "a whole number from 1; nodes × gpus_per_node at most 2^31";
+        GpusPerNode gpus_per_node: u64 = 8, Count(MAX_GPUS), InvalidCluster, "a whole number from 1; nodes × gpus_per_node at most 2^31";
+        ClusterModelParallel model_parallel: Option<u64> = None, Count(MAX_GPUS), InvalidCluster, "a whole number from 1 to 2^31";
+        Gpu gpu: Option<Arc<str>> = None, Other, InvalidCluster, "a name";
+        MemoryGib memory_gib: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
+        IntraGbS intra_gb_s: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
+        InterGbS inter_gb_s: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
+        LatencyUs latency_us: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster, "a finite number, 0 or more";
+        PricePerGpuHour price_per_gpu_hour: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster, "a finite number, 0 or more";
+    }
+    /// What is asked for.
+    #[allow(clippy::struct_excessive_bools, reason = "each is a user's switch")]
+    Settings settings {
+        Policy policy: Policy = Policy::Keep, Other, InvalidSetting, "keep, grow, goodput, or the effective batch to reach (1 to 2^40)";
+        Rule rule: Rule = Rule::Auto, Other, InvalidSetting, "none, linear, sqrt, sde, adascale, saturating, surge, power or auto";
+        MaxMicroBatch max_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
+        MaxBatch max_batch: Option<u64> = None, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40";
+        BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a fraction from 0 to below 1";
+        MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
+        RequireMultiple require_multiple: bool = false, Flag, InvalidSetting, "true or false";
+        Ragged ragged: bool = false, Flag, InvalidSetting, "true or false; not with uneven or require_multiple";
+        Uneven uneven: bool = false, Flag, InvalidSetting, "true or false; not with ragged";
+        BetaHalfLife beta_half_life: bool = false, Flag, InvalidSetting, "true or false";
+        DeadlineHours deadline_hours: f64 = NAN, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
+        Budget budget: f64 = NAN, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";
+    }
+}
+
+impl Field {
+    /// The field of this name in one of these records.
+    #[must_use]
+    pub fn named(name: &str, records: &[Record]) -> Option<Field> {
+        Field::ALL.iter().copied().find(|field| field.name() == name && records.contains(&field.record()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_takes_or_refuses_each_kind_of_value() {
+        let values = [
+            Value::Missing,
+            Value::Int(-1),
+            Value::Int(i64::MAX),
+            Value::Real(f64::INFINITY),
+            Value::Real(-0.5),
+            Value::Illegal,
+        ];
+        for &field in Field::ALL {
+            let mut input = Input::default();
+            input.set(field, &Value::Illegal);
+            if field != Field::DeviceBatches {
+                assert_eq!(input.fault, Some(field));
+            }
+            for value in &values {
+                Input::default().set(field, value);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_name_must_be_lists_every_name() {
+        let listed = |field: Field, names: &[&str]| {
+            assert!(!names.is_empty());
+            for name in names {
+                assert!(field.legal().contains(name), "{name} is not in what {} must be", field.name());
+                assert!(matches!(field.read(name), Value::Read(_)), "{name}");
+            }
+        };
+        listed(Field::Optimizer, &Optimizer::ALL.map(|(name, _)| name));
+        listed(Field::Decay, &Decay::ALL.map(|(name, _)| name));
+        listed(Field::Convention, &Convention::ALL.map(|(name, _)| name));
+        listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
+        listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));
+        listed(Field::Rule, &Rule::ALL.iter().map(|card| card.name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_several_faults_the_first_field_is_named() {
+        let mut input = Input::default();
+        for field in [Field::Warmup, Field::Lr, Field::Budget] {
+            input.set(field, &Value::Illegal);
+        }
+        assert_eq!(input.fault, Some(Field::Lr));
+    }
+
+    #[test]
+    fn texts_are_read_by_field() {
+        use crate::input::Read;
+        assert_eq!(Field::EffectiveBatch.read(" 256 "), Value::Int(256));
+        assert_eq!(Field::Lr.read("3e-4"), Value::Real(3e-4));
+        assert_eq!(Field::Lr.read("fast"), Value::Illegal);
+        assert_eq!(Field::Policy.read("512"), Value::Read(Read::Policy(Policy::Batch(512))));
+        assert_eq!(Field::Betas.read("(0.9, 0.95)"), Value::Read(Read::Betas(0.9, 0.95)));
+        assert_eq!(Field::Rule.read("lineer"), Value::Illegal);
+        assert_eq!(Field::Warmup.read(""), Value::Missing);
+    }
 }

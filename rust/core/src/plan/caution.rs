@@ -2,38 +2,38 @@
 
 use super::row::{Row, UNKNOWN};
 use super::scale::moves;
-use crate::duration::Layout;
 use crate::input::{Input, Policy};
+use crate::lengths::Layout;
 use crate::reason::Reason;
-use crate::scaling::Rule;
+use crate::rules::Rule;
 
 /// What to be wary of in a plan that stands.
 #[inline]
 pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
-    let Input { job, settings, .. } = input;
-    let k = layout.effective_batch as f64 / job.effective_batch as f64;
+    let Input { recipe, settings, .. } = input;
+    let k = layout.effective_batch as f64 / recipe.effective_batch as f64;
     let rule = row.rule;
     let grew = settings.policy != Policy::Keep && k > 1.0;
-    let noise = job.noise.scale;
+    let noise = recipe.noise_scale;
     let moved = moves(row.lr_scale);
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
 
-    when(job.unequal_devices, Reason::UnequalDevices);
-    if let Some(tuned) = job.micro_batch {
+    when(recipe.device_batches.0, Reason::UnequalDevices);
+    if let Some(tuned) = recipe.micro_batch {
         when(layout.micro_batch * 2 <= tuned, Reason::MicroBatchShrunk);
-        when(job.batch_norm && layout.micro_batch != tuned, Reason::BatchNormMoved);
+        when(recipe.batch_norm && layout.micro_batch != tuned, Reason::BatchNormMoved);
     }
     when(layout.effective_batch as f64 > noise, Reason::AboveCriticalBatch);
     when(k > 8.0 && noise.is_nan(), Reason::LargeGrowth);
     if moved {
-        when(rule.mismatches(job.optimizer), Reason::RuleMismatch);
-        when(!job.optimizer.charted() && rule == Rule::Sqrt, Reason::RuleAssumed);
+        when(rule.mismatches(recipe.optimizer), Reason::RuleMismatch);
+        when(!recipe.optimizer.charted() && rule == Rule::Sqrt, Reason::RuleAssumed);
         when(rule == Rule::Sqrt && k < 0.125, Reason::SqrtScaleDown);
-        let past_goyal = job.seq_len.is_none() && layout.effective_batch > 8192;
+        let past_goyal = recipe.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
-        when(job.decay_unknown(), Reason::DecayUnknown);
+        when(recipe.decay_unknown(), Reason::DecayUnknown);
     }
     when(rule == Rule::Sde && moments.beta1 < 0.5, Reason::Beta1Low);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
@@ -42,7 +42,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     when(ends && *warmup_steps * 5 > *total_steps, Reason::WarmupLong);
     let memory = 1.0 / (1.0 - moments.beta2);
     when(
-        *warmup_steps > 0 && job.optimizer.adam_like() && (*warmup_steps as f64) < memory,
+        *warmup_steps > 0 && recipe.optimizer.adam_like() && (*warmup_steps as f64) < memory,
         Reason::WarmupShort,
     );
 }

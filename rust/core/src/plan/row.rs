@@ -1,11 +1,10 @@
 //! One row of the result.
 
 use crate::batch;
+use crate::forecast::Outlook;
 use crate::input::Input;
-use crate::optimizer::Moments;
-use crate::outlook::Outlook;
 use crate::reason::Reasons;
-use crate::scaling::Rule;
+use crate::rules::{Moments, Rule};
 
 /// A count that is not known, in a column.
 pub const UNKNOWN: i64 = -1;
@@ -82,7 +81,7 @@ pub enum Cap {
 
 impl Cap {
     pub(super) fn of(input: &Input) -> Cap {
-        match (input.settings.max_micro_batch, input.job.micro_batch) {
+        match (input.settings.max_micro_batch, input.recipe.micro_batch) {
             (Some(cap), _) => Cap::Asked(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,

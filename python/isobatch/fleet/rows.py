@@ -1,0 +1,167 @@
+"""The rows of a fleet: jobs and clusters that meet, and their plans, whole or block by block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch import _core
+from isobatch.errors import InputError, must_be
+from isobatch.fleet.columns import Data
+from isobatch.fleet.results import RESULTS, STATUS, result_in_arrow
+from isobatch.fleet.side import Side
+from isobatch.words import counted, figure
+
+Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
+"""Rows of the jobs and of the clusters that meet."""
+
+_Given = tuple[int, list[tuple[str, Data]]]
+"""Rows and columns of one side, as the core takes them."""
+
+
+def memory() -> int:
+    """Bytes of memory that this machine has; without an answer, more than any."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Jobs and clusters that were read and checked, and are ready to be planned, whole or block by block."""
+
+    jobs: Side
+    clusters: Side
+    settings: dict[str, Any]
+    pairs: Pairs | None
+    columns: tuple[str, ...]
+    workloads: _core.Workloads | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result."""
+        return self.jobs.rows * self.clusters.rows if self.pairs is None else len(self.pairs[0])
+
+    @property
+    def arrow(self) -> bool:
+        """Whether the result is a `pyarrow.Table`."""
+        return self.jobs.arrow or self.clusters.arrow
+
+    @property
+    def _sides(self) -> tuple[_Given, _Given]:
+        return (self.jobs.rows, self.jobs.known), (self.clusters.rows, self.clusters.known)
+
+    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Pairs:
+        """The best rows of each job, best first."""
+        return _core.choose_rows(*self._sides, self.settings, self.pairs, workloads, select, top)
+
+    def fault(self, row: int) -> str | None:
+        """What is illegal in a row of the result, in words."""
+        found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
+        if found is None:
+            return None
+        if self.pairs is None:
+            job, cluster = divmod(row, self.clusters.rows)
+        else:
+            job, cluster = (int(side[row]) for side in self.pairs)
+        field, legal = found
+        where = f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
+        cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
+        got = [cell for cell in cells if cell is not None]
+        # Where both sides have it, or neither does, the core alone knows which value it took.
+        wrong = must_be(legal, got[0], field=field) if len(got) == 1 else f"{field} must be {legal}"
+        return f"{where}: {wrong}"
+
+    def blocks(self, rows: int) -> Iterator[Fleet]:
+        """Fleets of about so many rows that follow one another to the same result; one at least."""
+        if self.rows == 0:
+            yield self
+            return
+        if self.pairs is not None:
+            jobs, clusters = self.pairs
+            for start in range(0, len(jobs), rows):
+                yield replace(self, pairs=(jobs[start : start + rows], clusters[start : start + rows]))
+            return
+        step = max(1, rows // max(1, self.clusters.rows))
+        for start in range(0, self.jobs.rows, step):
+            yield replace(self, jobs=self.jobs.slice(start, start + step))
+
+    def plan(self) -> Any:
+        """A `pyarrow.Table`, or a dict of arrays where dicts came in."""
+        return self._assembled(self._computed(name for name in self.columns if name in RESULTS))
+
+    def plan_with_status(self) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
+        """The plan, and the status codes and reason bits of its rows, whether or not they are among its columns."""
+        arrays = self._computed({"status", "reasons", *self.columns} & RESULTS.keys())
+        return self._assembled(arrays), arrays["status"], arrays["reasons"]
+
+    def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        results = list(names)
+        self._refuse_too_large(results)
+        return dict(
+            zip(
+                results,
+                _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads),
+                strict=True,
+            )
+        )
+
+    def _refuse_too_large(self, results: list[str]) -> None:
+        """Memory that is not there would end the process, or the machine."""
+        needed = self.rows * sum(np.dtype(RESULTS[name]).itemsize for name in results)
+        if needed > (there := memory()):
+            raise InputError(
+                f"the result has {counted(self.rows, 'row')} of {counted(len(results), 'column')}, "
+                f"{figure(needed / 2**30)} GiB, and this machine has {figure(there / 2**30)} GiB: ask for fewer columns, "
+                "choose the best rows by select and top, or plan into files by plan_files"
+            )
+
+    def _assembled(self, arrays: dict[str, NDArray[Any]]) -> Any:
+        # Not where only results are asked for: naming the rows costs a tenth of planning them.
+        jobs, clusters = self._rows() if set(self.columns) - RESULTS.keys() else (None, None)
+        columns: dict[str, Any] = {}
+        for name in self.columns:
+            if name == "status":
+                columns[name] = self._texts(STATUS, arrays[name])
+            elif name in RESULTS:
+                columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
+            else:
+                side, rows = (
+                    (self.jobs, jobs)
+                    if name == "job" or name in self.jobs.carried
+                    else (self.clusters, clusters)
+                )
+                column = side.numbered if name == side.kind else side.carried[name]
+                columns[name] = self._taken(column, rows)
+        if not self.arrow:
+            return columns
+        import pyarrow as pa
+
+        return pa.table(columns)
+
+    def _rows(self) -> Pairs:
+        """The rows of the jobs and of the clusters, for each row of the result."""
+        if self.pairs is not None:
+            return self.pairs
+        jobs, clusters = (np.arange(table.rows, dtype=np.uint32) for table in (self.jobs, self.clusters))
+        return np.repeat(jobs, self.clusters.rows), np.tile(clusters, self.jobs.rows)
+
+    def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8]) -> Any:
+        if not self.arrow:
+            return texts[codes]
+        import pyarrow as pa
+
+        return pa.array(texts.tolist()).take(pa.array(codes))
+
+    def _taken(self, column: Any, rows: NDArray[Any] | None) -> Any:
+        if not self.arrow:
+            return column[rows]
+        import pyarrow as pa
+
+        return (pa.array(column) if isinstance(column, np.ndarray) else column).take(pa.array(rows))

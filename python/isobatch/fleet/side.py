@@ -1,0 +1,270 @@
+"""One side of a fleet, the jobs or the clusters: a table of any kind, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch.errors import InputError, missing, must_be, together
+from isobatch.fleet.columns import (
+    CLUSTER_FIELDS,
+    JOB_FIELDS,
+    MISSING,
+    SETTINGS_FIELDS,
+    Data,
+    as_array,
+    checked,
+    filled,
+    of_arrow,
+    of_numpy,
+    said,
+    without_views,
+)
+from isobatch.nearest import nearest
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import few, printable, redacted, shown
+
+_RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}
+_RECORDS = {"job": "Recipes", "cluster": "Clusters or whole numbers of GPUs"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a fleet: `known` columns for the core, `ids` of its rows, and the rest, `carried` along.
+
+    `ids` is None where no column names the rows: they are then numbered from `number`. In `file`, `before` rows come before
+    these.
+    """
+
+    kind: str
+    rows: int
+    known: list[tuple[str, Data]]
+    ids: Any
+    carried: dict[str, Any]
+    arrow: bool
+    file: str | None = None
+    before: int = 0
+    number: int = 0
+
+    def where(self, row: int) -> str:
+        """A row in words."""
+        file = f"{printable(redacted(self.file))}, " if self.file else ""
+        name = printable(str(self.numbered[row]), 80)
+        return f"{self.kind} {name} ({file}row {self.before + row + 1:,})"
+
+    def cell(self, field: str, row: int) -> Any:
+        """A known column's value in a row; None where it is not known, or there is no such column."""
+        data = dict(self.known).get(field)
+        if data is None:
+            return None
+        value = data[1][data[0][row]] if isinstance(data, tuple) else data[row].item()
+        return None if value in (None, "") or value == MISSING or value != value else value
+
+    @property
+    def numbered(self) -> Any:
+        """The ids; the rows' numbers where no column names them."""
+        if self.ids is not None:
+            return self.ids
+        numbers = np.arange(self.number, self.number + self.rows)
+        if not self.arrow:
+            return numbers
+        import pyarrow as pa
+
+        return pa.chunked_array([pa.array(numbers)])
+
+    def slice(self, start: int, stop: int) -> Side:
+        """The rows from start to stop."""
+        cut = slice(start, stop)
+        known = [(name, (d[0][cut], d[1]) if isinstance(d, tuple) else d[cut]) for name, d in self.known]
+        carried = {name: column[cut] for name, column in self.carried.items()}
+        ids = None if self.ids is None else self.ids[cut]
+        rows = min(stop, self.rows) - start
+        return replace(
+            self,
+            rows=rows,
+            known=known,
+            ids=ids,
+            carried=carried,
+            before=self.before + start,
+            number=self.number + start,
+        )
+
+
+def side_of(
+    kind: str, source: Any, *, file: str | None = None, before: int = 0, number: int = 0, unique: bool = True
+) -> Side:
+    """A job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
+
+    Raises:
+        InputError: it is none of these, a column is missing or of a type that cannot be read, an id is missing, or stands twice
+            where they shall be unique.
+    """
+    if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
+        source = [source]
+    if kind == "cluster" and (counts := _gpu_counts(source)) is not None:
+        source = {"gpus_per_node": counts}
+    elif isinstance(source, np.ndarray) and source.ndim == 1:
+        source = source.tolist()
+    if hasattr(source, "__arrow_c_stream__"):
+        table = _from_arrow(kind, source, file)
+    elif isinstance(source, Mapping):
+        columns = {str(name): as_array(str(name), column, file) for name, column in source.items()}
+        table = _from_numpy(kind, columns, file)
+    elif isinstance(source, (Sequence, range)) and not isinstance(source, str):
+        table = _from_numpy(kind, _of_records(kind, source), file)
+    else:
+        raise InputError(
+            f"the {kind}s must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence of "
+            f"{_RECORDS[kind]}, got a {type(source).__name__}",
+            field=kind,
+        )
+    table = replace(table, file=file, before=before, number=number)
+    if unique:
+        _check_ids(table)
+    return table
+
+
+def _gpu_counts(source: Any) -> NDArray[Any] | None:
+    """GPU counts as an array, without a record for each: there may be millions."""
+    if isinstance(source, range):
+        return np.arange(source.start, source.stop, source.step)
+    if isinstance(source, np.ndarray):
+        return source if source.ndim == 1 and source.dtype.kind in "iu" else None
+    if isinstance(source, (list, tuple)) and source and set(map(type, source)) == {int}:
+        array = np.asarray(source)
+        return array if array.dtype.kind in "iu" else None
+    return None
+
+
+def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    cls = Recipe if kind == "job" else Cluster
+    made = [Cluster(nodes=1, gpus_per_node=r) if kind == "cluster" and type(r) is int else r for r in records]
+    for row, record in enumerate(made, 1):
+        if type(record) is not cls:
+            raise must_be(_RECORD[kind], record, row=row, field=kind)
+    columns = {}
+    for name in cls.__struct_fields__:
+        column = np.empty(len(made), dtype=object)
+        column[:] = [getattr(record, name) for record in made]
+        columns[name] = column
+    return columns
+
+
+def fields_of(kind: str) -> tuple[str, ...]:
+    """The columns of a side that are read; others are carried along."""
+    return (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
+
+
+def needed_of(kind: str) -> tuple[str, ...]:
+    """The columns that a side must have."""
+    return ("effective_batch", "lr") if kind == "job" else ("nodes",)
+
+
+def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str], list[str]]:
+    """(known, carried) names; refuses doubled ones and a table without what it must have."""
+    doubled = sorted({name for name in names if list(names).count(name) > 1})
+    if doubled:
+        raise InputError(f"the column {doubled[0]!r} is in the header twice", file=file, field=doubled[0])
+    fields = fields_of(kind)
+    needed = () if "gpus_per_node" in names and kind == "cluster" else needed_of(kind)
+    faults = []
+    for name in needed:
+        if name not in names:
+            close = next(
+                (other for other in names if other not in fields and nearest(other, needed) == name), None
+            )
+            todo = f"rename {close!r}?" if close else f"the columns are {few(names, 40) or 'none'}"
+            faults.append(missing(name, todo, file=file))
+    if faults:
+        raise together(faults)
+    return [n for n in names if n in fields], [n for n in names if n not in fields and n != kind]
+
+
+def _are_unique(side: Side) -> bool:
+    """Whether the ids are certainly all there and all different; the slow look says which is not."""
+    if side.ids is None:
+        return True
+    if side.arrow:
+        import pyarrow as pa
+
+        try:
+            return not side.ids.null_count and len(side.ids.unique()) == side.rows
+        except pa.ArrowNotImplementedError:
+            return False
+    ids = side.ids.tolist()
+    try:
+        different = set(ids)
+    except TypeError:
+        return False
+    return len(different) == len(ids) and None not in different
+
+
+def _check_ids(side: Side) -> None:
+    if _are_unique(side):
+        return
+    ids = side.ids.to_pylist() if side.arrow else side.ids.tolist()
+    first: dict[Any, int] = {}
+    for row, name in enumerate(ids, side.before + 1):
+        if name is None:
+            raise missing(side.kind, "each row needs an id", file=side.file, row=row)
+        try:
+            before = first.setdefault(name, row)
+        except TypeError:
+            raise must_be("a text or a number", name, field=side.kind, file=side.file, row=row) from None
+        if before != row:
+            raise InputError(
+                f"duplicate {side.kind} id {shown(name)} (also in row {before:,})",
+                file=side.file,
+                row=row,
+                field=side.kind,
+            )
+
+
+def _from_numpy(kind: str, columns: dict[str, NDArray[Any]], file: str | None) -> Side:
+    known, carried = _split(kind, list(columns), file)
+    rows = len(next(iter(columns.values())))
+    for name, column in columns.items():
+        if len(column) != rows:
+            raise InputError(
+                f"{name} must have {rows:,} values as the other columns, got {len(column):,}",
+                file=file,
+                field=name,
+            )
+    return Side(
+        kind,
+        rows,
+        said([(name, checked(name, of_numpy(name, columns[name], file))) for name in known]),
+        columns.get(kind),
+        {name: columns[name] for name in carried},
+        arrow=False,
+    )
+
+
+def _from_arrow(kind: str, source: Any, file: str | None) -> Side:
+    import pyarrow as pa
+
+    table = source if isinstance(source, pa.Table) else pa.table(source)
+    for index, column in enumerate(table.columns):
+        plain = without_views(column)
+        if plain is not column:
+            table = table.set_column(index, table.column_names[index], plain)
+    known, carried = _split(kind, table.column_names, file)
+    return Side(
+        kind,
+        table.num_rows,
+        said([(name, checked(name, of_arrow(name, table[name], file))) for name in known]),
+        table[kind] if kind in table.column_names else None,
+        {name: table[name] for name in carried},
+        arrow=True,
+    )
+
+
+def with_defaults(table: Side, settings: dict[str, Any]) -> Side:
+    """The table with the call's keyword where a row says nothing of a setting."""
+    known = [(n, filled(d, settings[n]) if settings.get(n) is not None else d) for n, d in table.known]
+    return replace(table, known=known)

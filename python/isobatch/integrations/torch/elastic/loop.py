@@ -1,0 +1,118 @@
+"""One pass of a training loop through a run's steps, and what the ranks agree on at each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.agreement import Pending, Ranks
+from isobatch.integrations.torch.elastic.dealing import Pass, Span
+from isobatch.integrations.torch.elastic.steps import Micro, Step, micros, next_batch
+from isobatch.integrations.torch.elastic.stopping import Signals
+from isobatch.integrations.torch.elastic.weights import Tokens, check_window, count
+
+if TYPE_CHECKING:
+    from isobatch.integrations.torch.elastic.run import ElasticRun
+
+
+class _Window(NamedTuple):
+    """A step's micro-batches on the CPU, and how many tokens each has; not read yet where nothing is counted."""
+
+    span: Span
+    passes: Sequence[Pass]
+    batches: Iterable[Any]
+    counts: Sequence[float]
+
+    @property
+    def own(self) -> float:
+        return sum(self.counts)
+
+
+class Loop:
+    """The steps from where the run is to its end, or until the training leaves them."""
+
+    def __init__(self, run: ElasticRun, ranks: Ranks, loader: Iterable[Any], tokens: Tokens | None) -> None:
+        self._run, self._ranks, self._loader, self._tokens = run, ranks, loader, tokens
+        sampler = getattr(loader, "batch_sampler", None)
+        self._equal = bool(getattr(sampler, "equal", False))
+        self._pending: Pending | None = None
+        self.asked = False
+        self.current: Step | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """What the ranks agreed on in the step under way, or in the last one."""
+        return self._pending is not None and self._pending.result().stopping
+
+    @property
+    def unfinished(self) -> str | None:
+        """What is left to do in the step under way; None where none is, or it is done."""
+        if self.current is None:
+            return None
+        if self.current.left:
+            return f"step {self.current.number:,} has {self.current.left} micro-batches left"
+        if any(made.last_epoch != self.current.number + 1 for made in self._run.schedulers):
+            return f"the scheduler was not stepped in step {self.current.number:,}"
+        return None
+
+    def steps(self) -> Iterator[Step]:
+        """The steps, each to be finished before the next is asked for."""
+        with Signals() as signals:
+            windows = self._windows(iter(self._loader))
+            window = next(windows, None)
+            if window is not None and self._tokens is not None:
+                self._pending = self._ranks.begin(False, window.own)
+            while window is not None:
+                # With tokens the next window is read while the device still computes the last step.
+                total = 0.0
+                if self._tokens is not None and self._pending is not None:
+                    total = self._pending.result().count
+                    check_window(total, window.own, window.span.number)
+                ahead = next(windows, None) if self._tokens is not None else None
+                self._pending = self._ranks.begin(
+                    signals.received or self.asked or self.stopping, 0.0 if ahead is None else ahead.own
+                )
+                step = self._step(window, total)
+                yield from self._finished(step)
+                window = ahead if self._tokens is not None else next(windows, None)
+            if self._pending is not None:
+                self._pending.result()
+
+    def _finished(self, step: Step) -> Iterator[Step]:
+        """Gives a step to the training, and counts it when it is done; also where the training leaves the loop behind it."""
+        self.current = step
+        try:
+            yield step
+        finally:
+            if self.unfinished is None:
+                self._run.completed(step.number)
+                self.current = None
+        if self.unfinished is not None:
+            raise InputError(
+                f"{self.unfinished}: take all of them, step the optimizer, then the scheduler, once each"
+            )
+
+    def _windows(self, loader: Iterator[Any]) -> Iterator[_Window]:
+        for span in self._run.spans():
+            passes = self._run.passes(span, equal=self._equal)
+            batches: Iterable[Any] = (next_batch(loader, span.number) for _ in passes)
+            counts: Sequence[float] = ()
+            if self._tokens is not None:
+                batches = [*batches]
+                counts = [
+                    0.0 if one.stand_in else count(self._tokens, batch)
+                    for one, batch in zip(passes, batches, strict=True)
+                ]
+            yield _Window(span, passes, batches, counts)
+
+    def _step(self, window: _Window, total: float) -> Step:
+        replicas = self._run.share[1]
+        if self._tokens is None:
+            factors = [one.samples * replicas / window.span.samples for one in window.passes]
+        else:
+            # All processes of a replica count the same tokens.
+            total /= self._run.world.size / replicas
+            factors = [own * replicas / total for own in window.counts]
+        made: Iterator[Micro] = micros(iter(window.batches), window.passes, factors, equal=self._equal)
+        return Step(window.span, made, len(window.passes))

@@ -1,0 +1,328 @@
+"""`ElasticRun`: a training run that goes on at another number of GPUs, and stays the run that it was."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.elastic import state as states
+from isobatch.integrations.torch.elastic.agreement import Ranks
+from isobatch.integrations.torch.elastic.batches import RunBatches
+from isobatch.integrations.torch.elastic.dealing import Pass, Span, passes, spans
+from isobatch.integrations.torch.elastic.exact import Planned, planned
+from isobatch.integrations.torch.elastic.loop import Loop
+from isobatch.integrations.torch.elastic.rates import ElasticLR
+from isobatch.integrations.torch.elastic.state import Leg, State
+from isobatch.integrations.torch.elastic.steps import Step
+from isobatch.integrations.torch.elastic.weights import Tokens
+from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
+from isobatch.planning.course import Position
+from isobatch.planning.plan import Plan
+from isobatch.planning.settings import settings_of
+from isobatch.reason import Reason
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
+
+
+class ElasticRun:
+    """A run that is the same on any number of GPUs: the same samples in each step, the same learning rate, the same length.
+
+    Make it on every rank, after `init_process_group`. With the state of a checkpoint it goes on at the step where that was
+    taken, planned anew for the processes that there are now; without one it starts at step 0.
+
+    It counts epochs exactly: ⌈dataset_size / batch⌉ steps (⌊…⌋ with `drop_last`), nothing padded, the last step weighted by the
+    samples it has. So a recipe of another convention may take other steps here than there.
+
+        run = ElasticRun(recipe, uneven=True, state=checkpoint.get("isobatch"))
+        loader, scheduler = run.loader(dataset), run.scheduler(optimizer)
+        for step in run.steps(loader):
+            for micro in step:
+                with micro.sync(model):
+                    (loss_of(model, micro.batch) * micro.weight).backward()
+            optimizer.step(); scheduler.step(); optimizer.zero_grad()
+            if run.stopping or (step.number + 1) % 500 == 0:
+                save({"isobatch": run.state_dict(), ...})
+            if run.stopping:
+                break
+
+    Args:
+        recipe: what was tuned; or a plan, whose recipe, settings and kind of cluster count.
+        state: what `state_dict` gave, out of a checkpoint; None: a new run.
+        accept: recipe fields, "seed" or "shuffle" that may be others than in the checkpoint, such as ("duration",).
+        replica: which replica this process is part of, with model parallelism: a number, or a one-dimensional DeviceMesh.
+        seed: of the data's order, with the epoch added; the same in all parts of a run.
+        shuffle: a new order each epoch, else the dataset's own.
+        settings: as `isobatch.plan` takes them: policy, max_micro_batch, uneven, ragged, …; they may change at a restart.
+
+    Raises:
+        InputError: on all ranks, where one of them cannot: nothing can be planned for this many GPUs, the checkpoint is of another
+            recipe, dataset size or seed, or the ranks do not plan the same.
+
+    >>> import isobatch as ib, torch
+    >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=10, duration="2ep")
+    >>> run = ElasticRun(recipe, max_micro_batch=2)
+    >>> [(step.number, step.epoch, [micro.batch.tolist() for micro in step]) for step in run.steps(run.loader(range(10)))][2]
+    (2, 0, [[4, 1]])
+    >>> run.state_dict()["step"], run.plan.total_steps
+    (6, 6)
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe | Plan,
+        *,
+        state: dict[str, Any] | None = None,
+        accept: Collection[str] = (),
+        replica: Any = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.world = find_world()
+        self._ranks = Ranks(self.world.rank, self.world.size)
+        self.seed, self.shuffle = seed, shuffle
+        self._loop: Loop | None = None
+        self._agreed = False
+        self._step = 0
+        self.schedulers: list[ElasticLR] = []
+        try:
+            self._prepare(recipe, settings)
+            self._resume(state, accept)
+            self._replica = replica_of(
+                replica, self.world.rank, self.plan.data_parallel or 0, self.world.size
+            )
+            self._facts: dict[str, Any] | InputError = self._description()
+        except InputError as error:
+            self._facts = error
+            if not self._ranks.connected:
+                raise
+        if self._ranks.connected:
+            self._agree()
+
+    # ---- the plan ----
+
+    @property
+    def plan(self) -> Plan:
+        """How this run trains on the processes that there are; its steps, length and learning rate are those of the whole run."""
+        return self._planned.plan
+
+    def plans(self, counts: Iterable[int]) -> dict[int, Plan]:
+        """What the plan would be if the run went on from here at each of some GPU counts; infeasible ones have that status.
+
+        Raises:
+            InputError: a count is not a whole number from 1.
+        """
+        counts = [*counts]
+        for count in counts:
+            if type(count) is not int or count < 1:
+                raise must_be("a whole number from 1", count, field="counts")
+        return {count: self._plan_for(self._cluster(count, None)).plan for count in counts}
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """(this replica, replicas): of a stream that all ranks read, each replica's part."""
+        return self._replica, self.plan.data_parallel or 1
+
+    @property
+    def position(self) -> Position:
+        """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on behind `samples`."""
+        return self._planned.course.position(self._done)
+
+    def _prepare(self, recipe: Recipe | Plan, settings: dict[str, Any]) -> None:
+        if isinstance(recipe, Plan):
+            if recipe.moves:
+                raise InputError(
+                    "recipe must be a recipe, or a plan that was not moved, got one that was: pass state= to go on"
+                )
+            made, self._hardware = recipe, recipe.cluster
+            self.recipe = made.recipe
+            settings = {**made.settings._asdict(), **settings}
+        else:
+            self.recipe, self._hardware = recipe, Cluster()
+        if self.recipe.convention in ("lightning", "transformers"):
+            warnings.warn(
+                f"convention={self.recipe.convention!r} pads by the GPUs; this run counts exactly, so that it is the same on any "
+                "number of them",
+                stacklevel=4,
+            )
+        self._settings = settings_of(settings)
+
+    def _cluster(self, gpus: int, per_node: int | None) -> Cluster:
+        per_node = per_node or gpus
+        return msgspec.structs.replace(self._hardware, nodes=gpus // per_node, gpus_per_node=per_node)
+
+    def _plan_for(self, cluster: Cluster) -> Planned:
+        return planned(self.recipe, cluster, self._settings, self._legs, self._step)
+
+    def _resume(self, written: dict[str, Any] | None, accept: Collection[str]) -> None:
+        self._legs: tuple[Leg, ...] = ()
+        if written is not None:
+            before = states.read(written)
+            recipe = states.not_default(self.recipe)
+            states.check_same(before, State(0, 0, self.seed, self.shuffle, recipe, ()), accept)
+            self._step, self._legs = before.step, before.legs
+        self._planned = self._plan_for(self._cluster(self.world.size, self.world.per_node))
+        if self.plan.status == "infeasible":
+            raise InputError(self.plan.explain())
+        total = self.plan.total_steps or 0
+        if self._step > total:
+            raise InputError(
+                f"state must be of a step up to {total:,}, the run's end, got {self._step:,}", field="state"
+            )
+        settings = states.not_default(self._settings)
+        leg = Leg(self._step, self.world.size, self.plan.effective_batch or 0, settings)
+        self._legs = states.extended(self._legs, leg)
+
+    # ---- agreement ----
+
+    def _description(self) -> dict[str, Any]:
+        """What all ranks must have in common."""
+        names = (
+            "micro_batch",
+            "accumulation",
+            "data_parallel",
+            "effective_batch",
+            "lr",
+            "total_steps",
+            "warmup_steps",
+        )
+        return {
+            "step": self._step,
+            **{name: getattr(self.plan, name) for name in names},
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            **{f"recipe's {name}": value for name, value in states.not_default(self.recipe).items()},
+            "settings": states.not_default(self._settings),
+            "legs": self._legs,
+        }
+
+    def _agree(self) -> None:
+        if not self._agreed:
+            self._ranks.agree(self._facts)
+            self._agreed = True
+            check_rendezvous(self.world.rank)
+
+    # ---- what a training takes from it ----
+
+    def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> DataLoader[Any]:
+        """A DataLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
+
+        Args:
+            dataset: as long as the recipe's dataset_size.
+            equal_passes: every replica makes the same number of passes in a step; FSDP and SyncBatchNorm need it where micro-batches
+                do not divide evenly. Passes that a replica lacks are stand-ins: one sample, weight 0.
+            options: the DataLoader's own, but for batch_size, shuffle, sampler, batch_sampler and drop_last, which the plan decides.
+
+        Raises:
+            InputError: the dataset is not as long as the recipe says, or an option is the plan's.
+        """
+        for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
+            if name in options:
+                raise InputError(f"{name} is the plan's to decide: leave it out", field=name)
+        size = len(dataset)
+        if self.recipe.dataset_size != size:
+            raise InputError(
+                f"dataset_size must be {size:,}, as the dataset has, got {self.recipe.dataset_size!r}",
+                field="dataset_size",
+            )
+        return DataLoader(dataset, batch_sampler=RunBatches(self, size, equal=equal_passes), **options)
+
+    def scheduler(self, optimizer: Optimizer) -> ElasticLR:
+        """A scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
+
+        Raises:
+            InputError: as PlanLR.
+        """
+        made = ElasticLR(optimizer, self._planned.course, self._step, self._scheduled)
+        self.schedulers.append(made)
+        return made
+
+    def steps(self, loader: Iterable[Any], tokens: Tokens | None = None) -> Iterator[Step]:
+        """The run's steps from where it is to its end.
+
+        SIGTERM and SIGUSR1 become `stopping` while it is iterated.
+
+        Args:
+            loader: what `loader` gave.
+            tokens: counts what a batch's mean loss is over, as an int or a tensor of one: `lambda batch: (batch["labels"] != -100).sum()`.
+                The weights are then in tokens instead of samples, counted over the whole step and all replicas. None: the loss is a mean
+                over samples.
+
+        Raises:
+            InputError: a step is left unfinished, the loader ends before the run, or a step has no token on any rank.
+        """
+        self._agree()
+        self._loop = Loop(self, self._ranks, loader, tokens)
+        return self._loop.steps()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether some rank was asked to stop: the same on all ranks and all through a step."""
+        return self._loop is not None and self._loop.stopping
+
+    @property
+    def finished(self) -> bool:
+        """Whether no step is left. A process that leaves before should end with an exit code other than 0: torchrun takes 0 for done."""
+        return self._done == self.plan.total_steps
+
+    def stop(self) -> None:
+        """Asks the run to stop after this step or the next, as a signal does; one rank is enough."""
+        if self._loop is not None:
+            self._loop.asked = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, for a checkpoint: JSON types, under 4 kB after a hundred restarts, the same on all ranks.
+
+        In the loop, after the optimizer's and the scheduler's step, the step counts as done.
+
+        Raises:
+            InputError: a step is under way: micro-batches are left, or the scheduler was not stepped.
+        """
+        unfinished = None if self._loop is None else self._loop.unfinished
+        if unfinished is not None:
+            raise InputError(
+                f"the run's state is that of whole steps, and {unfinished}: take it after scheduler.step()"
+            )
+        return states.write(self._state())
+
+    # ---- what its parts ask of it ----
+
+    def spans(self) -> Iterator[Span]:
+        """The samples of each step that is left."""
+        return spans(self._planned.course, self.recipe.dataset_size or 0, self._step)
+
+    def passes(self, span: Span, *, equal: bool) -> list[Pass]:
+        """What this replica does in a step."""
+        return passes(self.plan, span, self._replica, uneven=Reason.UNEVEN in self.plan.reasons, equal=equal)
+
+    def completed(self, number: int) -> None:
+        """Counts a step."""
+        self._step = number + 1
+
+    def _scheduled(self, scheduler: ElasticLR) -> None:
+        """Checks that a scheduler is stepped where it belongs."""
+        step = None if self._loop is None else self._loop.current
+        if step is None or step.left or scheduler.last_epoch != step.number:
+            where = "outside of run.steps" if step is None else f"in step {step.number:,}"
+            why = "with micro-batches left" if step is not None and step.left else "twice"
+            raise InputError(
+                f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, after optimizer.step()"
+            )
+
+    @property
+    def _done(self) -> int:
+        """Steps that are done, the one under way included where nothing of it is left to do."""
+        if self._loop is None or self._loop.current is None or self._loop.unfinished:
+            return self._step
+        return self._loop.current.number + 1
+
+    def _state(self) -> State:
+        done = self._done
+        samples = self._planned.course.position(done).samples
+        return State(done, samples, self.seed, self.shuffle, states.not_default(self.recipe), self._legs)

@@ -1,0 +1,127 @@
+//! Every row of a fleet, chunk by chunk, on many threads.
+
+use super::fleet::{Fleet, INPUTS};
+use super::lanes::{LanePlanner, Prepared};
+use super::one_by_one::OneByOne;
+use super::results::{ResultColumn, ResultSlice};
+
+/// Rows that one thread plans at a time.
+const CHUNK: usize = 1 << 13;
+
+impl Fleet<'_> {
+    /// Plans every row into `out`, on the threads of the current rayon pool.
+    ///
+    /// # Panics
+    /// Where a column of `out` has not [`rows`](Fleet::rows) elements of its type, or a pair names a row that is not there.
+    pub fn plan(&self, out: Vec<(ResultColumn, ResultSlice<'_>)>) {
+        assert!(out.iter().all(|(_, out)| out.len() == self.rows()), "a column of another length");
+        let prepared = Prepared::of(self);
+        self.plan_range(prepared.as_ref(), 0, self.rows(), out);
+    }
+
+    fn plan_range(
+        &self,
+        prepared: Option<&Prepared<'_>>,
+        start: usize,
+        rows: usize,
+        mut out: Vec<(ResultColumn, ResultSlice<'_>)>,
+    ) {
+        if rows <= CHUNK {
+            return self.plan_chunk(prepared, start, rows, &mut out);
+        }
+        let mid = (rows / 2).next_multiple_of(CHUNK);
+        let (left, right) = out
+            .into_iter()
+            .map(|(column, out)| {
+                let (left, right) = out.split_at(mid);
+                ((column, left), (column, right))
+            })
+            .unzip();
+        rayon::join(
+            || self.plan_range(prepared, start, mid, left),
+            || self.plan_range(prepared, start + mid, rows - mid, right),
+        );
+    }
+
+    fn plan_chunk(
+        &self,
+        prepared: Option<&Prepared<'_>>,
+        start: usize,
+        rows: usize,
+        out: &mut [(ResultColumn, ResultSlice<'_>)],
+    ) {
+        let mut one_by_one = OneByOne::new(self, rows);
+        let mut lanes = prepared.map(|prepared| LanePlanner::new(self, prepared));
+        let mut at = 0;
+        while at < rows && !self.stopped() {
+            let (count, left) = match &mut lanes {
+                Some(lanes) => lanes.plan(self, start + at, rows - at, out, at),
+                None => (INPUTS.min(rows - at), None),
+            };
+            let all = start + at..start + at + count;
+            one_by_one.plan(self, &left.unwrap_or_else(|| all.collect()), out, start);
+            at += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    use crate::bulk::{InputColumn, InputTable, MISSING, Pairs};
+    use crate::input::{Field, Input, Read, Value};
+    use crate::reason::Status;
+
+    #[test]
+    fn a_bad_row_stops_no_other() {
+        let mut shared = Input::default();
+        shared.set(Field::Duration, &Field::Duration.read("1000st"));
+        let batches = [256, 0, MISSING, 1024];
+        let rates = [0.1, 0.1, 0.1, f64::NAN];
+        let jobs = InputTable {
+            rows: 4,
+            columns: vec![
+                (Field::EffectiveBatch, InputColumn::Ints(&batches)),
+                (Field::Lr, InputColumn::Reals(&rates)),
+            ],
+        };
+        let nodes = [1, 3];
+        let clusters = InputTable { rows: 2, columns: vec![(Field::Nodes, InputColumn::Ints(&nodes))] };
+        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
+        let mut status = [9; 8];
+        let mut micro = [0; 8];
+        fleet.plan(vec![
+            (ResultColumn::Status, ResultSlice::U8(&mut status)),
+            (ResultColumn::MicroBatch, ResultSlice::I32(&mut micro)),
+        ]);
+        let bad = Status::Infeasible as u8;
+        assert_eq!(status, [0, bad, bad, bad, bad, bad, bad, bad]);
+        assert_eq!(micro, [32, -1, -1, -1, -1, -1, -1, -1]);
+    }
+
+    #[test]
+    fn chunks_join_without_a_seam() {
+        let mut shared = Input::default();
+        shared.set(Field::Lr, &Value::Real(0.1));
+        shared.set(Field::Duration, &Field::Duration.read("10st"));
+        shared.set(Field::Policy, &Value::Read(Read::Policy(crate::input::Policy::Keep)));
+        let batches: Vec<i64> = (1..=30_001).collect();
+        let jobs = InputTable {
+            rows: batches.len(),
+            columns: vec![(Field::EffectiveBatch, InputColumn::Ints(&batches))],
+        };
+        let gpus = [1];
+        let clusters = InputTable { rows: 1, columns: vec![(Field::GpusPerNode, InputColumn::Ints(&gpus))] };
+        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
+        let mut batch = vec![0; batches.len()];
+        fleet.plan(vec![(ResultColumn::EffectiveBatch, ResultSlice::I64(&mut batch))]);
+        assert_eq!(batch, batches);
+        let stop = AtomicBool::new(true);
+        batch.fill(0);
+        Fleet { stop: Some(&stop), ..fleet }
+            .plan(vec![(ResultColumn::EffectiveBatch, ResultSlice::I64(&mut batch))]);
+        assert!(batch.iter().all(|&batch| batch == 0), "what is stopped plans no more rows");
+    }
+}

@@ -1,0 +1,269 @@
+//! Which rows the lanes plan, and what they need of them.
+//!
+//! The settings, the recipe and the measured noise are taken apart without `..`: a new field does not compile until somebody
+//! has decided here whether the lanes know it, do not depend on it, or leave such rows to the planner of single rows. A
+//! property test draws every field, and fails where that decision is wrong.
+
+use super::arithmetic::{BLOCK, flag, set, whole};
+use super::length::LaneLength;
+use super::recipe::{LaneRecipe, RecipePerLane, ScalarRecipe};
+use crate::input::{Field, Input, Policy, Recipe, Settings, Stated};
+use crate::lengths::{Convention, DropLast, Length, Unit};
+use crate::plan::tuned_warmup;
+use crate::reason::Reason;
+use crate::rules::{Decay, Optimizer, Rule};
+
+impl ScalarRecipe {
+    /// That of a recipe; `None` where it is not plain.
+    pub fn of(input: &Input) -> Option<ScalarRecipe> {
+        let Input { recipe, settings, .. } = input;
+        // A batch that unequal devices share may not divide, and an average that is scaled takes a power.
+        let divides =
+            recipe.tuned_replicas().is_none_or(|tuned| recipe.effective_batch.is_multiple_of(tuned));
+        let plain = (settings.policy != Policy::Grow || divides)
+            && (settings.policy == Policy::Keep || recipe.ema_decay.is_nan());
+        if !plain || input.invalid().is_some() {
+            return None;
+        }
+        ScalarRecipe::with(input, |recipe| tuned_warmup(recipe).ok())
+    }
+
+    /// What jobs have in common that differ in their numbers only: those of `input` may be missing.
+    pub fn of_group(input: &Input) -> Option<ScalarRecipe> {
+        // Beside numbers that are always legal, what is illegal is the rest.
+        let mut sound = input.clone();
+        let recipe = &mut sound.recipe;
+        (recipe.effective_batch, recipe.lr, recipe.min_lr) = (1, 1.0, 0.0);
+        (recipe.dataset_size, recipe.seq_len) = (Some(1), Some(1));
+        (recipe.gpus, recipe.micro_batch, recipe.accumulation) = (None, None, None);
+        if sound.recipe.device_batches.0 || sound.invalid().is_some() {
+            return None;
+        }
+        ScalarRecipe::with(input, |recipe| {
+            // The steps of the tuned run, which the planner counts too, are then those that the recipe says, or fewer.
+            let plain =
+                recipe.warmup.unit == Unit::Steps && recipe.duration.is_none_or(|d| d.unit != Unit::Epochs);
+            plain.then(|| Some(recipe.warmup.fraction_of_ten().0))
+        })
+    }
+
+    /// `tuned_warmup` gives the steps of a warmup that keeps them.
+    #[allow(clippy::option_option, reason = "what the planner's gives, or that it cannot be had")]
+    fn with(input: &Input, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<ScalarRecipe> {
+        let Input { recipe, settings, cluster: _, fault: _ } = input;
+        one(recipe, &Asked::of(settings, recipe.optimizer)?, tuned_warmup)
+    }
+}
+
+/// The lanes of one number.
+pub(super) type LanesOf = fn(&mut RecipePerLane) -> &mut [f64; BLOCK];
+
+/// Where a recipe's numbers go; `None` for a field that the lanes do not know.
+pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
+    Some(match field {
+        Field::EffectiveBatch => |recipes| &mut recipes.tuned_batch,
+        Field::Lr => |recipes| &mut recipes.lr,
+        Field::Momentum => |recipes| &mut recipes.momentum,
+        Field::Eps => |recipes| &mut recipes.eps,
+        Field::WeightDecay => |recipes| &mut recipes.weight_decay,
+        Field::EmaDecay => |recipes| &mut recipes.ema_decay,
+        Field::DatasetSize => |recipes| &mut recipes.dataset,
+        Field::MinLr => |recipes| &mut recipes.min_lr,
+        Field::SeqLen => |recipes| &mut recipes.seq_len,
+        Field::Gpus => |recipes| &mut recipes.gpus,
+        Field::MicroBatch => |recipes| &mut recipes.micro_batch,
+        Field::Accumulation => |recipes| &mut recipes.accumulation,
+        Field::ModelParallel => |recipes| &mut recipes.model_parallel,
+        Field::NoiseScale => |recipes| &mut recipes.noise,
+        Field::MaxMicroBatch => |recipes| &mut recipes.max_micro_batch,
+        // What the lanes plan does not depend on these, but they must be legal.
+        Field::Power
+        | Field::SigmaSq
+        | Field::MuSq
+        | Field::Parameters
+        | Field::ClipNorm
+        | Field::BucketCapMb => |recipes| &mut recipes.unused,
+        _ => return None,
+    })
+}
+
+/// What the settings ask for.
+struct Asked {
+    policy: Policy,
+    /// The rule that moves the learning rate.
+    rule: Rule,
+    max_micro_batch: Option<u64>,
+}
+
+impl Asked {
+    /// `None` where the lanes do not know something that is asked for.
+    fn of(settings: &Settings, optimizer: Optimizer) -> Option<Asked> {
+        let Settings {
+            policy,
+            rule,
+            max_micro_batch,
+            max_batch,
+            batch_tolerance,
+            micro_batch_multiple,
+            require_multiple: _, // Every micro-batch is a multiple of 1.
+            ragged,
+            uneven,
+            beta_half_life,
+            deadline_hours,
+            budget,
+        } = *settings;
+        let plain = policy != Policy::Goodput
+            && max_batch.is_none()
+            && batch_tolerance == 0.0
+            && micro_batch_multiple == 1
+            && !(ragged || uneven || beta_half_life)
+            && deadline_hours.is_nan()
+            && budget.is_nan();
+        let rule = if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer) };
+        let plain = plain && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
+        plain.then_some(Asked { policy, rule, max_micro_batch })
+    }
+}
+
+/// The run and its warmup; `None` where they have no end that is known.
+struct Lengths {
+    total: Option<LaneLength<f64>>,
+    warmup: Option<LaneLength<f64>>,
+}
+
+impl Lengths {
+    #[allow(clippy::option_option, reason = "as in `with`")]
+    fn of(recipe: &Recipe, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<Lengths> {
+        let epochs = recipe.convention != Convention::Megatron;
+        let of = |length: Length, floor| LaneLength::of(length, epochs, floor);
+        let total = match recipe.duration {
+            Some(duration) => Some(of(duration, !epochs)?),
+            None => None,
+        };
+        let warmup = if recipe.warmup.is_zero() {
+            Some(LaneLength::NONE)
+        } else if recipe.optimizer.layer_wise() {
+            match tuned_warmup(recipe)? {
+                Some(steps) => Some(LaneLength::fixed(steps)?),
+                None => None,
+            }
+        } else if recipe.warmup.unit == Unit::Percent && total.is_none() {
+            None
+        } else {
+            Some(of(recipe.warmup, false)?)
+        };
+        Some(Lengths { total, warmup })
+    }
+}
+
+/// What the lanes need of a recipe; `None` where they do not know something of it.
+#[allow(clippy::too_many_lines, clippy::option_option, reason = "one line a field; and as in `with`")]
+fn one(
+    recipe: &Recipe,
+    asked: &Asked,
+    tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>,
+) -> Option<ScalarRecipe> {
+    let &Recipe {
+        effective_batch,
+        lr,
+        optimizer,
+        momentum,
+        betas: _, // In `moments`,
+        eps: _,   // as this.
+        weight_decay,
+        decay,
+        ema_decay,
+        dataset_size,
+        duration,
+        warmup,
+        min_lr,
+        seq_len,
+        drop_last: DropLast { sampler, loader },
+        convention,
+        gpus,
+        micro_batch,
+        accumulation,
+        model_parallel,
+        power: _, // For rules that the lanes do not know,
+        noise_scale,
+        sigma_sq: _, // as this
+        mu_sq: _,    // and this.
+        ref ramp,
+        parameters: _, // No plan depends on it, nor on what is only checked.
+        schedule: _,
+        precision: _,
+        clip_norm: _,
+        bucket_cap_mb: _,
+        batch_norm,
+        device_batches: Stated(unequal_devices),
+    } = recipe;
+    if ramp.is_some() {
+        return None;
+    }
+    let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;
+    let moments = recipe.moments();
+    let keep = asked.policy == Policy::Keep;
+    let (linear, root) = (asked.rule == Rule::Linear, asked.rule == Rule::Sqrt);
+    let epochs = convention != Convention::Megatron;
+    let transformers = convention == Convention::Transformers;
+    let counted = |unit| duration.is_some_and(|d| d.unit == unit) || warmup.unit == unit;
+    let known = |n: Option<u64>| n.map_or(f64::NAN, |n| n as f64);
+    let impossible = [
+        (!batch_norm, Reason::BatchNormMoved),
+        (!root, Reason::SqrtScaleDown),
+        (!linear, Reason::RuleRange),
+        (keep || warmup_steps.is_none(), Reason::NoWarmup),
+        (total.is_none(), Reason::WarmupPastEnd),
+        (total.is_none(), Reason::WarmupLong),
+    ];
+    Some(LaneRecipe {
+        tuned_batch: effective_batch as f64,
+        lr,
+        weight_decay,
+        momentum,
+        ema_decay,
+        eps: moments.eps,
+        noise: noise_scale,
+        min_lr,
+        micro_batch: known(micro_batch),
+        accumulation: known(accumulation),
+        gpus: known(gpus),
+        model_parallel: model_parallel as f64,
+        max_micro_batch: known(asked.max_micro_batch),
+        dataset: whole(dataset_size.unwrap_or(0))?,
+        seq_len: seq_len.unwrap_or(0) as f64,
+        batch: if let Policy::Batch(batch) = asked.policy { batch as f64 } else { 0.0 },
+        keeps: flag(keep),
+        grows: flag(asked.policy == Policy::Grow),
+        linear: flag(linear),
+        root: flag(root),
+        beta1: moments.beta1,
+        beta2: moments.beta2,
+        decay_moves: flag(optimizer == Optimizer::AdamW),
+        decay_by_lr: flag(decay != Some(Decay::Independent)),
+        decay_unsaid: flag(recipe.decay_unsaid()),
+        epochs: flag(epochs),
+        sampler_up: flag(!if transformers { loader } else { sampler }),
+        loader_up: flag(!loader),
+        whole_from: match (loader, transformers) {
+            (true, _) => 1.0,
+            // Where there is one process, Accelerate leaves the loader alone.
+            (false, true) => 2.0,
+            (false, false) => f64::INFINITY,
+        },
+        ends: flag(total.is_some()),
+        warms: flag(warmup_steps.is_some()),
+        in_epochs: flag(counted(Unit::Epochs)),
+        in_tokens: flag(counted(Unit::Tokens)),
+        unused: 0.0,
+        second_moment_steps: if optimizer.adam_like() { 1.0 / (1.0 - moments.beta2) } else { f64::NAN },
+        total: total.unwrap_or(LaneLength::NONE),
+        warmup: warmup_steps.unwrap_or(LaneLength::NONE),
+        always: set([(unequal_devices, Reason::UnequalDevices)]),
+        if_moved: set([
+            (asked.rule.mismatches(optimizer), Reason::RuleMismatch),
+            (root && !optimizer.charted(), Reason::RuleAssumed),
+        ]),
+        possible: !set(impossible),
+    })
+}

@@ -1,0 +1,101 @@
+//! What plain plans need of a job and the settings, one for all lanes or one for each.
+
+use super::arithmetic::{At, BLOCK};
+use super::length::LaneLength;
+use crate::reason::Reasons;
+
+macro_rules! recipe {
+    (numbers: $($(#[$of_number:meta])* $number:ident)*; kind: $($(#[$doc:meta])* $name:ident)*;) => {
+        /// One for all lanes, or one for each. Flags are 0 or 1, a number that is not known is NaN.
+        #[derive(Clone, Debug)]
+        pub(crate) struct LaneRecipe<T, R> {
+            $($(#[$of_number])* pub $number: T,)*
+            $($(#[$doc])* pub $name: T,)*
+            pub total: LaneLength<T>,
+            pub warmup: LaneLength<T>,
+            /// Cautions that hold in any case, those that hold if the learning rate moves, and those that may hold at all.
+            pub always: R,
+            pub if_moved: R,
+            pub possible: R,
+        }
+
+        impl<T: At<f64>, R: At<Reasons>> LaneRecipe<T, R> {
+            /// That of a lane; what of it is not looked at costs nothing.
+            #[inline(always)]
+            pub fn lane(&self, lane: usize) -> ScalarRecipe {
+                LaneRecipe {
+                    $($number: self.$number.at(lane),)*
+                    $($name: self.$name.at(lane),)*
+                    total: self.total.lane(lane),
+                    warmup: self.warmup.lane(lane),
+                    always: self.always.at(lane),
+                    if_moved: self.if_moved.at(lane),
+                    possible: self.possible.at(lane),
+                }
+            }
+        }
+
+        impl RecipePerLane {
+            pub fn new() -> Self {
+                LaneRecipe {
+                    $($number: [1.0; BLOCK],)*
+                    $($name: [1.0; BLOCK],)*
+                    total: LaneLength::new(),
+                    warmup: LaneLength::new(),
+                    always: [Reasons::default(); BLOCK],
+                    if_moved: [Reasons::default(); BLOCK],
+                    possible: [Reasons::default(); BLOCK],
+                }
+            }
+
+            /// Takes the numbers of one recipe into every lane.
+            pub fn share(&mut self, one: &ScalarRecipe) {
+                $(self.$number = [one.$number; BLOCK];)*
+            }
+
+            /// Takes the rest of a lane's recipe.
+            #[inline]
+            pub fn set(&mut self, lane: usize, one: &ScalarRecipe) {
+                $(self.$name[lane] = one.$name;)*
+                self.total.set(lane, &one.total);
+                self.warmup.set(lane, &one.warmup);
+                self.always[lane] = one.always;
+                self.if_moved[lane] = one.if_moved;
+                self.possible[lane] = one.possible;
+            }
+        }
+    };
+}
+
+recipe! {
+    numbers:
+    tuned_batch lr weight_decay momentum ema_decay noise min_lr
+    micro_batch accumulation gpus model_parallel max_micro_batch
+    /// 0 where they are not known.
+    dataset seq_len
+    /// Of a number that plain plans do not depend on.
+    unused;
+    kind: // The same for many jobs.
+    /// The batch to reach is this, and the tuned one where it is kept, or so much more for each replica.
+    batch keeps grows
+    linear root
+    beta1 beta2
+    decay_moves decay_by_lr decay_unsaid
+    /// Whether the trainer counts epochs.
+    epochs
+    sampler_up loader_up
+    /// From so many replicas on, an epoch serves whole micro-batches only.
+    whole_from
+    ends warms
+    /// Whether a length is counted in these.
+    in_epochs in_tokens
+    second_moment_steps
+    /// By the recipe, else by the optimizer.
+    eps;
+}
+
+/// One for all lanes.
+pub(crate) type ScalarRecipe = LaneRecipe<f64, Reasons>;
+
+/// One for each lane.
+pub(crate) type RecipePerLane = LaneRecipe<[f64; BLOCK], [Reasons; BLOCK]>;

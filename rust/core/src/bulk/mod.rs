@@ -1,0 +1,14 @@
+//! Many rows: columns in, columns out, in parallel.
+
+mod choose;
+mod chunks;
+mod columns;
+mod fleet;
+mod lanes;
+mod one_by_one;
+mod results;
+
+pub use choose::Criterion;
+pub use columns::{InputColumn, InputTable, MISSING};
+pub use fleet::{Fleet, Pairs};
+pub use results::{ElementType, ResultColumn, ResultSlice};

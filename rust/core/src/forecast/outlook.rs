@@ -1,0 +1,203 @@
+//! What a plan costs in time, memory and money, by the profile that fits its cluster.
+
+use super::{Case, Constant, Profile, Shape, Workload, optimize};
+use crate::batch::MAX_BATCH;
+use crate::input::{Input, Settings};
+use crate::reason::{Reason, Reasons};
+
+/// Bytes in a GiB.
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// The columns of time, memory and money; NaN where they are not known.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the columns are documented once, for users, in docs/fleet.md")]
+pub struct Outlook {
+    pub step_seconds: f64,
+    pub step_error: f64,
+    pub samples_per_second: f64,
+    pub efficiency: f64,
+    pub hours: f64,
+    pub gpu_hours: f64,
+    pub cost: f64,
+    pub memory_gib: f64,
+}
+
+impl Outlook {
+    /// Nothing is known.
+    pub const UNKNOWN: Outlook = Outlook {
+        step_seconds: f64::NAN,
+        step_error: f64::NAN,
+        samples_per_second: f64::NAN,
+        efficiency: f64::NAN,
+        hours: f64::NAN,
+        gpu_hours: f64::NAN,
+        cost: f64::NAN,
+        memory_gib: f64::NAN,
+    };
+}
+
+/// A workload's profile on the GPUs of one row's cluster, with the row's input.
+#[derive(Clone, Debug)]
+pub struct ClusterProfile<'a> {
+    input: &'a Input,
+    workload: &'a Workload,
+    /// The workload's, its unknown links taken from the cluster.
+    profile: Profile,
+    /// Whether any were.
+    borrowed: bool,
+}
+
+impl<'a> ClusterProfile<'a> {
+    /// The profile that fits the GPUs; of several GPU types none can be meant without a name.
+    #[must_use]
+    pub fn of(input: &'a Input, workloads: &'a [Workload]) -> Option<ClusterProfile<'a>> {
+        let cluster = &input.cluster;
+        let fits = |workload: &&Workload| match (&workload.gpu, &cluster.gpu) {
+            (Some(ours), Some(asked)) => ours == asked,
+            (None, _) => true,
+            (Some(_), None) => workloads.len() == 1,
+        };
+        let workload = workloads.iter().find(fits)?;
+        let mut profile = workload.profile;
+        let mut borrowed = false;
+        let exact = |value| Constant { value, error: 0.0 };
+        for (link, gb_s) in
+            [(&mut profile.intra, cluster.intra_gb_s), (&mut profile.inter, cluster.inter_gb_s)]
+        {
+            if link.per_byte.value.is_nan() && !gb_s.is_nan() {
+                let latency = if cluster.latency_us.is_nan() { 0.0 } else { cluster.latency_us };
+                (link.latency, link.per_byte) = (exact(latency * 1e-6), exact(1e-9 / gb_s));
+                borrowed = true;
+            }
+        }
+        Some(ClusterProfile { input, workload, profile, borrowed })
+    }
+
+    /// The largest micro-batch that fits in the cluster's memory; none where that is not known.
+    ///
+    /// # Errors
+    /// When not even one sample fits.
+    pub fn memory_cap(&self) -> Result<Option<u64>, Reason> {
+        let profile = &self.profile;
+        let bytes = self.input.cluster.memory_gib * GIB;
+        if bytes.is_nan() || profile.memory_fixed.value.is_nan() || profile.memory_per_sample.value.is_nan() {
+            return Ok(None);
+        }
+        profile.largest_micro_batch(bytes, i32::MAX as u64).map(Some).ok_or(Reason::AboveMemory)
+    }
+
+    /// The noise scale over the run: the recipe's, else the profile's.
+    fn noise_scale(&self) -> Result<f64, Reason> {
+        let given = self.input.recipe.noise_scale;
+        let tuned_batch = self.input.recipe.effective_batch as f64;
+        let known = if given.is_nan() { self.workload.noise_over_run(tuned_batch) } else { given };
+        if known.is_nan() { Err(Reason::NeedsNoise) } else { Ok(known) }
+    }
+
+    /// The optimizer steps of the tuned run that one at this batch is worth, by the noise scale.
+    ///
+    /// # Errors
+    /// When no noise scale is known.
+    pub fn gain(&self, batch: f64) -> Result<f64, Reason> {
+        let (phi, tuned) = (self.noise_scale()?, self.input.recipe.effective_batch as f64);
+        Ok(batch / tuned * (phi + tuned) / (phi + batch))
+    }
+
+    /// The effective batch that reaches the same loss soonest, from the tuned one up.
+    ///
+    /// # Errors
+    /// When the profile does not know the links, no noise scale is known, or no batch lies below the cap.
+    pub fn best_batch(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<u64, Reason> {
+        let (input, profile) = (self.input, &self.profile);
+        let noise_scale = self.noise_scale()?;
+        let (sync_seconds, _) = profile.sync_seconds(&self.shape(1, 1), &self.workload.table);
+        if sync_seconds.is_nan() {
+            return Err(Reason::NeedsProfile);
+        }
+        // Micro-batches come in multiples of the divisor: to the search, a replica's sample is that many.
+        let unit = divisor as f64;
+        let case = Case {
+            replicas: replicas * divisor,
+            compute_constant: profile.compute_constant.value,
+            compute_per_sample: profile.compute_per_sample.value * unit,
+            compute_floor: profile.compute_floor.value,
+            sync_seconds,
+            overlap: profile.overlap.value,
+            lead: profile.lead.value,
+            update: profile.update.value,
+            noise_scale,
+            tuned_batch: input.recipe.effective_batch,
+            min_batch: input.recipe.effective_batch,
+            max_batch: input.settings.max_batch.unwrap_or(MAX_BATCH),
+            max_micro_batch: micro_batch_cap.min(i32::MAX as u64) / divisor,
+        };
+        let none = if case.has_split() { Reason::TooLarge } else { Reason::AboveMaxBatch };
+        let best = optimize(&case).ok_or(none)?;
+        Ok(best.micro_batch * best.accumulation * case.replicas)
+    }
+
+    fn shape(&self, micro_batch: u64, accumulation: u64) -> Shape {
+        let Input { recipe, cluster, .. } = self.input;
+        Shape {
+            world_size: cluster.nodes * cluster.gpus_per_node,
+            gpus_per_node: cluster.gpus_per_node,
+            model_parallel: cluster.model_parallel.unwrap_or(recipe.model_parallel),
+            micro_batch,
+            accumulation,
+        }
+    }
+
+    /// What a run of `total_steps` (none: without an end) at this split costs, and what should be known of it.
+    #[must_use]
+    pub fn outlook(
+        &self,
+        effective_batch: u64,
+        micro_batch: u64,
+        accumulation: u64,
+        total_steps: Option<u64>,
+    ) -> (Outlook, Reasons) {
+        let ClusterProfile { input, workload, profile, borrowed } = self;
+        let shape = self.shape(micro_batch, accumulation);
+        let forecast = profile.forecast(&shape, &workload.table);
+        let hours = total_steps.map_or(f64::NAN, |steps| steps as f64 * forecast.step_seconds / 3600.0);
+        let gpu_hours = hours * shape.world_size as f64;
+        let outlook = Outlook {
+            step_seconds: forecast.step_seconds,
+            step_error: forecast.step_error,
+            samples_per_second: effective_batch as f64 / forecast.step_seconds,
+            efficiency: forecast.efficiency,
+            hours,
+            gpu_hours,
+            cost: gpu_hours * input.cluster.price_per_gpu_hour,
+            memory_gib: forecast.memory_bytes / GIB,
+        };
+        let mut reasons = Reasons::default();
+        let estimated = workload.estimated || *borrowed;
+        reasons.insert_if(estimated, Reason::ForecastEstimated);
+        reasons.insert_if(!estimated && !forecast.inside, Reason::OutsideMeasured);
+        reasons.insert_if(!workload.table.is_empty() && !forecast.sync_measured, Reason::AllReduceFitted);
+        let memory = !forecast.memory_bytes.is_nan();
+        reasons.insert_if(workload.memory_estimated && memory, Reason::MemoryEstimated);
+        (outlook, reasons)
+    }
+}
+
+/// Whether what a plan costs keeps the deadline and the budget that were asked for.
+///
+/// # Errors
+/// When it does not, or when nobody can say: no profile fits, the run has no end, the GPUs have no price.
+pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reason> {
+    let (deadline, budget) = (settings.deadline_hours, settings.budget);
+    if deadline.is_nan() && budget.is_nan() {
+        return Ok(());
+    }
+    let Outlook { step_seconds, hours, cost, .. } = *outlook;
+    let checks = [
+        (step_seconds.is_nan(), Reason::NeedsProfile),
+        (hours.is_nan(), Reason::InvalidLength),
+        (hours > deadline, Reason::MissesDeadline),
+        (!budget.is_nan() && cost.is_nan(), Reason::InvalidCluster),
+        (cost > budget, Reason::AboveBudget),
+    ];
+    checks.into_iter().find_map(|(found, reason)| found.then_some(reason)).map_or(Ok(()), Err)
+}

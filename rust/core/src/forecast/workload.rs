@@ -1,0 +1,38 @@
+//! A workload as it was measured on one kind of GPU.
+
+use std::sync::Arc;
+
+use super::{AllReduceTable, Profile};
+
+/// A profile of the workload on one kind of GPU.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The GPU type; none fits every type.
+    pub gpu: Option<Arc<str>>,
+    /// The constants.
+    pub profile: Profile,
+    /// The all-reduces that were measured.
+    pub table: AllReduceTable,
+    /// Whether one of the constants of time was estimated.
+    pub estimated: bool,
+    /// Whether memory was estimated.
+    pub memory_estimated: bool,
+    /// The noise scale from each progress on, from 0; empty where it is not known.
+    pub noise: Vec<(f64, f64)>,
+}
+
+impl Workload {
+    /// The one noise scale that stands for the whole run at a tuned batch: stretches of weight w cost
+    /// Σ w(φ + m)/(φ + m0) of their samples, as one with φ = Σ wφ/(φ + m0) ÷ Σ w/(φ + m0) does. NaN where not known.
+    #[must_use]
+    pub fn noise_over_run(&self, tuned_batch: f64) -> f64 {
+        let ends = self.noise.iter().skip(1).map(|(start, _)| *start).chain([1.0]);
+        let (mut top, mut bottom) = (0.0, 0.0);
+        for ((start, phi), end) in self.noise.iter().zip(ends) {
+            let share = (end - start) / (phi + tuned_batch);
+            top += share * phi;
+            bottom += share;
+        }
+        top / bottom
+    }
+}

@@ -1,0 +1,59 @@
+//! What of an input is illegal beside the rest of it.
+
+use super::{Field, Input, MAX_GPUS};
+use crate::lengths::{Convention, Ramp, Unit};
+
+impl Input {
+    /// The first field that is illegal by itself or beside the others.
+    #[must_use]
+    pub fn invalid(&self) -> Option<Field> {
+        self.fault.or_else(|| self.contradictions().next())
+    }
+
+    /// The fields that are illegal beside the others.
+    pub fn contradictions(&self) -> impl Iterator<Item = Field> + use<> {
+        let Input { recipe, cluster, settings, fault: _ } = self;
+        let in_unit = |unit| recipe.duration.is_some_and(|d| d.unit == unit) || recipe.warmup.unit == unit;
+        let replicas = recipe.tuned_replicas();
+        let samples = recipe.effective_batch / replicas.unwrap_or(1).max(1);
+        let micro_batch = recipe.micro_batch.unwrap_or(1);
+        let checks = [
+            (Field::EffectiveBatch, recipe.effective_batch > 0),
+            (Field::Lr, recipe.lr > 0.0),
+            (Field::Duration, recipe.duration.is_none_or(|run| !run.is_zero() && run.unit != Unit::Percent)),
+            (Field::MinLr, recipe.min_lr <= recipe.lr),
+            (
+                Field::DropLast,
+                recipe.convention != Convention::Transformers
+                    || recipe.drop_last.loader
+                    || !recipe.drop_last.sampler,
+            ),
+            (Field::DatasetSize, recipe.dataset_size.is_some() || !in_unit(Unit::Epochs)),
+            (Field::SeqLen, recipe.seq_len.is_some() || !in_unit(Unit::Tokens)),
+            (
+                Field::SeqLen,
+                recipe.seq_len.is_some() || !matches!(recipe.ramp.as_deref(), Some(Ramp::ByTokens(_))),
+            ),
+            (
+                Field::Gpus,
+                recipe.gpus.is_none_or(|gpus| {
+                    gpus.is_multiple_of(recipe.model_parallel)
+                        && (recipe.device_batches.0
+                            || recipe.effective_batch.is_multiple_of(gpus / recipe.model_parallel))
+                }),
+            ),
+            (Field::MicroBatch, recipe.device_batches.0 || samples.is_multiple_of(micro_batch)),
+            (
+                Field::Accumulation,
+                recipe.device_batches.0
+                    || recipe.accumulation.is_none_or(|accumulation| match (replicas, recipe.micro_batch) {
+                        (Some(_), Some(_)) => micro_batch * accumulation == samples,
+                        _ => samples.is_multiple_of(micro_batch * accumulation),
+                    }),
+            ),
+            (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
+            (Field::Ragged, !(settings.ragged && (settings.uneven || settings.require_multiple))),
+        ];
+        checks.into_iter().filter_map(|(field, legal)| (!legal).then_some(field))
+    }
+}

@@ -1,0 +1,257 @@
+//! The types that fields have, and how texts and values become them.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::value::{FieldKind, Illegal, Read, Value};
+use super::{Policy, Precision};
+use crate::batch::MAX_BATCH;
+use crate::lengths::{Convention, DropLast, Length, Ramp};
+use crate::rules::{Decay, Optimizer, Rule};
+
+/// A type that a field may have.
+pub(super) trait FieldType: Sized {
+    /// A text as a value of this type.
+    fn read(text: &str) -> Option<Value>;
+
+    /// A value as this type, within the limits of its field; `None` where it is missing.
+    fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal>;
+
+    /// Whether it stands for something that is not known.
+    fn is_unknown(&self) -> bool {
+        false
+    }
+}
+
+impl<T: FieldType> FieldType for Option<T> {
+    fn read(text: &str) -> Option<Value> {
+        T::read(text)
+    }
+
+    #[inline]
+    fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal> {
+        T::of(value, kind).map(|value| value.map(Some))
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.is_none()
+    }
+}
+
+/// A number, whole where it can be.
+fn number(text: &str) -> Option<Value> {
+    text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Real)).ok()
+}
+
+impl FieldType for u64 {
+    fn read(text: &str) -> Option<Value> {
+        number(text)
+    }
+
+    #[inline]
+    fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal> {
+        value.count(if let FieldKind::Count(most) = kind { most } else { 0 })
+    }
+}
+
+/// NaN is unknown.
+impl FieldType for f64 {
+    fn read(text: &str) -> Option<Value> {
+        number(text)
+    }
+
+    #[inline]
+    fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal> {
+        value.real(&if let FieldKind::Real(least, most) = kind { least..=most } else { 0.0..=0.0 })
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.is_nan()
+    }
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match text {
+        "true" | "True" | "1" => Some(true),
+        "false" | "False" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+impl FieldType for bool {
+    fn read(text: &str) -> Option<Value> {
+        flag(text).map(Read::Flag).map(Value::Read)
+    }
+
+    #[inline]
+    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+        value.flag()
+    }
+}
+
+/// Types whose values are read from texts alone.
+macro_rules! read_from_texts {
+    ($($type:ty: |$text:ident| $read:expr, $pattern:pat => $taken:expr;)*) => {
+        $(impl FieldType for $type {
+            fn read($text: &str) -> Option<Value> {
+                $read.map(Value::Read)
+            }
+
+            #[inline]
+            fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+                match value {
+                    Value::Missing => Ok(None),
+                    Value::Read($pattern) => Ok(Some($taken)),
+                    _ => Err(Illegal),
+                }
+            }
+        })*
+    };
+}
+
+fn named<T: Copy>(all: &[(&str, T)], text: &str) -> Option<T> {
+    all.iter().find(|(name, _)| *name == text).map(|&(_, value)| value)
+}
+
+read_from_texts! {
+    Optimizer: |text| named(&Optimizer::ALL, text).map(Read::Optimizer), Read::Optimizer(optimizer) => *optimizer;
+    Decay: |text| named(&Decay::ALL, text).map(Read::Decay), Read::Decay(decay) => *decay;
+    Convention: |text| named(&Convention::ALL, text).map(Read::Convention), Read::Convention(convention) => *convention;
+    Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))), Read::Ramp(ramp) => Arc::clone(ramp);
+    Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
+    Name: |_text| Some(Read::Name), Read::Name => Name;
+    Precision: |text| named(&Precision::ALL, text).map(Read::Precision), Read::Precision(precision) => *precision;
+    Rule: |text| Rule::ALL.iter().find(|card| card.name == text).map(|card| Read::Rule(card.rule)), Read::Rule(rule) => *rule;
+}
+
+impl FieldType for Length {
+    fn read(text: &str) -> Option<Value> {
+        Length::parse(text).map(Read::Length).map(Value::Read)
+    }
+
+    #[inline]
+    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+        match *value {
+            Value::Missing => Ok(None),
+            Value::Read(Read::Length(length)) => Ok(Some(length)),
+            _ => Err(Illegal),
+        }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.is_zero()
+    }
+}
+
+/// The averages of the first and the second moment; NaN where they are the optimizer's own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Betas(pub f64, pub f64);
+
+impl FieldType for Betas {
+    fn read(text: &str) -> Option<Value> {
+        let inner = text.trim_matches(['(', ')', '[', ']', ' ']);
+        let (first, second) = inner.split_once(',').or_else(|| inner.split_once(' '))?;
+        Some(Value::Read(Read::Betas(first.trim().parse().ok()?, second.trim().parse().ok()?)))
+    }
+
+    #[inline]
+    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+        match *value {
+            Value::Missing => Ok(None),
+            Value::Read(Read::Betas(first, second))
+                if (0.0..1.0).contains(&first) && (0.0..1.0).contains(&second) =>
+            {
+                Ok(Some(Betas(first, second)))
+            }
+            _ => Err(Illegal),
+        }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.0.is_nan() && self.1.is_nan()
+    }
+}
+
+/// Sampler or loader, or a flag for both.
+impl FieldType for DropLast {
+    fn read(text: &str) -> Option<Value> {
+        let drop_last = match text {
+            "sampler" => Some(DropLast { sampler: true, loader: false }),
+            "loader" => Some(DropLast { sampler: false, loader: true }),
+            _ => flag(text).map(DropLast::both),
+        };
+        drop_last.map(Read::DropLast).map(Value::Read)
+    }
+
+    #[inline]
+    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+        match *value {
+            Value::Read(Read::DropLast(drop)) => Ok(Some(drop)),
+            _ => value.flag().map(|both| both.map(DropLast::both)),
+        }
+    }
+}
+
+/// A name, or the batch to reach as a number.
+impl FieldType for Policy {
+    fn read(text: &str) -> Option<Value> {
+        let batch = || text.parse().ok().filter(|batch| (1..=MAX_BATCH).contains(batch)).map(Policy::Batch);
+        named(&Policy::NAMED, text).or_else(batch).map(Read::Policy).map(Value::Read)
+    }
+
+    #[inline]
+    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+        match *value {
+            Value::Read(Read::Policy(policy)) => Ok(Some(policy)),
+            Value::Missing => Ok(None),
+            _ => value.count(MAX_BATCH)?.map(Policy::Batch).map(Some).ok_or(Illegal),
+        }
+    }
+}
+
+/// The name of something that is read elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Name;
+
+/// A value that must be legal, and that no plan depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked<T>(PhantomData<T>);
+
+impl<T> Checked<T> {
+    /// Whatever the value was.
+    pub(super) const NEW: Checked<T> = Checked(PhantomData);
+}
+
+impl<T: FieldType> FieldType for Checked<T> {
+    fn read(text: &str) -> Option<Value> {
+        T::read(text)
+    }
+
+    #[inline]
+    fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal> {
+        T::of(value, kind).map(|value| value.map(|_| Checked::NEW))
+    }
+
+    fn is_unknown(&self) -> bool {
+        true
+    }
+}
+
+/// Whether there is any value at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Stated(pub bool);
+
+impl FieldType for Stated {
+    fn read(_: &str) -> Option<Value> {
+        Some(Value::Read(Read::Name))
+    }
+
+    #[inline]
+    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+        Ok(Some(Stated(*value != Value::Missing)))
+    }
+
+    fn is_unknown(&self) -> bool {
+        !self.0
+    }
+}

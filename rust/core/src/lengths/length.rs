@@ -1,0 +1,164 @@
+//! Lengths with a unit, as exact decimals.
+
+/// Counts of samples and tokens stop here: every integer up to it is exact as a real.
+pub const MAX_COUNT: u64 = 1 << 53;
+
+/// What a [`Length`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Passes over the dataset (`ep`).
+    Epochs,
+    /// Optimizer steps at the tuned batch (`st`).
+    Steps,
+    /// Samples (`sp`).
+    Samples,
+    /// Tokens (`tok`).
+    Tokens,
+    /// Hundredths of the duration (`%`).
+    Percent,
+}
+
+impl Unit {
+    const SUFFIXES: [(&'static str, Unit); 5] = [
+        ("tok", Unit::Tokens),
+        ("ep", Unit::Epochs),
+        ("st", Unit::Steps),
+        ("sp", Unit::Samples),
+        ("%", Unit::Percent),
+    ];
+
+    /// As it is written.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        Unit::SUFFIXES.iter().find(|(_, unit)| *unit == self).map_or("", |(suffix, _)| suffix)
+    }
+}
+
+/// `mantissa / 10^scale` of a unit. A float would turn 29 % of 100 steps into 28.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length {
+    mantissa: u64,
+    scale: u8,
+    /// What it counts.
+    pub unit: Unit,
+}
+
+impl Length {
+    /// No length at all, in optimizer steps.
+    pub const ZERO: Length = Length { mantissa: 0, scale: 0, unit: Unit::Steps };
+
+    /// Reads a number and a unit, as in `90ep`, `2000st`, `375e6tok`, `28.43%`; `None` for anything else, for more than
+    /// 2^53, and for a fraction of a step, sample or token.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Length> {
+        let text = text.trim();
+        let (number, unit) = Unit::SUFFIXES
+            .iter()
+            .find_map(|&(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), unit)))?;
+        let (mantissa, scale) = decimal(number)?;
+        let whole = scale == 0 || matches!(unit, Unit::Epochs | Unit::Percent);
+        whole.then_some(Length { mantissa, scale, unit })
+    }
+
+    /// Whether nothing is to be done.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.mantissa == 0
+    }
+
+    /// The number as a numerator and a power of ten.
+    #[must_use]
+    pub fn fraction_of_ten(self) -> (u64, u64) {
+        (self.mantissa, 10u64.pow(self.scale.into()))
+    }
+
+    /// `⌊self × n / d⌋`, exact; `None` past 2^53.
+    #[must_use]
+    #[inline]
+    pub fn floor_of(self, n: u64, d: u64) -> Option<u64> {
+        if let Some((n, d)) = self.small_fraction(n, d) {
+            return Some(n / d).filter(|&n| n <= MAX_COUNT);
+        }
+        let (n, d) = self.fraction(n, d);
+        bounded(n / d)
+    }
+
+    /// `⌈self × n / d⌉`, exact; `None` past 2^53.
+    #[must_use]
+    #[inline]
+    pub fn ceil_of(self, n: u64, d: u64) -> Option<u64> {
+        if let Some((n, d)) = self.small_fraction(n, d) {
+            return Some(n.div_ceil(d)).filter(|&n| n <= MAX_COUNT);
+        }
+        let (n, d) = self.fraction(n, d);
+        bounded(n.div_ceil(d))
+    }
+
+    /// The fraction in 64 bits, where it fits: dividing 128 bits takes ten times as long.
+    fn small_fraction(self, n: u64, d: u64) -> Option<(u64, u64)> {
+        Some((
+            self.mantissa.checked_mul(n)?,
+            if self.scale == 0 { d } else { 10u64.pow(self.scale.into()).checked_mul(d)? },
+        ))
+    }
+
+    fn fraction(self, n: u64, d: u64) -> (u128, u128) {
+        (u128::from(self.mantissa) * u128::from(n), u128::from(10u64.pow(self.scale.into())) * u128::from(d))
+    }
+}
+
+fn bounded(n: u128) -> Option<u64> {
+    u64::try_from(n).ok().filter(|&n| n <= MAX_COUNT)
+}
+
+/// A plain or scientific decimal, without sign, as (mantissa, scale) in lowest terms.
+pub(super) fn decimal(text: &str) -> Option<(u64, u8)> {
+    let (digits, exponent) = match text.split_once(['e', 'E']) {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all = [whole, fraction].concat();
+    if all.is_empty() || !all.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let mut mantissa: u64 = all.parse().ok()?;
+    let mut scale = i32::try_from(fraction.len()).ok()?.checked_sub(exponent)?;
+    while scale > 0 && mantissa.is_multiple_of(10) && mantissa > 0 {
+        (mantissa, scale) = (mantissa / 10, scale - 1);
+    }
+    if mantissa == 0 {
+        return Some((0, 0));
+    }
+    if scale < 0 {
+        mantissa = mantissa.checked_mul(10u64.checked_pow(scale.unsigned_abs())?)?;
+        scale = 0;
+    }
+    (mantissa <= MAX_COUNT && scale <= 15).then_some((mantissa, u8::try_from(scale).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_is_exact() {
+        let warmup = Length::parse("28.43%").unwrap();
+        assert_eq!(warmup.floor_of(7038, 100), Some(2000));
+        assert_eq!(warmup.ceil_of(7038, 100), Some(2001));
+        assert_eq!(Length::parse("29%").unwrap().floor_of(100, 100), Some(29));
+    }
+
+    #[test]
+    fn only_a_number_with_a_unit_is_a_length() {
+        for bad in [
+            "", "90", "ep", "-1ep", "+1ep", "nanep", "infst", "1.5st", "5epochs", "3 days", "1e99tok",
+            "1e-20ep", ".ep",
+        ] {
+            assert_eq!(Length::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Length::parse("375e6tok"), Length::parse("375000000 tok"));
+        assert_eq!(Length::parse("1.5e3st"), Length::parse("1500st"));
+        assert_eq!(Length::parse("0.0ep").map(Length::is_zero), Some(true));
+    }
+}

@@ -1,0 +1,95 @@
+//! One row: from a recipe, a cluster and the settings to a plan, or to the reasons why there is none.
+
+use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
+use super::ways_out::{Seek, neighbouring_replicas, not_sought};
+use super::{caution, layout, scale, steps};
+use crate::batch;
+use crate::forecast::{ClusterProfile, Outlook, Workload, within_limits};
+use crate::input::{Field, Input, Policy};
+use crate::lengths::Layout;
+use crate::reason::{Reason, Reasons};
+
+/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
+pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
+    attempt(input, workloads, row, neighbouring_replicas)
+}
+
+/// As [`plan`], without what would work instead: to find that takes longer than most plans.
+pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
+    attempt(input, workloads, row, not_sought)
+}
+
+fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Option<Field> {
+    row.reasons = Reasons::default();
+    row.rule = input.settings.rule;
+    row.nearest_world_size = Nearest::NONE;
+    row.nearest_batch = Nearest::NONE;
+    row.cap = Cap::of(input);
+    let invalid = input.invalid();
+    let found = match invalid {
+        Some(field) => {
+            (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
+            Err(field.reason())
+        }
+        None => fill(input, workloads, row, seek),
+    };
+    if let Err(reason) = found {
+        row.reasons.insert(reason);
+        row.forget();
+    }
+    invalid
+}
+
+fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Result<(), Reason> {
+    let Input { recipe, cluster, settings, .. } = input;
+    let world_size = cluster.nodes * cluster.gpus_per_node;
+    let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
+    row.world_size = as_column(world_size);
+    row.data_parallel = UNKNOWN;
+    let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
+    if !world_size.is_multiple_of(model_parallel) {
+        let (below, above) = match settings.policy {
+            Policy::Batch(batch) => seek(batch, divisor, world_size, model_parallel),
+            Policy::Grow => {
+                let (below, above) = batch::neighbours(world_size, model_parallel);
+                (below, Some(above))
+            }
+            _ => seek(recipe.effective_batch, divisor, world_size, model_parallel),
+        };
+        row.nearest_world_size = Nearest::of(world_size, below, above);
+        return Err(Reason::ModelParallel);
+    }
+    let replicas = world_size / model_parallel;
+    row.data_parallel = as_column(replicas);
+    let profile = ClusterProfile::of(input, workloads);
+    if settings.max_micro_batch.is_none()
+        && let Some(profile) = &profile
+        && let Some(cap) = profile.memory_cap()?
+    {
+        row.cap = Cap::Memory(cap);
+    }
+
+    let target = layout::target(input, profile.as_ref(), row, replicas, model_parallel, divisor)?;
+    let chosen = layout::layout(input, row, target, replicas, model_parallel, divisor, seek)?;
+    let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
+    if micro_batch.max(accumulation) > i32::MAX as u64 {
+        return Err(Reason::TooLarge);
+    }
+    row.effective_batch = as_column(effective_batch);
+    row.micro_batch = as_column(micro_batch);
+    row.accumulation = as_column(accumulation);
+    row.batch_change = effective_batch as f64 / recipe.effective_batch as f64 - 1.0;
+
+    let gain = scale::scale(input, profile.as_ref(), row, effective_batch)?;
+    steps::steps(input, row, chosen, gain)?;
+    caution::caution(input, row, chosen);
+    if let Some(profile) = &profile {
+        let total_steps = u64::try_from(row.total_steps).ok();
+        let (outlook, reasons) = profile.outlook(effective_batch, micro_batch, accumulation, total_steps);
+        (row.outlook, row.reasons) = (outlook, row.reasons | reasons);
+    } else {
+        row.outlook = Outlook::UNKNOWN;
+        row.reasons.insert_if(!workloads.is_empty(), Reason::OtherHardware);
+    }
+    within_limits(settings, &row.outlook)
+}

@@ -1,0 +1,145 @@
+//! Lengths in optimizer steps: the run, its warmup, an epoch, at the tuned batch and at the new one.
+
+use super::row::{Row, UNKNOWN, as_column};
+use crate::input::{Input, Policy, Recipe};
+use crate::lengths::{self, Convention, Epoch, Layout, Length, MAX_COUNT, Stage, Unit};
+use crate::reason::Reason;
+use crate::rules::Rule;
+
+/// The stages of the recipe's ramp when it ends at `full`; empty without one.
+///
+/// # Errors
+/// When the ramp has no whole batches on the way to `full`.
+pub fn stages(recipe: &Recipe, full: u64) -> Result<Vec<Stage>, Reason> {
+    recipe.ramp.as_ref().map_or(Ok(Vec::new()), |ramp| {
+        ramp.stages(full, recipe.effective_batch, recipe.seq_len).ok_or(Reason::RampNotDivisible)
+    })
+}
+
+/// The layout on which the recipe was tuned, as far as it is known.
+fn tuned_layout(recipe: &Recipe) -> Layout {
+    let effective_batch = recipe.effective_batch;
+    let data_parallel = recipe.tuned_replicas().unwrap_or(1);
+    let samples = effective_batch.div_ceil(data_parallel);
+    let micro_batch = recipe.micro_batch.filter(|_| recipe.gpus.is_some()).unwrap_or(samples);
+    let accumulation = samples.div_ceil(micro_batch);
+    let ragged = micro_batch * accumulation * data_parallel != effective_batch;
+    Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged }
+}
+
+/// A way to turn lengths into optimizer steps: at the tuned batch or at the new one.
+struct Clock<'a> {
+    recipe: &'a Recipe,
+    batch: u64,
+    epoch: Option<Epoch>,
+    stages: Vec<Stage>,
+}
+
+impl<'a> Clock<'a> {
+    fn new(recipe: &'a Recipe, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
+        let epoch = match (recipe.dataset_size, recipe.convention) {
+            (None, _) | (_, Convention::Megatron) => None,
+            (Some(dataset), convention) => Some(Epoch::of(dataset, layout, recipe.drop_last, convention)),
+        };
+        Clock { recipe, batch: layout.effective_batch, epoch, stages }
+    }
+
+    fn tuned(recipe: &'a Recipe) -> Result<Clock<'a>, Reason> {
+        Ok(Clock::new(recipe, tuned_layout(recipe), stages(recipe, recipe.effective_batch)?))
+    }
+
+    /// The steps of the whole run, where it has an end; Megatron floors it.
+    fn run(&self) -> Result<Option<u64>, Reason> {
+        let floor = self.recipe.convention == Convention::Megatron;
+        self.recipe.duration.map_or(Ok(None), |duration| self.steps(duration, None, floor))
+    }
+
+    /// The steps of the warmup in a run of `total` steps.
+    fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
+        self.steps(self.recipe.warmup, total, false)
+    }
+
+    /// The steps that a length takes; `None` for a share of a run without an end.
+    #[inline]
+    fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
+        let recipe = self.recipe;
+        // The length in samples is `length × n / d`.
+        let (n, d) = match length.unit {
+            Unit::Percent => {
+                return total.map(|total| length.floor_of(total, 100).ok_or(Reason::TooLarge)).transpose();
+            }
+            Unit::Epochs => match self.epoch {
+                Some(epoch) if self.stages.is_empty() => {
+                    return length.ceil_of(epoch.steps, 1).ok_or(Reason::TooLarge).map(Some);
+                }
+                _ => (recipe.dataset_size.unwrap_or(0), 1),
+            },
+            Unit::Steps => (recipe.effective_batch, 1),
+            Unit::Samples => (1, 1),
+            Unit::Tokens => (1, recipe.seq_len.unwrap_or(1)),
+        };
+        let round = |d: u64| if floor { length.floor_of(n, d) } else { length.ceil_of(n, d) };
+        let steps = if self.stages.is_empty() {
+            d.checked_mul(self.batch).and_then(round)
+        } else {
+            round(d).map(|samples| lengths::steps(&self.stages, samples, floor))
+        };
+        steps.map(Some).ok_or(Reason::TooLarge)
+    }
+}
+
+/// The steps of the warmup at the tuned batch; `None` for a share of a run without an end.
+pub(crate) fn tuned_warmup(recipe: &Recipe) -> Result<Option<u64>, Reason> {
+    let clock = Clock::tuned(recipe)?;
+    clock.warmup(clock.run()?)
+}
+
+/// Total, warmup and epoch in steps.
+pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
+    let recipe = &input.recipe;
+    let clock = Clock::new(recipe, layout, stages(recipe, layout.effective_batch)?);
+    if let (Some(epoch), Some(dataset)) = (clock.epoch, recipe.dataset_size) {
+        if epoch.steps == 0 || layout.effective_batch > dataset {
+            return Err(Reason::BatchAboveDataset);
+        }
+        row.steps_per_epoch = as_column(epoch.steps);
+        row.samples_per_epoch = as_column(epoch.served);
+        row.padded_samples = as_column(epoch.padded);
+        row.dropped_samples = as_column(epoch.dropped);
+        let reasons = &mut row.reasons;
+        reasons.insert_if(epoch.padded * 100 > dataset, Reason::Padded);
+        reasons.insert_if(epoch.dropped * 100 > dataset, Reason::Dropped);
+        reasons.insert_if(epoch.uneven_tail, Reason::UnevenTail);
+    } else {
+        row.steps_per_epoch = UNKNOWN;
+        row.samples_per_epoch = UNKNOWN;
+        row.padded_samples = UNKNOWN;
+        row.dropped_samples = UNKNOWN;
+    }
+    // Those that hold the loss, not the samples.
+    let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
+    // A quotient that is whole must not become one more by its rounding.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
+    let stretched = |steps: Option<u64>| {
+        steps.map(|steps| (steps as f64 / gain * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64)
+    };
+
+    let total = if holds_loss { stretched(Clock::tuned(recipe)?.run()?) } else { clock.run()? };
+    if total == Some(0) {
+        return Err(Reason::RunBelowStep);
+    }
+    let warmup = if recipe.warmup.is_zero() {
+        Some(0)
+    } else if recipe.optimizer.layer_wise() || holds_loss {
+        let steps = tuned_warmup(recipe)?;
+        if recipe.optimizer.layer_wise() { steps } else { stretched(steps) }
+    } else {
+        clock.warmup(total)?
+    };
+    if total.max(warmup).is_some_and(|steps| steps > MAX_COUNT) {
+        return Err(Reason::TooLarge);
+    }
+    row.total_steps = total.map_or(UNKNOWN, as_column);
+    row.warmup_steps = warmup.map_or(UNKNOWN, as_column);
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! How what was tuned follows the batch: the learning rate by a scaling rule, and the optimizer's own values.
+
+mod optimizer;
+mod scaling;
+
+pub use optimizer::{Decay, Moments, Optimizer, decay};
+pub use scaling::{Card, Noise, Rule, lr_scale};

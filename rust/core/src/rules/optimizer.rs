@@ -1,0 +1,133 @@
+//! What an optimizer brings along, and how its values follow the batch and the learning rate.
+
+/// The optimizers whose scaling is known or assumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optimizer {
+    /// Stochastic gradient descent, with or without momentum.
+    Sgd,
+    /// Adam, with L2 in the gradient.
+    Adam,
+    /// Adam with decoupled decay.
+    AdamW,
+    /// `RMSprop`; its alpha stands in `beta2`.
+    RmsProp,
+    /// Layer-wise adaptive SGD.
+    Lars,
+    /// Layer-wise adaptive Adam.
+    Lamb,
+    /// Sign momentum.
+    Lion,
+    /// Orthogonalised momentum.
+    Muon,
+    /// Factored second moments.
+    Adafactor,
+}
+
+impl Optimizer {
+    /// The names that users write, in the order of the variants.
+    pub const ALL: [(&'static str, Optimizer); 9] = [
+        ("sgd", Optimizer::Sgd),
+        ("adam", Optimizer::Adam),
+        ("adamw", Optimizer::AdamW),
+        ("rmsprop", Optimizer::RmsProp),
+        ("lars", Optimizer::Lars),
+        ("lamb", Optimizer::Lamb),
+        ("lion", Optimizer::Lion),
+        ("muon", Optimizer::Muon),
+        ("adafactor", Optimizer::Adafactor),
+    ];
+
+    /// Adam's family, for which the square-root rules were derived.
+    #[must_use]
+    pub fn adam_like(self) -> bool {
+        matches!(self, Optimizer::Adam | Optimizer::AdamW | Optimizer::RmsProp | Optimizer::Lamb)
+    }
+
+    /// Layer-wise trust ratios: the warmup then keeps its steps (LEGW).
+    #[must_use]
+    pub fn layer_wise(self) -> bool {
+        matches!(self, Optimizer::Lars | Optimizer::Lamb)
+    }
+
+    /// Whether any scaling rule of the learning rate is more than an assumption here.
+    #[must_use]
+    pub fn charted(self) -> bool {
+        !matches!(self, Optimizer::Lion | Optimizer::Muon | Optimizer::Adafactor)
+    }
+
+    /// Bytes of float32 state that it keeps for each parameter, whatever the precision of the step. Adafactor keeps a row's
+    /// and a column's average of each matrix and no first moment: 4·(r + c) bytes for r·c parameters, here those of a
+    /// square matrix of 1,024, since the shapes are not known. Vectors, which it does not factor, are few.
+    #[must_use]
+    pub fn state_bytes(self) -> f64 {
+        match self {
+            Optimizer::Adam | Optimizer::AdamW | Optimizer::Lamb => 8.0,
+            Optimizer::Sgd | Optimizer::RmsProp | Optimizer::Lars | Optimizer::Lion | Optimizer::Muon => 4.0,
+            Optimizer::Adafactor => 4.0 * 2.0 / 1024.0,
+        }
+    }
+
+    /// (beta1, beta2, eps) where a recipe names none: torch's defaults, and the papers' for LAMB and Lion.
+    #[must_use]
+    pub fn defaults(self) -> Moments {
+        let (beta1, beta2, eps) = match self {
+            Optimizer::Adam | Optimizer::AdamW => (0.9, 0.999, 1e-8),
+            Optimizer::Lamb => (0.9, 0.999, 1e-6),
+            Optimizer::Lion => (0.9, 0.99, f64::NAN),
+            Optimizer::RmsProp => (f64::NAN, 0.99, 1e-8),
+            _ => (f64::NAN, f64::NAN, f64::NAN),
+        };
+        Moments { beta1, beta2, eps }
+    }
+}
+
+/// How weight decay meets the learning rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// `θ ← θ − ηλθ`, as torch's `AdamW`.
+    LrMultiplied,
+    /// `θ ← θ − λθ`, as in the `AdamW` paper.
+    Independent,
+}
+
+impl Decay {
+    /// The names that users write, in the order of the variants.
+    pub const ALL: [(&'static str, Decay); 2] =
+        [("lr_multiplied", Decay::LrMultiplied), ("independent", Decay::Independent)];
+}
+
+/// The running averages' constants; NaN where the optimizer has none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments {
+    /// Of the first moment.
+    pub beta1: f64,
+    /// Of the second.
+    pub beta2: f64,
+    /// Added to the root of the second.
+    pub eps: f64,
+}
+
+impl Moments {
+    /// The `sde` rule: β' = 1 − k(1−β), ε' = ε/√k (Malladi 2022). A β may come out at or below zero.
+    #[must_use]
+    pub fn sde(self, k: f64) -> Moments {
+        let beta = |b: f64| 1.0 - k * (1.0 - b);
+        Moments { beta1: beta(self.beta1), beta2: beta(self.beta2), eps: self.eps / k.sqrt() }
+    }
+
+    /// The second moment's half-life held in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
+    #[must_use]
+    pub fn half_life(self, k: f64) -> Moments {
+        Moments { beta2: self.beta2.powf(k), ..self }
+    }
+}
+
+/// The decay that holds `AdamW`'s timescale 1/(ηλ) in epochs, when the batch moves by `k`, the learning rate by `lr_scale` and
+/// the samples of the run by `stretch` (Wang & Aitchison 2024, arXiv 2405.13698).
+#[must_use]
+pub fn decay(weight_decay: f64, semantics: Decay, k: f64, lr_scale: f64, stretch: f64) -> f64 {
+    match semantics {
+        Decay::LrMultiplied => weight_decay * (k / lr_scale / stretch),
+        Decay::Independent => weight_decay * (k / stretch),
+    }
+}

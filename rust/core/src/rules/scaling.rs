@@ -1,0 +1,135 @@
+//! How the learning rate follows the batch: one arm of [`lr_scale`] a rule.
+
+use super::Optimizer;
+
+macro_rules! rules {
+    ($($variant:ident $name:literal $formula:literal $holds:literal $source:literal)*) => {
+        /// A scaling rule. With k = new batch / tuned batch it turns η into η'.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Rule {
+            $(#[doc = $formula] $variant,)*
+        }
+
+        impl Rule {
+            /// Every rule, and what `isobatch rules` prints of it.
+            pub const ALL: &'static [Card] = &[$(
+                Card { rule: Rule::$variant, name: $name, formula: $formula, holds: $holds, source: $source },
+            )*];
+        }
+    };
+}
+
+/// A rule with its formula, range and source.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    /// Which.
+    pub rule: Rule,
+    /// The name that users write.
+    pub name: &'static str,
+    /// η' in terms of η.
+    pub formula: &'static str,
+    /// When it was found to hold.
+    pub holds: &'static str,
+    /// Where.
+    pub source: &'static str,
+}
+
+rules! {
+    None "none" "η' = η" "the batch is held, or moves little" ""
+    Linear "linear" "η' = kη" "SGD, up to the noise scale; it broke above 8192 images" "Goyal et al. 2017, arXiv 1706.02677, section 2.1"
+    Sqrt "sqrt" "η' = √k·η" "the Adam family; a safe start for all" "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
+    Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k" "Adam and RMSprop while noise dominates; k(1−β) < 1" "Malladi et al. 2022, arXiv 2205.10287"
+    Adascale "adascale" "η' = rη, r = (σ²+μ²)/(σ²/k+μ²); a step counts for r" "SGD; σ² and μ² measured at the tuned batch" "Johnson et al. 2020, arXiv 2007.05105"
+    Saturating "saturating" "η' = η(1+Bn/B)/(1+Bn/B')" "SGD; noise scale Bn measured" "McCandlish et al. 2018, arXiv 1812.06162, eq. 2.6"
+    Surge "surge" "η' = η·(√(Bn/B)+√(B/Bn))/(√(Bn/B')+√(B'/Bn))" "Adam-like; noise scale Bn measured" "Li et al. 2024, arXiv 2405.14578, eq. 13"
+    Power "power" "η' = k^α·η" "α measured; LLM runs gave 0.29 to 1.0" "fits of MLPerf reference convergence points"
+    Auto "auto" "SGD: linear; all others: sqrt" "an assumption for Lion, Muon and Adafactor" ""
+}
+
+impl Rule {
+    /// Its card.
+    #[must_use]
+    pub fn card(self) -> &'static Card {
+        &Rule::ALL[self as usize]
+    }
+
+    /// The rule that `auto` stands for.
+    #[must_use]
+    pub fn resolve(self, optimizer: Optimizer) -> Rule {
+        match (self, optimizer) {
+            (Rule::Auto, Optimizer::Sgd) => Rule::Linear,
+            (Rule::Auto, _) => Rule::Sqrt,
+            (rule, _) => rule,
+        }
+    }
+
+    /// Whether the optimizer is of the family that the rule was not made for.
+    #[must_use]
+    pub fn mismatches(self, optimizer: Optimizer) -> bool {
+        match self {
+            Rule::Linear => optimizer.adam_like(),
+            Rule::Sqrt => optimizer == Optimizer::Sgd,
+            Rule::Sde | Rule::Surge => !optimizer.adam_like(),
+            Rule::Adascale | Rule::Saturating => optimizer != Optimizer::Sgd,
+            Rule::None | Rule::Power | Rule::Auto => false,
+        }
+    }
+}
+
+/// The measured quantities that some rules need; NaN where they were not measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Noise {
+    /// The gradient noise scale in samples.
+    pub scale: f64,
+    /// The variance of the gradient at the tuned batch.
+    pub sigma_sq: f64,
+    /// The squared norm of the true gradient.
+    pub mu_sq: f64,
+    /// The exponent of the rule `power`.
+    pub power: f64,
+}
+
+/// η'/η when the batch goes from `from` to `to`; NaN where a measured quantity is missing. `rule` must be resolved.
+#[must_use]
+pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
+    let k = to / from;
+    match rule {
+        Rule::None | Rule::Auto => 1.0,
+        Rule::Linear => k,
+        Rule::Sqrt | Rule::Sde => k.sqrt(),
+        Rule::Adascale => (noise.sigma_sq + noise.mu_sq) / (noise.sigma_sq / k + noise.mu_sq),
+        Rule::Saturating => (1.0 + noise.scale / from) / (1.0 + noise.scale / to),
+        Rule::Surge => {
+            let bend = |batch: f64| (noise.scale / batch).sqrt() + (batch / noise.scale).sqrt();
+            bend(from) / bend(to)
+        }
+        Rule::Power => k.powf(noise.power),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOISE: Noise = Noise { scale: 1000.0, sigma_sq: 3.0, mu_sq: 1.0, power: 0.7 };
+
+    #[test]
+    fn no_rule_moves_at_the_tuned_batch() {
+        for card in Rule::ALL {
+            assert_eq!(card.rule.card().name, card.name);
+            assert!((lr_scale(card.rule, 256.0, 256.0, NOISE) - 1.0).abs() < 1e-15, "{}", card.name);
+        }
+    }
+
+    #[test]
+    fn known_values() {
+        let scale = |rule| lr_scale(rule, 256.0, 1024.0, NOISE);
+        assert_eq!(scale(Rule::Linear).to_bits(), 4.0f64.to_bits());
+        assert_eq!(scale(Rule::Sqrt).to_bits(), 2.0f64.to_bits());
+        assert!((scale(Rule::Adascale) - 4.0 / 1.75).abs() < 1e-15);
+        // The larger of the two batches saturates towards 1 + Bn/B.
+        assert!(lr_scale(Rule::Saturating, 256.0, 1e12, NOISE) - (1.0 + 1000.0 / 256.0) < 1e-6);
+        // Surge peaks at the noise scale, and falls again beyond it.
+        assert!(lr_scale(Rule::Surge, 1000.0, 4000.0, NOISE) < 1.0);
+    }
+}

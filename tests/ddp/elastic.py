@@ -1,0 +1,127 @@
+"""Elastic runs on ranks that stay: a small float64 training, stopped and gone on."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+import isobatch as ib
+from isobatch.integrations.torch import ElasticRun
+
+RECIPE = {
+    "effective_batch": 12,
+    "lr": 0.05,
+    "optimizer": "sgd",
+    "momentum": 0.9,
+    "dataset_size": 70,
+    "duration": "3ep",
+    "warmup": "1ep",
+}
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows whose targets count 0 to 4 times: tokens of sequences of unequal length."""
+
+    def __init__(self, size):
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(size, 5, generator=generator, dtype=torch.float64)
+        self.y = torch.randn(size, 2, generator=generator, dtype=torch.float64)
+        self.tokens = torch.randint(0, 5, (size,), generator=generator)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return index, self.x[index], self.y[index], self.tokens[index]
+
+
+def loss_of(model, batch, by_tokens):
+    _, x, y, tokens = batch
+    losses = mse_loss(model(x), y, reduction="none").mean(1)
+    if by_tokens:
+        return (losses * tokens).sum() / tokens.sum().clamp(min=1)
+    return losses.mean()
+
+
+def train(
+    checkpoint=None,
+    *,
+    stop=None,
+    by_tokens=False,
+    recipe=None,
+    loader=None,
+    signal_at=None,
+    layers=(),
+    **settings,
+):
+    """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins."""
+    torch.manual_seed(0)
+    recipe = ib.Recipe(**{**RECIPE, **(recipe or {})})
+    net = nn.Sequential(nn.Linear(5, 8), *(layer(8) for layer in layers), nn.Tanh(), nn.Linear(8, 2)).double()
+    model = DistributedDataParallel(net) if dist.is_initialized() else net
+    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=0.9)
+    run = ElasticRun(recipe, state=None if checkpoint is None else checkpoint["run"], **settings)
+    if checkpoint is not None:
+        # Pipes share memory, and an optimizer goes on in the very tensors that it loads.
+        checkpoint = copied(checkpoint)
+        net.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    scheduler = run.scheduler(optimizer)
+    seen = []
+    tokens = (lambda batch: batch[3].sum()) if by_tokens else None
+    data = run.loader(Rows(recipe.dataset_size), **(loader or {}))
+    for step in run.steps(data, tokens):
+        ids, stand_ins = [], 0
+        for micro in step:
+            with micro.sync(model):
+                (loss_of(model, micro.batch, by_tokens) * micro.weight).backward()
+            stand_ins += micro.stand_in
+            ids += [] if micro.stand_in else micro.batch[0].tolist()
+        seen.append((step.number, step.epoch, ids, optimizer.param_groups[0]["lr"], stand_ins))
+        if signal_at == (step.number, run.world.rank):
+            os.kill(os.getpid(), signal.SIGTERM)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        if run.stopping or step.number + 1 == stop:
+            break
+    made = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "run": run.state_dict()}
+    return made, seen
+
+
+def copied(checkpoint):
+    """The checkpoint through a file, as in life."""
+    file = io.BytesIO()
+    torch.save(checkpoint, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def differing(rank_settings, state=None):
+    """What each rank is told where their settings differ."""
+    try:
+        run = ElasticRun(ib.Recipe(**RECIPE), state=state, **rank_settings[dist.get_rank()])
+        return next(run.steps(run.loader(range(RECIPE["dataset_size"])))).number
+    except ib.InputError as error:
+        return str(error)
+
+
+def counting(counts, **settings):
+    """What each rank is told where `counts` has the tokens of each rank's micro-batches, by step."""
+    run = ElasticRun(ib.Recipe(**{**RECIPE, "duration": "4st"}), **settings)
+    loader = run.loader(range(RECIPE["dataset_size"]))
+    mine, weights = iter(counts[dist.get_rank()]), []
+    try:
+        for step in run.steps(loader, lambda batch: next(mine)):
+            factors = [micro.weight for micro in step]
+            weights.append(factors)
+    except ib.InputError as error:
+        return weights, str(error)
+    return weights, None

@@ -1,0 +1,126 @@
+"""What a column holds is what is planned: nothing is rounded, unified, dropped, or a traceback."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+
+LARGE = 2**53 + 1
+
+
+def planned(column, values, **more):
+    jobs = {"effective_batch": [256] * len(values), "lr": [0.1] * len(values), **more, column: values}
+    return ib.plan_fleet(jobs, [8], columns=["status", "micro_batch", "reasons"])
+
+
+def statuses(column, values, **more):
+    return planned(column, values, **more)["status"].tolist()
+
+
+def test_whole_numbers_are_not_rounded_to_the_nearest_real():
+    # 2^53 + 1 is no count, and rounded to 2^53 it would be one.
+    for values in (np.array([LARGE, 2**53], np.uint64), np.array([LARGE, 2**53], object)):
+        assert statuses("dataset_size", values) == ["infeasible", "ok"]
+    assert statuses("dataset_size", np.array([2**64 - 1, 2**20], np.uint64)) == ["infeasible", "ok"]
+
+
+def test_whole_numbers_of_arrow_are_not_rounded_either():
+    pa = pytest.importorskip("pyarrow", reason="Arrow's columns")
+    for column in (pa.array([LARGE, None], pa.uint64()), pa.array([Decimal(LARGE), None])):
+        jobs = pa.table({"effective_batch": [256, 256], "lr": [0.1, 0.1], "dataset_size": column})
+        plans = ib.plan_fleet(jobs, [8], columns=["status"])
+        assert plans["status"].to_pylist() == ["infeasible", "ok"]
+
+
+def test_what_is_equal_is_not_the_same():
+    # One cell's type says nothing of another's.
+    for values in ([1, True, 1.0], [True, 1, 1.0], [1.0, True, 1]):
+        found = statuses("gpus", np.array(values, object))
+        assert found == ["infeasible" if value is True else "ok" for value in values]
+
+
+def test_a_flag_is_no_count():
+    assert statuses("gpus", np.array([True, True])) == ["infeasible"] * 2
+    assert statuses("batch_norm", np.array([True, False])) == ["ok", "ok"]
+    masked = np.ma.array([True, True], mask=[True, False])
+    assert statuses("gpus", masked) == ["ok", "infeasible"]
+
+
+def test_the_least_whole_number_is_no_missing_cap():
+    values = np.array([np.iinfo(np.int64).min, 4])
+    assert statuses("max_micro_batch", values) == ["infeasible", "ok"]
+    masked = np.ma.array(values, mask=[True, False])
+    assert planned("max_micro_batch", masked)["micro_batch"].tolist() == [32, 4]
+
+
+def test_minus_one_is_a_value_and_no_unknown():
+    assert statuses("max_micro_batch", [-1, 4]) == ["infeasible", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("optimizer", np.array([{"a": 1}, "sgd"], object), "row 1: optimizer must be a number or a text, got {'a': 1}"),
+        ("optimizer", np.array(["sgd", [[1], [2]]], object), "row 2: optimizer must be a number or a text"),
+        ("optimizer", ["sgd", "\ud800"], "optimizer holds text that is not Unicode"),
+        ("job", np.array([[1, 2], "b"], object), "row 1: job must be a text or a number"),
+        ("lr", 0.1, "lr must be an array or a sequence, one value a row, got 0.1"),
+        ("lr", "fast", "lr must be an array or a sequence"),
+    ],
+)  # fmt: skip
+def test_cells_that_are_no_values_are_named(column, values, message):
+    with pytest.raises(ib.InputError) as error:
+        ib.plan_fleet({"effective_batch": [256, 256], "lr": [0.1, 0.1], column: values}, [8])
+    assert message in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"pairs": 5}, "pairs must be a table with the columns job and cluster, got 5"),
+        ({"pairs": {"job": 5, "cluster": [0]}}, "job must be a sequence of ids, got 5"),
+        ({"pairs": {"job": [[1]], "cluster": [0]}}, "there is no job [1]"),
+        ({"top": 2**64, "select": "fastest"}, "top must be a whole number from 1"),
+        ({"columns": [["lr"]]}, "columns must be names of columns, got ['lr']"),
+        ({"output": "plans"}, "unknown setting 'output'"),
+        ({"learning_rate": 3}, "unknown setting 'learning_rate'"),
+        ({"polcy": "keep"}, "unknown setting 'polcy': did you mean 'policy'?"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(keywords, message):
+    with pytest.raises(ib.InputError) as error:
+        ib.plan_fleet({"effective_batch": [256], "lr": [0.1]}, [8], **keywords)
+    assert message in str(error.value)
+
+
+def test_columns_may_be_a_generator():
+    jobs = {"effective_batch": [256], "lr": [0.1]}
+    assert list(ib.plan_fleet(jobs, [8], columns=(name for name in ("lr", "status")))) == ["lr", "status"]
+    assert list(ib.plan_fleet(jobs, [8], columns="lr")) == ["lr"]
+
+
+def test_a_result_larger_than_memory_is_refused_with_its_size():
+    jobs = {"effective_batch": np.full(10**6, 256), "lr": np.full(10**6, 0.1)}
+    with pytest.raises(ib.InputError) as error:
+        ib.plan_fleet(jobs, range(1, 10**6 + 1), columns=["micro_batch", "lr"])
+    assert "1,000,000,000,000 rows of 2 columns, 11,200 GiB, and this machine has" in str(error.value)
+
+
+def test_a_range_of_gpu_counts_is_no_list_of_records(monkeypatch):
+    import isobatch.fleet.side
+
+    monkeypatch.setattr(isobatch.fleet.side, "_of_records", None)
+    for counts in (range(1, 10**6 + 1), np.arange(1, 10**6 + 1), list(range(1, 10**6 + 1))):
+        plans = ib.plan_fleet({"effective_batch": [2**20], "lr": [0.1]}, counts, columns=["world_size"])
+        assert plans["world_size"][-1] == 10**6
+
+
+def test_all_missing_columns_are_said_at_once():
+    with pytest.raises(ib.InputError) as error:
+        ib.plan_fleet({"learning_rate": [0.1], "global_batch_size": [8]}, [8])
+    assert error.value.fields == ("effective_batch", "lr")
+    assert "lr is missing: rename 'learning_rate'?" in str(error.value)
+    assert "effective_batch is missing: rename 'global_batch_size'?" in str(error.value)

@@ -1,0 +1,149 @@
+"""A run that stops on some ranks and goes on at others is the run on one rank that nobody disturbed."""
+
+import itertools
+import signal
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
+
+from ddp import elastic  # noqa: E402
+from ddp.pool import Pool  # noqa: E402
+
+UNEVEN = {"uneven": True, "max_micro_batch": 2}
+CLOSE = 1e-12
+
+
+@pytest.fixture(scope="module")
+def one():
+    """One rank, with a process group as under torchrun."""
+    pool = Pool(1)
+    yield pool
+    pool.close()
+
+
+def apart(mine, theirs):
+    """The largest difference of a tensor, over its largest value."""
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in theirs)
+
+
+def merged(legs):
+    """step → (epoch, samples over all ranks, learning rates); each leg has a list of steps for each rank."""
+    steps = {}
+    for ranks in legs:
+        for rows in zip(*ranks, strict=True):
+            (number,) = {row[0] for row in rows}
+            assert number not in steps
+            ids = sorted(index for row in rows for index in row[2])
+            steps[number] = rows[0][1], ids, {row[3] for row in rows}
+    return steps
+
+
+def through(legs, **settings):
+    """Trains through legs of (pool or None, stop)."""
+    checkpoint, seen = None, []
+    for pool, stop in legs:
+        if pool is None:
+            checkpoint, rows = elastic.train(checkpoint, stop=stop, **settings)
+            seen.append([rows])
+        else:
+            answers = pool(elastic.train, checkpoint, stop=stop, **settings)
+            assert all(made["run"] == answers[0][0]["run"] for made, _ in answers)
+            checkpoint = answers[0][0]
+            seen.append([rows for _, rows in answers])
+    return checkpoint, merged(seen)
+
+
+def check(legs, **settings):
+    made, steps = through(legs, **settings)
+    alone, expected = through([(None, None)], **settings)
+    assert steps == expected
+    assert [*steps] == [*range(18)]
+    for epoch in range(3):
+        samples = itertools.chain(*(ids for at, ids, _ in steps.values() if at == epoch))
+        assert sorted(samples) == [*range(70)]
+    assert apart(made["model"], alone["model"]) <= CLOSE
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_two_ranks_one_and_two_again(two, by_tokens):
+    check([(two, 4), (None, 11), (two, None)], by_tokens=by_tokens, **UNEVEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_tokens", [False, True])
+@pytest.mark.parametrize("asked", [UNEVEN, {"ragged": True, "max_micro_batch": 2}, {"ragged": True}])
+def test_four_three_five_two(two, by_tokens, asked):
+    pools = {size: Pool(size) for size in (3, 4, 5)}
+    try:
+        check([(pools[4], 5), (pools[3], 8), (pools[5], 13), (two, None)], by_tokens=by_tokens, **asked)
+    finally:
+        for pool in pools.values():
+            pool.close()
+
+
+def test_workers_that_prefetch_do_not_move_the_state():
+    ahead, seen = elastic.train(stop=4, loader={"num_workers": 1, "prefetch_factor": 8}, **UNEVEN)
+    expected, same = elastic.train(stop=4, **UNEVEN)
+    assert seen == same
+    assert ahead["run"] == expected["run"]
+
+
+def test_a_signal_to_one_rank_stops_both_after_the_same_step(two):
+    before = signal.getsignal(signal.SIGTERM)
+    answers = two(elastic.train, signal_at=(3, 1), **UNEVEN)
+    (last,) = {rows[-1][0] for _, rows in answers}
+    assert last == 4  # The ranks agreed on step 3 before the signal.
+    assert [made["run"]["step"] for made, _ in answers] == [5, 5]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_stand_ins_make_the_passes_equal(two):
+    # 9 samples in micro-batches of 3 are three passes: two and one; the epoch's last step has two samples.
+    asked = {"recipe": {"effective_batch": 9, "dataset_size": 47}, "uneven": True, "max_micro_batch": 3}
+    plain = two(elastic.train, stop=6, **asked)
+    assert [[row[4] for row in rows] for _, rows in plain] == [[0] * 6, [0] * 6]
+    equal = two(elastic.train, stop=6, loader={"equal_passes": True}, **asked)
+    assert [[row[4] for row in rows] for _, rows in equal] == [[0] * 6, [1, 1, 1, 1, 1, 0]]
+    assert apart(equal[0][0]["model"], plain[0][0]["model"]) <= CLOSE
+
+
+def test_ranks_that_differ_all_stop(two):
+    told = two(elastic.differing, [{}, {"seed": 1}])
+    assert told[0] == told[1]
+    assert told[0].startswith("the ranks differ in seed: 0 on rank 0, 1 on rank 1")
+    state = elastic.train(stop=2)[0]["run"]
+    told = two(elastic.differing, [{"max_micro_batch": 3}, {"max_micro_batch": 0}], state)
+    assert told[0].startswith("rank 1 stopped: max_micro_batch")
+    assert told[1].startswith("max_micro_batch must be")
+
+
+def test_weights_are_of_the_window_over_all_ranks(two):
+    # Batch 12 in micro-batches of 3 on two ranks: two each.
+    counts = [[1, 2, 0, 5, 1, 1, 1, 1], [3, 4, 0, 0, 1, 1, 1, 1]]
+    (first, _), (second, _) = two(elastic.counting, counts, max_micro_batch=3)
+    assert first == [[1 * 2 / 10, 2 * 2 / 10], [0.0, 2.0], [0.5, 0.5], [0.5, 0.5]]
+    assert second == [[3 * 2 / 10, 4 * 2 / 10], [0.0, 0.0], [0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [(0, "tokens: step 1 has no token on any rank"), (-1, "tokens must give a number from 0")],
+)
+def test_a_window_without_a_count_stops_all_ranks(two, second, told):
+    counts = [[1] * 2 + [0] * 2 + [1] * 4, [1] * 2 + [second] * 2 + [1] * 4]
+    answers = two(elastic.counting, counts, max_micro_batch=3)
+    assert [len(weights) for weights, _ in answers] == [1, 1]
+    assert all(error.startswith(told) for _, error in answers)
+
+
+def test_a_rank_of_its_own_and_a_world_of_one_agree(one):
+    settings = {"max_micro_batch": 3}
+    ((there, _),) = one(elastic.train, **settings)
+    here, _ = elastic.train(**settings)
+    assert here["run"] == there["run"]
+    assert apart(there["model"], here["model"]) == 0
+    assert ib.Recipe(**elastic.RECIPE).dataset_size == 70
