@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,11 +13,12 @@ import numpy as np
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, unknown
+from isobatch.fleet import strays
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.pairs import pairs_of
 from isobatch.fleet.results import RESULTS
 from isobatch.fleet.rows import Fleet, Pairs
-from isobatch.fleet.side import Side, side_of, with_defaults
+from isobatch.fleet.side import Side, fields_of, needed_of, side_of, with_defaults
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import settings_of
 
@@ -49,6 +50,21 @@ class Query:
         """Columns of the jobs that the planner takes; others are carried along as they are."""
         own = CLUSTER_FIELDS if self.clusters is None else ()
         return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns without which no jobs can be planned."""
+        return needed_of("job")
+
+    def say_strays(self, names: Iterable[str], note: Callable[[str], None] | None = None) -> None:
+        """Says which columns of the jobs and the clusters are no fields; without `note`, warns of those that look like a slip."""
+        # A field of the other side is no slip: it is carried along on purpose.
+        fields = {*fields_of("job"), *fields_of("cluster"), "job", "cluster"}
+        every = (*names, *(() if self.clusters is None else self.clusters.carried))
+        if note is None:
+            strays.warn(every, fields)
+        elif said := strays.note(every, fields):
+            note(said)
 
     @property
     def metadata(self) -> dict[str, str]:
