@@ -107,6 +107,38 @@ def test_functions_are_short():
     assert not long
 
 
+def test_the_page_of_reasons_says_what_the_core_says():
+    text = (ROOT / "docs/reasons.md").read_text(encoding="utf-8")
+    rows = [f"| `{name}` | {says} | {source} |" for name, _, says, source in _core.reasons()]
+    assert [row for row in rows if row not in text] == []
+
+
+def test_every_optimizer_and_precision_has_an_estimate():
+    known = {"parameters": 10**9, "flops_per_sample": 6e9, "gpu_tflops": 100.0}
+    memory = {
+        (optimizer, precision): ib.Profile.estimate(
+            **known, optimizer=optimizer, precision=precision
+        ).memory_fixed_gib.value
+        for optimizer in _core.optimizers()
+        for precision in _core.precisions()
+    }
+    assert len(memory) >= 36
+    # Weights and gradients alone, and two float32 averages beside them.
+    assert all(8 * 0.93 <= gib < 16 * 0.94 for gib in memory.values())
+    assert memory["adafactor", "bf16"] < 0.51 * memory["adamw", "bf16"]
+
+
+def test_settings_are_checked_each_and_together():
+    assert _core.check_settings({}) == []
+    assert _core.check_settings({"policy": "grow", "ragged": True}) == []
+    found = _core.check_settings({"rule": "lineer", "ragged": True, "uneven": True, "budget": -1.0})
+    assert [(name, got) for name, got, _ in found] == [("rule", "lineer"), ("budget", -1.0), ("ragged", True)]
+    legal = {name: says for name, record, says in _core.fields() if record == "settings"}
+    assert all(says == legal[name] for name, _, says in found)
+    with pytest.raises(ib.InputError, match="nonsense"):
+        _core.check_settings({"nonsense": 1})
+
+
 def loaded_by(code):
     program = f"import sys; {code}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

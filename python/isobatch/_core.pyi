@@ -10,6 +10,7 @@ __all__ = [
     "Evaluator",
     "Job",
     "Workloads",
+    "check_settings",
     "choose_rows",
     "elastic_rows",
     "elastic_splits",
@@ -22,8 +23,10 @@ __all__ = [
     "integers",
     "length",
     "micro_batch_rows",
+    "optimizers",
     "plan_fields",
     "plan_fleet",
+    "precisions",
     "reasons",
     "results",
     "rules",
@@ -68,6 +71,9 @@ def plan_fields() -> list[str]: ...
 def fields() -> list[tuple[str, str, str]]: ...
 def reasons() -> list[tuple[str, str, str, str]]: ...
 def rules() -> list[tuple[str, str, str, str]]: ...
+def optimizers() -> dict[str, float]: ...
+def precisions() -> dict[str, int]: ...
+def check_settings(settings: dict[str, Any]) -> list[tuple[str, Any, str]]: ...
 def results() -> list[tuple[str, str]]: ...
 def plan_fleet(
     jobs: _Table,

@@ -39,7 +39,7 @@ def test_keep_in_words(job, capsys):
         "The run: 450,450 steps, 25,025 of them warmup; same number of samples as the tuned run (steps counted as torch counts "
         "them).\n"
         "Warnings:\n"
-        "  - the micro-batch is half the tuned one or less: the GPUs may be poorly used\n"
+        "  - the micro-batch is at most half the tuned one; GPU utilization may drop\n"
     )
 
 

@@ -89,7 +89,7 @@ def test_replan_takes_every_setting():
 
 
 def named(legal):
-    return {name for name in re.split(r", | or ", legal.partition(";")[0])}
+    return set(re.split(r", | or ", legal.partition(";")[0]))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ mod outlook;
 mod plan;
 mod pool;
 mod schedule;
+mod settings;
 mod tables;
 mod value;
 
@@ -37,7 +38,9 @@ mod _core {
     #[pymodule_export]
     use crate::schedule::{Evaluator, fill_schedules};
     #[pymodule_export]
-    use crate::tables::{fields, reasons, results, rules};
+    use crate::settings::check_settings;
+    #[pymodule_export]
+    use crate::tables::{fields, optimizers, precisions, reasons, results, rules};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -5,27 +5,28 @@ use super::ways_out::{Seek, neighbouring_replicas, not_sought};
 use super::{caution, layout, scale, steps};
 use crate::batch;
 use crate::forecast::{ClusterProfile, Outlook, Workload, within_limits};
-use crate::input::{Input, Policy};
+use crate::input::{Field, Input, Policy};
 use crate::lengths::Layout;
 use crate::reason::{Reason, Reasons};
 
-/// Plans one row into `row`, with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
-pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) {
-    attempt(input, workloads, row, neighbouring_replicas);
+/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
+pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
+    attempt(input, workloads, row, neighbouring_replicas)
 }
 
 /// As [`plan`], without what would work instead: to find that takes longer than most plans.
-pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) {
-    attempt(input, workloads, row, not_sought);
+pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
+    attempt(input, workloads, row, not_sought)
 }
 
-fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) {
+fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Option<Field> {
     row.reasons = Reasons::default();
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
     row.nearest_batch = Nearest::NONE;
     row.cap = Cap::of(input);
-    let found = match input.invalid() {
+    let invalid = input.invalid();
+    let found = match invalid {
         Some(field) => {
             (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
             Err(field.reason())
@@ -36,6 +37,7 @@ fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) {
         row.reasons.insert(reason);
         row.forget();
     }
+    invalid
 }
 
 fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Result<(), Reason> {

@@ -10,7 +10,7 @@ import msgspec
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Ranks
 from isobatch.integrations.torch.elastic.batches import RunBatches
@@ -23,7 +23,8 @@ from isobatch.integrations.torch.elastic.steps import Step
 from isobatch.integrations.torch.elastic.weights import Tokens
 from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
 from isobatch.planning.course import Position
-from isobatch.planning.plan import Plan, Settings
+from isobatch.planning.plan import Plan
+from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
@@ -141,7 +142,7 @@ class ElasticRun:
                 )
             made, self._hardware = recipe, recipe.cluster
             self.recipe = made.recipe
-            settings = {**msgspec.structs.asdict(made.settings), **settings}
+            settings = {**made.settings._asdict(), **settings}
         else:
             self.recipe, self._hardware = recipe, Cluster()
         if self.recipe.convention in ("lightning", "transformers"):
@@ -150,10 +151,7 @@ class ElasticRun:
                 "number of them",
                 stacklevel=4,
             )
-        known = Settings.__struct_fields__
-        if wrong := [name for name in settings if name not in known]:
-            raise together([unknown("setting", name, known, field=name) for name in wrong])
-        self._settings = Settings(**settings)
+        self._settings = settings_of(settings)
 
     def _cluster(self, gpus: int, per_node: int | None) -> Cluster:
         per_node = per_node or gpus

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isobatch.errors import InputError, together
-from isobatch.planning.plan import Settings
+from isobatch.planning.settings import Settings
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule
 from isobatch.words import shown
@@ -51,6 +51,8 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True):
 
 def not_default(record: Recipe | Settings) -> dict[str, Any]:
     """The fields of a record that are not as they are by default, as JSON types."""
+    if isinstance(record, Settings):
+        return record.changed()
     kinds = msgspec.structs.fields(type(record))
     fields = {
         kind.name: getattr(record, kind.name) for kind in kinds if getattr(record, kind.name) != kind.default
