@@ -50,7 +50,7 @@ def test_draws(capsys, tmp_path):
         (["cubic", "--steps", "9"], "unknown schedule"),
         (["step(3ep)", "--steps", "9"], "--steps-per-epoch is missing"),
         (["nowhere.json"], "nowhere.json"),
-        (["cosine", "--steps", "0"], "--steps must be above 0, got 0"),
+        (["cosine", "--steps", "0"], "--steps must be at least 1, got 0"),
     ],
 )
 def test_wrong_use(arguments, says, capsys):

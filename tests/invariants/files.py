@@ -15,10 +15,12 @@ import msgspec
 import isobatch as ib
 from invariants.plans import PROFILE
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord, load_measurements
-from isobatch.recipes.files import load_recipe
 
 SLOW = 2.0
 """Seconds of processor time that no file of a few kilobytes may take."""
+
+LONG = 4000
+"""Characters that no message may have."""
 
 POOL: list[Any] = [
     None, True, False, 0, 1, -1, 7, 2**31, 2**40, 2**53 + 1, 2**63, 10**30, 0.5, -0.0, 1e308, 5e-324, 1e-300, "", "0", "keep", "90ep",
@@ -31,9 +33,15 @@ BYTES = [b"\x00", b"\xff", b"\xed\xa0\x80", b"{", b"}", b"[" * 40, b'"', b"\\u00
 def _recipes() -> Iterator[ib.Recipe]:
     base = {"lr": 0.1, "duration": "90ep", "dataset_size": 50_000, "warmup": "5ep"}
     yield ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, optimizer="sgd", momentum=0.9, **base)
-    yield ib.Recipe(effective_batch=250, betas=(0.9, 0.95), weight_decay=0.1, decay="independent", noise_scale=3e3, **base)
-    yield ib.Recipe(effective_batch=64, ramp="16 16 9765", lr=1e-3, duration="1e5sp", schedule="wsd(decay=20%)")
-    yield ib.Recipe(effective_batch=64, lr=1e-3, duration="1000st", schedule=ib.schedules.cosine_restarts(1.0, 100, 2.0))
+    yield ib.Recipe(
+        effective_batch=250, betas=(0.9, 0.95), weight_decay=0.1, decay="independent", noise_scale=3e3, **base
+    )
+    yield ib.Recipe(
+        effective_batch=64, ramp="16 16 9765", lr=1e-3, duration="1e5sp", schedule="wsd(decay=20%)"
+    )
+    yield ib.Recipe(
+        effective_batch=64, lr=1e-3, duration="1000st", schedule=ib.schedules.cosine_restarts(1.0, 100, 2.0)
+    )
     yield ib.Recipe.from_gpus(gpus=2, batch_per_gpu=[3, 5], lr=0.1, duration="300st", convention="lightning")
 
 
@@ -53,8 +61,12 @@ def _measured() -> Measurements:
         StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1, step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
         for gpus in (1, 2) for micro in (8, 16, 32)
     )  # fmt: skip
-    reduced = (AllReduceRecord(gpus=2, gpus_per_node=8, bytes=size, seconds=(size / 1e10,)) for size in (1e6, 1e8))
-    return Measurements(gradient_bytes=1e8, steps=tuple(steps), all_reduce=tuple(reduced), noise_scale=500.0, gpu="H100")
+    reduced = (
+        AllReduceRecord(gpus=2, gpus_per_node=8, bytes=size, seconds=(size / 1e10,)) for size in (1e6, 1e8)
+    )
+    return Measurements(
+        gradient_bytes=1e8, steps=tuple(steps), all_reduce=tuple(reduced), noise_scale=500.0, gpu="H100"
+    )
 
 
 def _toml(fields: dict[str, Any]) -> str:
@@ -122,8 +134,7 @@ def _load_profile(path: Path) -> None:
 
 
 def _load_measurements(path: Path) -> None:
-    ib.plan  # noqa: B018 - measurements are what a profile comes of, which takes a fit each: here they are only read
-    load_measurements(path)
+    load_measurements(path)  # a profile comes of them by a fit, which takes too long for each
 
 
 def _load_schedule(path: Path) -> None:
@@ -137,7 +148,7 @@ def _load_schedule(path: Path) -> None:
 
 
 def _load_recipe(path: Path) -> None:
-    recipe = load_recipe(path)
+    recipe = ib.Recipe.load(path)
     ib.plan(recipe, 8)
     ib.plan(recipe, 7, policy="grow")
 
@@ -162,17 +173,21 @@ def check_files(seed: int, files: int, folder: Path, kinds: tuple[str, ...] = tu
         path = folder / f"{kind}{suffix}"
         text = mutated(draw, whole)
         path.write_bytes(text)
+        said = "used"
         started = time.process_time()
         try:
             LOADERS[kind](path)
         except ib.InputError as error:
-            assert len(str(error)) < 4000, f"a message of {len(str(error))} characters: seed {seed}: {text[:2000]!r}"
-        except (Exception, BaseException) as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
+            said = str(error)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic is none of Exception
             kept = folder / f"finding-{seed}-{number}-{kind}{suffix}"
             kept.write_bytes(text)
-            raise AssertionError(f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {kept}") from error
+            raise AssertionError(
+                f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {kept}"
+            ) from error
+        assert 0 < len(said) < LONG, f"a message of {len(said)} characters: seed {seed}: {text[:2000]!r}"
         took = time.process_time() - started
         assert took < SLOW, f"{kind}: {took:.1f} s: seed {seed}: {text[:2000]!r}"
     return files
@@ -216,7 +231,18 @@ def _numeral(draw: random.Random, data: bytearray, at: int) -> None:
     start = next((i for i in range(at, len(data)) if data[i : i + 1].isdigit()), None)
     if start is not None:
         end = next((i for i in range(start, len(data)) if data[i] not in digits), len(data))
-        numbers = [b"0", b"-1", b"1e308", b"1e-320", b"9" * 25, b"9007199254740993", b"2147483648", b"0.1", b"1e5", b"3"]
+        numbers = [
+            b"0",
+            b"-1",
+            b"1e308",
+            b"1e-320",
+            b"9" * 25,
+            b"9007199254740993",
+            b"2147483648",
+            b"0.1",
+            b"1e5",
+            b"3",
+        ]
         data[start:end] = draw.choice(numbers)
 
 

@@ -23,7 +23,9 @@ def check_moves(seed: int, runs: int) -> int:
                 break
             step = draw.randint(first, run.total_steps - 1)
             gpus = draw.choice([1, 2, 3, 4, 6, 8, 16, 64])
-            changes = {} if draw.random() < 0.6 else {"effective_batch": draw.choice([32, 60, 64, 128, 512, 1000])}
+            changes = (
+                {} if draw.random() < 0.6 else {"effective_batch": draw.choice([32, 60, 64, 128, 512, 1000])}
+            )
             case = f"seed {seed}, run {number}: {run.recipe}, {run.settings}, moves {[(m.step, m.before.world_size) for m in run.moves]}, at_step {step} on {gpus} {changes}"  # fmt: skip
             moved = ib.replan(run, at_step=step, cluster=gpus, **changes)
             if moved.status == "infeasible":
@@ -56,24 +58,30 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
         if before < step:
             off = abs(moved.lr_at(before) - run.lr_at(before))  # The clock's knots are rounded.
             assert off <= 8 * ulp(run.lr), f"the learning rate of step {before}, done before: {case}"
-            assert moved.position(before) == run.position(before), f"the position of step {before}, done before: {case}"
+            assert moved.position(before) == run.position(before), (
+                f"the position of step {before}, done before: {case}"
+            )
     here = run.position(step)
-    assert moved.total_steps > step, f"no step is left of {moved.total_steps}: {case}"
+    assert moved.total_steps >= step, f"{moved.total_steps} steps, of which {step} were done: {case}"
     if moved.moves and moved.moves[-1].step == step:
         move = moved.moves[-1]
-        assert move.samples == moved.position(step).samples, f"{move.samples} samples in the move, {moved.position(step)}: {case}"
-        assert (move.epoch, move.offset) == moved.position(step)[2:], f"{move.epoch, move.offset}, {moved.position(step)}: {case}"
+        assert move.samples == moved.position(step).samples, (
+            f"{move.samples} samples in the move, {moved.position(step)}: {case}"
+        )
+        assert (move.epoch, move.offset) == moved.position(step)[2:], (
+            f"{move.epoch, move.offset}, {moved.position(step)}: {case}"
+        )
         assert moved.position(step).samples >= here.samples, f"samples are lost: {case}"
-        back = ib.replan(moved, at_step=step, cluster=run.cluster, effective_batch=run.effective_batch)
-        if run.settings.policy != "grow":
+        if run.settings.policy != "grow" and moved.total_steps > step:
+            back = ib.replan(moved, at_step=step, cluster=run.cluster, effective_batch=run.effective_batch)
             assert back.position(run.total_steps) == run.position(run.total_steps), f"there and back: {case}"
     # Samples only grow, by a batch a step at most, up to the end of the run.
     last = moved.total_steps
-    marks = sorted({step, step + 1, (step + last) // 2, max(step, last - 1), last})
+    marks = sorted({step, min(step + 1, last), (step + last) // 2, max(step, last - 1), last})
     seen = [moved.position(mark).samples for mark in marks]
     assert seen == sorted(seen), f"the samples fall: {seen}: {case}"
     most = max(moved.effective_batch, moved.recipe.dataset_size or 0)
-    one = moved.position(step + 1).samples - moved.position(step).samples
+    one = moved.position(step + 1).samples - moved.position(step).samples if step < last else 1
     assert 0 < one <= most, f"step {step} takes {one} samples: {case}"
     rates = [moved.lr_at(mark) for mark in marks if mark < last]
     assert all(0 <= rate < float("inf") for rate in rates), f"rates {rates}: {case}"
@@ -85,7 +93,11 @@ def _hold_by_samples(moved: ib.Plan, marks: list[int], case: str) -> None:
     """Where the run is as long as its samples, the learning rate is the first plan's after as many of them, times the rule's factor."""
     legs = [*(move.before for move in moved.moves), moved]
     starts = [0, *(move.step for move in moved.moves)]
-    first = ib.plan(legs[0].recipe, legs[0].cluster, **{name: getattr(legs[0].settings, name) for name in ("policy", "max_micro_batch")})
+    first = ib.plan(
+        legs[0].recipe,
+        legs[0].cluster,
+        **{name: getattr(legs[0].settings, name) for name in ("policy", "max_micro_batch")},
+    )
     tuned = moved.recipe
     samples = {"st": tuned.effective_batch, "sp": 1}[tuned.duration[-2:]] * int(tuned.duration[:-2])
     progress = Fraction(0)
@@ -100,4 +112,6 @@ def _hold_by_samples(moved: ib.Plan, marks: list[int], case: str) -> None:
             progress += (end - start) * leg.effective_batch
     left = (samples - progress) / legs[-1].effective_batch
     total = starts[-1] + (floor(left) if tuned.convention == "megatron" else ceil(left))
-    assert moved.total_steps == max(total, starts[-1]), f"{moved.total_steps} steps for {samples} samples, by hand {total}: {case}"
+    assert moved.total_steps == max(total, starts[-1]), (
+        f"{moved.total_steps} steps for {samples} samples, by hand {total}: {case}"
+    )

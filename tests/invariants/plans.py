@@ -20,13 +20,19 @@ def check_oracle(seed: int, plans: int) -> int:
         if "ramp" in recipe:
             settings.pop("ragged", None)
             # The oracle walks such a run step by step.
-            recipe |= {"duration": f"{draw.randint(1, 90) * recipe['effective_batch']}sp", "warmup": draw.choice(["10%", "2000sp"])}
+            recipe |= {
+                "duration": f"{draw.randint(1, 90) * recipe['effective_batch']}sp",
+                "warmup": draw.choice(["10%", "2000sp"]),
+            }
     order = np.arange(plans)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
     found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order})
     values = {name: found[name].tolist() for name in oracle.COLUMNS}
-    reasons = {int(bits): {reason.value for reason in ib.reasons_of(int(bits))} for bits in np.unique(found["reasons"])}
+    reasons = {
+        int(bits): {reason.value for reason in ib.reasons_of(int(bits))}
+        for bits in np.unique(found["reasons"])
+    }
     for number, row in enumerate(rows):
         want = oracle.plan_row(*row)
         named = reasons[int(found["reasons"][number])]
@@ -64,7 +70,9 @@ def check_alone(seed: int, plans: int) -> int:
     """Plans random rows one by one and in a fleet: each field of the one is that of the other, to the last bit."""
     draw = random.Random(seed)
     profile = draw.choice([None, PROFILE])
-    rows = [(_more(draw, job(draw)), _shape(draw), _wider(draw, options(draw), profile)) for _ in range(plans)]
+    rows = [
+        (_more(draw, job(draw)), _shape(draw), _wider(draw, options(draw), profile)) for _ in range(plans)
+    ]
     order = np.arange(plans)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
@@ -73,11 +81,10 @@ def check_alone(seed: int, plans: int) -> int:
     values = {name: found[name].tolist() for name in names}
     for number, (recipe, shape, settings) in enumerate(rows):
         case = f"seed {seed}, row {number}: {recipe}, {shape}, {settings}, profile {profile is not None}"
-        try:
-            plan = ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings)
-        except ib.InputError as error:
+        plan, said = _planned(recipe, shape, settings, profile)
+        if plan is None:
             named = ib.reasons_of(values["reasons"][number])
-            assert any(reason.value.startswith("invalid") for reason in named), f"{error}: {case}: {named}"
+            assert any(reason.value.startswith("invalid") for reason in named), f"{said}: {case}: {named}"
             continue
         bits = sum(1 << reason.bit for reason in plan.reasons)
         assert bits == values["reasons"][number], f"reasons {plan.reasons}: {case}"
@@ -88,6 +95,16 @@ def check_alone(seed: int, plans: int) -> int:
                 assert got == want or missing, f"{name} is {want} alone and {got} in a fleet: {case}"
         _check_whole(plan, case)
     return plans
+
+
+def _planned(
+    recipe: dict[str, Any], shape: dict[str, Any], settings: dict[str, Any], profile: ib.Profile | None
+) -> tuple[ib.Plan | None, str]:
+    """The plan, or what is said of an input that cannot be one."""
+    try:
+        return ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings), ""
+    except ib.InputError as error:
+        return None, str(error)
 
 
 def _more(draw: random.Random, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +122,9 @@ def _shape(draw: random.Random) -> dict[str, Any]:
         "gpu": ["H100"], "memory_gib": [16.0, 80.0], "intra_gb_s": [300.0], "inter_gb_s": [25.0], "latency_us": [0.0, 10.0],
         "price_per_gpu_hour": [0.0, 2.5],
     }  # fmt: skip
-    return cluster(draw) | {name: draw.choice(values) for name, values in chances.items() if draw.random() < 0.3}
+    return cluster(draw) | {
+        name: draw.choice(values) for name, values in chances.items() if draw.random() < 0.3
+    }
 
 
 def _wider(draw: random.Random, settings: dict[str, Any], profile: ib.Profile | None) -> dict[str, Any]:
@@ -126,13 +145,14 @@ def _check_whole(plan: ib.Plan, case: str) -> None:
         return
     ranks = range(plan.data_parallel) if plan.data_parallel <= 8 else (0, plan.data_parallel - 1)
     shares = [plan.micro_batches(rank) for rank in ranks]
-    assert all(0 < sizes.min() and sizes.max() <= plan.micro_batch for sizes in shares), case
+    assert all(sizes.min() > 0 and sizes.max() <= plan.micro_batch for sizes in shares), case
     if plan.data_parallel <= 8:
         assert sum(int(sizes.sum()) for sizes in shares) == plan.effective_batch, f"the ranks' shares: {case}"
     if plan.total_steps is not None:
-        rates = [plan.lr_at(step) for step in (0, plan.warmup_steps or 0, plan.total_steps // 2, plan.total_steps - 1)]
+        rates = [
+            plan.lr_at(step)
+            for step in (0, plan.warmup_steps or 0, plan.total_steps // 2, plan.total_steps - 1)
+        ]
         assert all(0 <= rate <= plan.lr * (1 + 1e-12) for rate in rates), f"rates {rates}: {case}"
     seen = [plan.position(step).samples for step in range(0, 200, 7)]
     assert seen == sorted(seen), f"the samples fall: {case}"
-
-

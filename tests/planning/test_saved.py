@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -215,20 +216,17 @@ def test_a_mutated_plan_is_refused_or_works(data, name, older, count):
         text["isobatch"] = "0.0.1"
     for _ in range(count):
         path = data.draw(st.sampled_from(PATHS[name]))
-        try:
+        # A mutation before may have taken the place away.
+        with contextlib.suppress(KeyError, TypeError, IndexError, AttributeError):
             text = changed(text, path, data.draw(VALUES))
-        except (KeyError, TypeError, IndexError, AttributeError):
-            pass  # a mutation before took the place away
     start = time.perf_counter()
-    try:
+    with contextlib.suppress(ib.InputError):
         plan = ib.Plan.from_json(json.dumps(text))
         plan.explain()
         if plan.status != "infeasible":
             plan.position(5)
             plan.micro_batches(0)
             plan.lr_at(5)
-    except ib.InputError:
-        pass
     assert time.perf_counter() - start < 10
 
 

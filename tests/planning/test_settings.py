@@ -11,7 +11,7 @@ import pytest
 
 import isobatch as ib
 from isobatch import _core
-from isobatch.cli._settings import add_settings
+from isobatch.cli.options.settings import add_settings
 from isobatch.planning import settings as home
 from isobatch.recipes import recipe as recipes
 
@@ -89,7 +89,7 @@ def test_replan_takes_every_setting():
 
 
 def named(legal):
-    return {name for name in re.split(r", | or ", legal.partition(";")[0])}
+    return set(re.split(r", | or ", legal.partition(";")[0]))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from isobatch.cli.options.values import count
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.errors import InputError, missing
+
 if TYPE_CHECKING:
     from isobatch.schedules import Schedule
 
@@ -22,14 +26,16 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
     parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
-    parser.add_argument("--steps", type=int, help="optimizer steps of the run")
+    parser.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
     parser.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
     parser.add_argument(
         "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
     )
-    parser.add_argument("--batch", type=int, default=1, help="samples a step, for lengths in sp and tok")
+    parser.add_argument(
+        "--batch", type=count, default=1, metavar="N", help="samples a step, for lengths in sp and tok"
+    )
     parser.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
-    parser.add_argument("--seq-len", type=int, help="tokens a sample, for lengths in tok")
+    parser.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
     parser.add_argument(
         "--plot",
         nargs="?",
@@ -56,19 +62,18 @@ def run(args: argparse.Namespace) -> int:
     """Prints, draws or writes the schedule."""
     schedule = _schedule(args)
     if args.json:
-        print(schedule.to_json())
+        write_json(schedule.to_json())
     elif args.plot is None:
         _table(schedule, args.steps)
     if args.plot is not None:
         _plot(schedule, args)
     total = args.steps or (None if schedule.end is None else round(schedule.end))
     for reason in schedule.check(total) if total else ():
-        print(f"note: {reason}: {reason.text}", file=sys.stderr)
+        say(f"note: {reason}: {reason.text}")
     return 0
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
-    from isobatch.errors import InputError, missing
     from isobatch.files.whole import read_whole
     from isobatch.schedules import Schedule, Units, resolve
 

@@ -6,6 +6,9 @@ import argparse
 import sys
 from typing import Any
 
+from isobatch.cli.terminal.messages import say
+from isobatch.errors import InputError, must_be, unknown
+
 
 def add_from(command: argparse.ArgumentParser) -> None:
     """Adds the options."""
@@ -29,7 +32,7 @@ def add_set(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="a field of the recipe; wins over the file's",
+        help="a field of the recipe; overrides the file",
     )
 
 
@@ -50,13 +53,11 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
     """What --set gives."""
     import json
 
-    from isobatch.errors import InputError
-
     changes: dict[str, Any] = {}
     for entry in args.set:
         name, equals, text = entry.partition("=")
         if not equals:
-            raise InputError(f"{entry!r} is not FIELD=VALUE", field="--set")
+            raise must_be("FIELD=VALUE", entry, field="--set")
         try:
             changes[name] = json.loads(text)
         except ValueError:
@@ -66,7 +67,6 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     """The Recipe in the files of --from, and what each of them said."""
-    from isobatch.errors import InputError, unknown
     from isobatch.recipes.recipe import Recipe
     from isobatch.tools.reading.read import recipe_fields
 
@@ -86,7 +86,7 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
         raise error.at(file=args.source[0]) from None
     for page in pages:
         for note in page.notes:
-            print(f"{page.file}: {note}", file=sys.stderr)
+            say(f"{page.file}: {note}")
     return recipe, pages
 
 
@@ -94,7 +94,6 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     """The Job that the options describe."""
     import shlex
 
-    from isobatch.errors import InputError
     from isobatch.tools.writing.planned import Job
 
     try:
@@ -110,4 +109,4 @@ def show(made: Any) -> None:
     if made.file.endswith(".json"):
         sys.stdout.flush()
         for note in made.notes:
-            print(f"{made.tool}: {note}", file=sys.stderr)
+            say(f"{made.tool}: {note}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
-from isobatch.cli._cluster import kind
-from isobatch.cli._settings import settings
-from isobatch.cli._show import show_table
-from isobatch.cli.elastic import gpu_counts
-from isobatch.errors import InputError
+from isobatch import words
+from isobatch.cli.options.cluster import kind
+from isobatch.cli.options.settings import settings
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.terminal.tables import show_table
+from isobatch.errors import InputError, missing
 
 _SHOWN = (
     "gpus",
@@ -33,37 +33,37 @@ def show_sweep(args: argparse.Namespace, recipe: Any) -> int:
     asked = settings(args)
     profiles = asked.pop("profile", [])
     if len(profiles) != 1:
-        raise InputError("--sweep-gpus needs one profile", field="--profile")
+        raise missing("--profile", "--sweep-gpus needs one (see isobatch calibrate)")
     if args.gpus is not None or args.nodes is not None:
-        raise InputError("goes with --gpus-per-node, not with --gpus or --nodes", field="--sweep-gpus")
+        raise InputError("--sweep-gpus goes with --gpus-per-node, not with --gpus or --nodes")
     per_node = 8 if args.gpus_per_node is None else args.gpus_per_node
-    counts = gpu_counts(args.sweep_gpus, "--sweep-gpus")
+    counts = args.sweep_gpus
     node = Cluster(gpus_per_node=per_node, **kind(args))
     found = sweep(recipe, counts, profile=profiles[0], cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
-            print(json.dumps(_plain(row)))
+            write_json(json.dumps(_plain(row)))
     else:
         show_table(_SHOWN, [[_cell(row[name]) for name in _SHOWN] for row in feasible])
     if unfilled := len(counts) - len(rows):
-        print(f"{unfilled} counts are left out: they do not fill nodes of {per_node} GPUs", file=sys.stderr)
+        say(f"left out {words.counted(unfilled, 'GPU count')} that fill no whole nodes of {per_node} GPUs")
     _summary(found, len(feasible), len(rows))
     return 0 if feasible else 1
 
 
 def _summary(found: Any, feasible: int, rows: int) -> None:
-    print(f"{feasible} of {rows} counts have a plan", file=sys.stderr)
+    say(f"{feasible:,} of {words.counted(rows, 'GPU count')} have a plan")
     for what in ("fastest", "cheapest", "knee"):
         if (count := getattr(found, what)) is not None:
-            print(f"{what}: {count} GPUs", file=sys.stderr)
+            say(f"{what}: {count:,} GPUs")
     if found.critical_batch is not None:
-        print(f"critical batch: {found.critical_batch:.6g} samples, {found.definition}", file=sys.stderr)
+        say(f"critical batch: {words.figure(found.critical_batch)} samples, {found.definition}")
 
 
 def _cell(value: Any) -> str:
-    return "" if value != value else f"{value:.6g}"
+    return "" if value != value else words.count(value) if value == int(value) else words.figure(value)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

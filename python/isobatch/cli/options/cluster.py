@@ -5,28 +5,32 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch.cli.options.values import count
+from isobatch.errors import InputError, missing
+
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Adds them."""
-    where = command.add_argument_group("where it shall run")
-    where.add_argument("--gpus", type=int, metavar="N", help="so many GPUs")
-    where.add_argument("--nodes", type=int, metavar="N", help="or: nodes")
-    where.add_argument("--gpus-per-node", type=int, metavar="N", help="each with so many GPUs (default 8)")
+    where = command.add_argument_group("target cluster")
+    where.add_argument("--gpus", type=count, metavar="N", help="number of GPUs")
+    where.add_argument("--nodes", type=count, metavar="N", help="number of nodes, instead of --gpus")
+    where.add_argument("--gpus-per-node", type=count, metavar="N", help="GPUs per node (default: 8)")
     where.add_argument(
-        "--model-parallel", type=int, metavar="N", help="GPUs that hold one replica (default the recipe's)"
+        "--model-parallel", type=count, metavar="N", help="GPUs per model replica (default: as the recipe)"
     )
-    where.add_argument("--gpu", metavar="NAME", help="the GPU type, which chooses among several profiles")
-    where.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of a GPU")
-    where.add_argument("--price-per-gpu-hour", type=float, metavar="PRICE", help="for the cost")
+    where.add_argument("--gpu", metavar="NAME", help="GPU type; selects one of several profiles")
+    where.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of one GPU")
+    where.add_argument(
+        "--price-per-gpu-hour", type=float, metavar="PRICE", help="price of a GPU-hour, for the cost"
+    )
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     """The Cluster that they give; None where it is optional and not given."""
-    from isobatch.errors import InputError
     from isobatch.recipes.cluster import Cluster
 
     if args.gpus is not None and (args.nodes is not None or args.gpus_per_node is not None):
-        raise InputError("give the GPUs either by --gpus or by --nodes and --gpus-per-node", field="--gpus")
+        raise InputError("--gpus goes without --nodes and --gpus-per-node: give one or the other")
     if args.gpus is not None:
         return Cluster(nodes=1, gpus_per_node=args.gpus, **kind(args))
     if args.nodes is not None:
@@ -38,7 +42,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
         and not any(value is not None for value in kind(args).values())
     ):
         return None
-    raise InputError("give the GPUs by --gpus, or by --nodes and --gpus-per-node", field="--gpus")
+    raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
 
 
 def kind(args: argparse.Namespace) -> dict[str, Any]:

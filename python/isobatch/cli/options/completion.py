@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from isobatch.errors import InputError
+from isobatch.errors import needs_extra
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -17,7 +17,7 @@ def script(top: argparse.ArgumentParser, shell: str) -> str:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise InputError("needs shtab: pip install 'isobatch[fleet]'", field="--completion") from None
+        raise needs_extra("completion scripts", "fleet") from None
 
     commands = next(it.choices for it in top._actions if isinstance(it, argparse._SubParsersAction))
     for command in commands.values():
