@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 from reference import ramp, rules, split, steps
@@ -209,11 +209,11 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
-    if rule != "none":
+    if options.get("policy", "keep") != "keep":
         samples = k / scale if rule == "adascale" else 1.0
         decay = recipe.get("decay")
         row["weight_decay"] = rules.weight_decay(optimizer, decay, row["weight_decay"], k, scale, samples)
-        if optimizer == "adamw" and decay is None and row["weight_decay"] and scale != 1:
+        if optimizer == "adamw" and decay is None and row["weight_decay"] and k != 1:
             say("decay_unknown")
     if options.get("policy", "keep") != "keep":
         if row["ema_decay"] is not None:
@@ -311,15 +311,24 @@ def _length(
     held = held_in_steps or of_tuned
     if ramp_text and not recipe["warmup"].endswith("%"):
         value, unit = steps.length(recipe["warmup"])
-        samples = ceil(steps.samples(value, unit, tuned, known["seq_len"], dataset))
+        floored = convention == "megatron" and unit == "tok"
+        samples = (floor if floored else ceil)(steps.samples(value, unit, tuned, known["seq_len"], dataset))
         text, full = (recipe["ramp"], tuned) if held else (ramp_text, batch)
-        warmup, _ = ramp.run(text, full, samples, floored=False, seq_len=known["seq_len"])
+        warmup, _ = ramp.run(text, full, samples, floored=floored, seq_len=known["seq_len"])
     elif held:
         warmup = steps.warmup_steps(
-            recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
+            recipe["warmup"],
+            tuned,
+            tuned,
+            tuned_total,
+            steps_per_epoch=tuned_per_epoch,
+            convention=convention,
+            **known,
         )
     else:
-        warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)
+        warmup = steps.warmup_steps(
+            recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, convention=convention, **known
+        )
     if of_tuned and not held_in_steps and warmup is not None:
         warmup = ceil(warmup / gain)
     row["warmup_steps"] = warmup

@@ -161,11 +161,17 @@ def warmup_steps(
     steps_per_epoch: int | None = None,
     dataset: int | None = None,
     seq_len: int | None = None,
+    convention: str = "torch",
 ) -> int | None:
-    """Steps of the warmup, holding its samples; `%` floors. None: a share of a run whose length is not known."""
+    """Steps of the warmup, holding its samples; `%` floors, but under transformers, and tokens do under megatron. None: a share of a
+    run whose length is not known."""
     value, unit = length(warmup)
+    if unit == "%" and convention == "transformers":
+        return None if total is None else ceil(total * float(value / 100))
     if unit == "%":
         return None if total is None else floor(value * total / 100)
+    if unit == "tok" and convention == "megatron":
+        return floor(samples(value, unit, tuned_batch, seq_len, dataset) / batch)
     if unit == "ep" and steps_per_epoch is not None:
         return ceil(value * steps_per_epoch)
     return ceil(samples(value, unit, tuned_batch, seq_len, dataset) / batch)

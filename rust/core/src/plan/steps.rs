@@ -56,7 +56,8 @@ impl<'a> Clock<'a> {
 
     /// The steps of the warmup in a run of `total` steps.
     fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
-        self.steps(self.recipe.warmup, total, false)
+        let warmup = self.recipe.warmup;
+        self.steps(warmup, total, self.recipe.convention.floors_warmup(warmup.unit))
     }
 
     /// The steps that a length takes; `None` for a share of a run without an end.
@@ -66,7 +67,10 @@ impl<'a> Clock<'a> {
         // The length in samples is `length × n / d`.
         let (n, d) = match length.unit {
             Unit::Percent => {
-                return total.map(|total| length.floor_of(total, 100).ok_or(Reason::TooLarge)).transpose();
+                let share = |total| {
+                    if floor { length.floor_of(total, 100) } else { length.share_in_floats(total) }
+                };
+                return total.map(|total| share(total).ok_or(Reason::TooLarge)).transpose();
             }
             Unit::Epochs => match self.epoch {
                 Some(epoch) if self.stages.is_empty() => {

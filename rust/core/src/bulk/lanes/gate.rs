@@ -150,7 +150,12 @@ impl Lengths {
         } else if recipe.warmup.unit == Unit::Percent && total.is_none() {
             None
         } else {
-            Some(of(recipe.warmup, false)?)
+            let floor = recipe.convention.floors_warmup(recipe.warmup.unit);
+            if recipe.warmup.unit == Unit::Percent && !floor {
+                // Rounded in floats.
+                return None;
+            }
+            Some(of(recipe.warmup, floor)?)
         };
         Some(Lengths { total, warmup })
     }
