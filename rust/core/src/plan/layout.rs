@@ -101,10 +101,15 @@ pub(super) fn layout(
         target
     } else {
         let above = Some(batch::neighbours(target, unit).1).filter(|&b| b <= max_batch.min(batch::MAX_BATCH));
-        let nearest = batch::nearer(target, below, above);
-        let moved = |b: u64| b.abs_diff(target) as f64 / target as f64;
+        let tolerance = settings.batch_tolerance;
+        let nearest = batch::nearer(target, below, above)
+            .filter(|b| batch::change(*b, target) <= tolerance);
         match nearest {
-            Some(b) if moved(b) <= settings.batch_tolerance => b,
+            Some(nearest) if input.recipe.ramp.is_some() => nearest,
+            Some(nearest) => {
+                let most = max_batch.min(batch::MAX_BATCH);
+                batch::tolerated(target, replicas, divisor, cap, tolerance, most).unwrap_or(nearest)
+            }
             _ if target > max_batch => return Err(Reason::AboveMaxBatch),
             _ => {
                 row.nearest_batch = Nearest::of(target, below, above);
