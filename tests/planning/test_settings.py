@@ -11,7 +11,7 @@ import pytest
 
 import isobatch as ib
 from isobatch import _core
-from isobatch.cli._settings import add_settings
+from isobatch.cli.options.settings import add_settings
 from isobatch.planning import settings as home
 from isobatch.recipes import recipe as recipes
 

@@ -55,7 +55,11 @@ def test_changes_win(tmp_path):
 
 def test_yaml_numbers_are_numbers(tmp_path):
     pytest.importorskip("yaml")
-    recipe = read(tmp_path, ".yaml", "effective_batch: 256\nlr: 2e-5\nmin_lr: 1E-6\nbatch_norm: false\nbetas: [0.9, .95]\n")
+    recipe = read(
+        tmp_path,
+        ".yaml",
+        "effective_batch: 256\nlr: 2e-5\nmin_lr: 1E-6\nbatch_norm: false\nbetas: [0.9, .95]\n",
+    )
     assert (recipe.lr, recipe.min_lr, recipe.batch_norm, recipe.betas) == (2e-5, 1e-6, False, (0.9, 0.95))
     assert read(tmp_path, ".yaml", "effective_batch: 0x100\nlr: 1\nseq_len: 0o10\n").seq_len == 8
 
@@ -64,7 +68,10 @@ def test_yaml_numbers_are_numbers(tmp_path):
     ("text", "message"),
     [
         ("effective_batch: 010\nlr: 0.1\n", "010 may be octal"),
-        ("effective_batch: 1:30\nlr: 0.1\n", "effective_batch must be a whole number .*, got the text '1:30'"),
+        (
+            "effective_batch: 1:30\nlr: 0.1\n",
+            "effective_batch must be a whole number .*, got the text '1:30'",
+        ),
         ("effective_batch: 8\nlr: 0.1\nlr: 0.2\n", "'lr' is listed twice"),
         ("effective_batch: 8\nlr: .nan\n", "lr must be a finite number above 0, got nan"),
         ("effective_batch: 8\nlr: 0.1\nbatch_norm: yes\n", "batch_norm must be true or false, got 'yes'"),

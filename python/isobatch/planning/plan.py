@@ -28,6 +28,10 @@ from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule
 
+if TYPE_CHECKING:
+    from isobatch.tools.writing.export import Export
+    from isobatch.tools.writing.planned import Job
+
 
 class Move(Moved, frozen=True, forbid_unknown_fields=True):
     """A change of hardware or batch in a run that was under way, as `replan` made it.
@@ -198,6 +202,37 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
             self.micro_batches(rank) * layout.data_parallel / layout.effective_batch
         )
         return weights
+
+    def to(self, tool: str, *, form: str | None = None, job: Job | None = None) -> Export:
+        """The plan as another tool's file or arguments; docs/tools.md lists the tools.
+
+        Args:
+            tool: such as "transformers" or "slurm".
+            form: "yaml", "json", "toml" or "sh", as far as the tool has it; None: its usual one.
+            job: name, script, image and checkpoint, for launchers.
+
+        Returns:
+            An Export: `str()` of it is the file, `notes` is what the tool cannot say and what changed from the tuned run.
+
+        Raises:
+            InputError: the plan is infeasible or has no end, or the tool is not known or cannot run it.
+
+        >>> from isobatch import plan
+        >>> made = plan(Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st"), 4).to("transformers")
+        >>> print(str(made).splitlines()[2])
+        gradient_accumulation_steps: 2  # was 1
+        """
+        from isobatch.tools.writing.export import export
+
+        self.layout  # noqa: B018 - says why an infeasible plan has none
+        return export(self, tool, was=self.tuned(), form=form, job=job)
+
+    def tuned(self) -> Plan | None:
+        """The recipe planned on the GPUs that it was tuned on; None where they are not known."""
+        if self.recipe.gpus is None:
+            return None
+        made = plan(self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu))
+        return None if made.status == "infeasible" else made
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""

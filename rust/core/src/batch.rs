@@ -106,7 +106,11 @@ pub fn tolerated(
         let batch = units * unit;
         batch <= most && change(batch, target) <= tolerance
     };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the target, which is below 2^53")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most the target, which is below 2^53"
+    )]
     let far = (target as f64 * tolerance) as u64 + 1;
     let low = (target.saturating_sub(far) / unit).max(1);
     let high = target.saturating_add(far).min(most) / unit;

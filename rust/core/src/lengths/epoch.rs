@@ -141,7 +141,8 @@ mod tests {
     #[test]
     fn an_exact_epoch_depends_on_no_count_of_replicas() {
         for replicas in 1..=7 {
-            let layout = Layout { effective_batch: 51, ragged: true, ..plain(replicas, 51_u64.div_ceil(replicas), 1) };
+            let layout =
+                Layout { effective_batch: 51, ragged: true, ..plain(replicas, 51_u64.div_ceil(replicas), 1) };
             let e = Epoch::of(255, layout, DropLast::NONE, Convention::Torch);
             assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (5, 255, 0, false));
             let e = Epoch::of(260, layout, DropLast::NONE, Convention::Exact);

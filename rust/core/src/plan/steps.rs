@@ -96,7 +96,11 @@ impl<'a> Clock<'a> {
 }
 
 /// The Trainer's `math.ceil(steps * warmup_ratio)`, in the floats that it takes it in: 7 % of 100 steps are 8.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and bounded by its callers")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positive and bounded by its callers"
+)]
 fn trainers_share(share: Length, steps: u64) -> u64 {
     let (numerator, denominator) = share.fraction_of_ten();
     // Both are exact, so that the quotient is the float nearest to the ratio, as Python reads it.
