@@ -50,8 +50,9 @@ struct Case {
 }
 
 fn record(name: &str, fields: impl IntoIterator<Item = (&'static str, Entry)>) -> Record {
-    let fields = fields.into_iter().map(|(name, entry)| (name.to_owned(), entry)).collect();
-    Record { name: name.to_owned(), fields }
+    let (names, entries): (Vec<String>, _) =
+        fields.into_iter().map(|(name, entry)| (name.to_owned(), entry)).unzip();
+    Record { name: name.into(), names: names.into(), entries }
 }
 
 fn numbers(values: &[Number]) -> Entry {
