@@ -9,7 +9,7 @@ use numpy::{
 };
 use pyo3::prelude::*;
 
-use crate::errors::{input_error, schedule_error};
+use crate::errors::{input_error, must_be, schedule_error};
 use crate::form::record;
 use crate::pool;
 
@@ -33,7 +33,8 @@ impl Evaluator {
     ///
     /// Raises:
     ///     `InputError`: the step is NaN, negative, at or past 2^53, or past the schedule's end, or the value overflows.
-    fn at(&self, py: Python<'_>, step: f64) -> PyResult<f64> {
+    fn at(&self, py: Python<'_>, step: &Bound<'_, PyAny>) -> PyResult<f64> {
+        let step = step.extract().map_err(|_| must_be(step, "step", "a number from 0 to below 2^53"))?;
         value(&self.schedule, step).map_err(|error| schedule_error(py, &error, None))
     }
 
