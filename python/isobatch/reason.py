@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
+from operator import index
+from typing import Any, overload
 
 from isobatch import _core
+from isobatch.errors import must_be
 
 _CARDS = _core.reasons()
 _BY_NAME = {name: (bit, severity, text, source) for bit, (name, severity, text, source) in enumerate(_CARDS)}
@@ -90,11 +94,43 @@ class Reason(StrEnum):
 _ALL = tuple(Reason)
 
 
-@lru_cache(maxsize=4096)
-def reasons_of(bits: int) -> tuple[Reason, ...]:
-    """The reasons in a bit set, infeasibilities first.
+@overload
+def reasons_of(bits: int) -> tuple[Reason, ...]: ...
+@overload
+def reasons_of(bits: Iterable[int]) -> list[tuple[Reason, ...]]: ...
+
+
+def reasons_of(bits: int | Iterable[int]) -> tuple[Reason, ...] | list[tuple[Reason, ...]]:
+    """The reasons in a bit set, or in each of a fleet's column `reasons`; infeasibilities first.
+
+    Args:
+        bits: a bit set, or a column of them.
+
+    Raises:
+        InputError: it is neither.
 
     >>> reasons_of(1 << Reason.RAGGED.bit)
     (<Reason.RAGGED: 'ragged'>,)
+    >>> import numpy as np
+    >>> reasons_of(np.array([0, 1], np.uint64))
+    [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
     """
+    if type(bits) is int:  # each plan asks so
+        return _reasons_of(bits)
+    if isinstance(bits, Iterable) and not isinstance(bits, (str, bytes)):
+        return [_reasons_of(_bits(each)) for each in bits]
+    return _reasons_of(_bits(bits))
+
+
+def _bits(value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise must_be(
+            "a whole number that is a set of bits, or a column of them", value, field="bits"
+        ) from None
+
+
+@lru_cache(maxsize=4096)
+def _reasons_of(bits: int) -> tuple[Reason, ...]:
     return tuple(reason for reason in _ALL if bits >> reason.bit & 1)
