@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
-from operator import index
 from typing import Any, overload
 
 from isobatch import _core
@@ -107,7 +107,7 @@ def reasons_of(bits: int | Iterable[int]) -> tuple[Reason, ...] | list[tuple[Rea
         bits: a bit set, or a column of them.
 
     Raises:
-        InputError: it is neither.
+        InputError: it is no bit set, or has a bit that is no reason's.
 
     >>> reasons_of(1 << Reason.RAGGED.bit)
     (<Reason.RAGGED: 'ragged'>,)
@@ -116,21 +116,21 @@ def reasons_of(bits: int | Iterable[int]) -> tuple[Reason, ...] | list[tuple[Rea
     [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
     """
     if type(bits) is int:  # each plan asks so
-        return _reasons_of(bits)
+        return _in(bits)
     if isinstance(bits, Iterable) and not isinstance(bits, (str, bytes)):
-        return [_reasons_of(_bits(each)) for each in bits]
-    return _reasons_of(_bits(bits))
-
-
-def _bits(value: Any) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise must_be(
-            "a whole number that is a set of bits, or a column of them", value, field="bits"
-        ) from None
+        return [_in(_whole(each)) for each in bits]
+    return _in(_whole(bits))
 
 
 @lru_cache(maxsize=4096)
-def _reasons_of(bits: int) -> tuple[Reason, ...]:
+def _in(bits: int) -> tuple[Reason, ...]:
+    if bits < 0 or bits >> len(_ALL):
+        raise must_be("a bit set of reasons, as the column has it", bits, field="bits")
     return tuple(reason for reason in _ALL if bits >> reason.bit & 1)
+
+
+def _whole(bits: Any) -> int:
+    try:
+        return operator.index(bits)
+    except TypeError:
+        raise must_be("a bit set of reasons, as the column has it", bits, field="bits") from None

@@ -118,7 +118,7 @@ def test_the_reasons_of_a_column():
     assert ib.reasons_of(found.tolist()) == ib.reasons_of(found)
     assert ib.reasons_of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
     for wrong in (None, 0.5, "ok", ["ok"]):
-        with pytest.raises(ib.InputError, match="bits must be a whole number"):
+        with pytest.raises(ib.InputError, match="bits must be a bit set"):
             ib.reasons_of(wrong)
 
 

@@ -81,11 +81,10 @@ def check_alone(seed: int, plans: int) -> int:
     values = {name: found[name].tolist() for name in names}
     for number, (recipe, shape, settings) in enumerate(rows):
         case = f"seed {seed}, row {number}: {recipe}, {shape}, {settings}, profile {profile is not None}"
-        try:
-            plan = ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings)
-        except ib.InputError as error:
+        plan, said = _planned(recipe, shape, settings, profile)
+        if plan is None:
             named = ib.reasons_of(values["reasons"][number])
-            assert any(reason.value.startswith("invalid") for reason in named), f"{error}: {case}: {named}"
+            assert any(reason.value.startswith("invalid") for reason in named), f"{said}: {case}: {named}"
             continue
         bits = sum(1 << reason.bit for reason in plan.reasons)
         assert bits == values["reasons"][number], f"reasons {plan.reasons}: {case}"
@@ -96,6 +95,16 @@ def check_alone(seed: int, plans: int) -> int:
                 assert got == want or missing, f"{name} is {want} alone and {got} in a fleet: {case}"
         _check_whole(plan, case)
     return plans
+
+
+def _planned(
+    recipe: dict[str, Any], shape: dict[str, Any], settings: dict[str, Any], profile: ib.Profile | None
+) -> tuple[ib.Plan | None, str]:
+    """The plan, or what is said of an input that cannot be one."""
+    try:
+        return ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings), ""
+    except ib.InputError as error:
+        return None, str(error)
 
 
 def _more(draw: random.Random, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def _check_whole(plan: ib.Plan, case: str) -> None:
         return
     ranks = range(plan.data_parallel) if plan.data_parallel <= 8 else (0, plan.data_parallel - 1)
     shares = [plan.micro_batches(rank) for rank in ranks]
-    assert all(0 < sizes.min() and sizes.max() <= plan.micro_batch for sizes in shares), case
+    assert all(sizes.min() > 0 and sizes.max() <= plan.micro_batch for sizes in shares), case
     if plan.data_parallel <= 8:
         assert sum(int(sizes.sum()) for sizes in shares) == plan.effective_batch, f"the ranks' shares: {case}"
     if plan.total_steps is not None:

@@ -151,7 +151,7 @@ def query(
 
 
 def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: Any) -> None:
-    if select not in SELECT:
+    if not isinstance(select, str) or select not in SELECT:
         raise unknown("choice", select, SELECT, field="select")
     if type(top) is not int or not 0 < top < 2**32:
         raise must_be("a whole number from 1 to 2^32-1", top, field="top")
@@ -170,6 +170,8 @@ def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: 
 def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
+    if not isinstance(columns, Iterable):
+        raise must_be("names of columns", columns, field="columns")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     for at, name in enumerate(names):
         if not isinstance(name, str):

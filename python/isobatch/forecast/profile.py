@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, reals, wholes
-from isobatch.errors import InputError, unknown
+from isobatch.checked import common_rows, real, reals, wholes
+from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.whole import read_whole, write_whole
 
 SCHEMA = 1
@@ -188,6 +188,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         whole = {"parameters": parameters, "model_parallel": model_parallel}
         for name, count in whole.items():
+            if np.ndim(count):
+                raise must_be("a whole number from 1", count, field=name)
             wholes(count, name, 1, 2**53)
         given = {
             "flops_per_sample": flops_per_sample,
@@ -198,13 +200,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "intra_gb_s": intra_gb_s,
             "inter_gb_s": inter_gb_s,
         }
+        optional = {"memory_per_sample_gib", "intra_gb_s", "inter_gb_s"}
         for name, number in given.items():
-            if number is not None:
-                reals(number, name, "a finite number above 0", lambda x: x > 0)
+            if number is not None or name not in optional:
+                real(number, name, "a finite number above 0", lambda x: x > 0)
         states, widths = _core.optimizers(), _core.precisions()
-        if optimizer not in states:
+        if not isinstance(optimizer, str) or optimizer not in states:
             raise unknown("optimizer", optimizer, states, field="optimizer")
-        if precision not in widths:
+        if not isinstance(precision, str) or precision not in widths:
             raise unknown("precision", precision, widths, field="precision")
         width = widths[precision]
         # Weights and gradients at the compute precision, a float32 copy of the weights beside narrower ones.
