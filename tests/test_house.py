@@ -12,15 +12,16 @@ PACKAGE = Path(__file__).parent.parent / "python" / "isobatch"
 ROOMS = {
     "files": set(),
     "schedules": {"files"},
-    "recipes": {"files", "schedules"},
+    "tools": {"files", "schedules"},
+    "recipes": {"files", "schedules", "tools"},
     "forecast": {"files"},
-    "planning": {"files", "schedules", "recipes", "forecast"},
+    "planning": {"files", "schedules", "tools", "recipes", "forecast"},
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "cli": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "cli": {"files", "schedules", "tools", "recipes", "forecast", "planning", "fleet", "validate"},
 }
 TORCH = {"integrations", "diagnosis", "validate", "guard"}
 

@@ -187,6 +187,43 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         return cls(effective_batch=micro * accumulation * replicas, micro_batch=micro, **known, **fields)
 
     @classmethod
+    def read(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        tool: str | None = None,
+        gpus: int | None = None,
+        **fields: Any,
+    ) -> Self:
+        """The recipe that another tool's configuration describes. Nothing in the file is imported or executed.
+
+        Args:
+            path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe one run, such as
+                TrainingArguments and an Accelerate configuration, as a list.
+            tool: whose the first file is; None: found by what is in it. docs/tools.md lists the tools.
+            gpus: the GPUs that it was tuned on.
+            fields: fields of a Recipe, and `batch_per_gpu`; each wins over the file.
+
+        Raises:
+            InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs: then the message
+                lists what is missing.
+
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
+        >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100}')
+        >>> Recipe.read(file, gpus=4).effective_batch
+        32
+        """
+        from isobatch.tools.reading.read import recipe_fields
+
+        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+        found, _ = recipe_fields(paths, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)
+        try:
+            return cls(**found)
+        except InputError as error:
+            raise error.at(file=os.fspath(paths[0])) from None
+
+    @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """The recipe of named fields, as files have them.
 

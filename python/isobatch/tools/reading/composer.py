@@ -1,0 +1,126 @@
+"""Composer's and llm-foundry's YAML, with their time strings: 1ep, 4800ba, 2.5e9tok, 0.1dur."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch.errors import must_be
+from isobatch.tools.reading.common import clip, optimizer, pair, share, unsupported
+from isobatch.tools.reading.page import Page
+
+NAME = "composer"
+TITLE = "Composer"
+VERSIONS = "0.14 to 0.32"
+SIGNS = (
+    "max_duration",
+    "global_train_batch_size",
+    "device_train_microbatch_size",
+    "scheduler.t_warmup",
+    "scheduler.alpha_f",
+    "train_loader",
+    "optimizer.name",
+    "algorithms.gradient_clipping",
+    "device_eval_batch_size",
+)
+_TIME = re.compile(r"\s*([\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(ep|ba|sp|tok|dur)\s*")
+_NAMED = re.compile(r"\$\{([\w.]+)\}")
+_UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}
+
+
+def read(page: Page) -> None:
+    """`${name}` is looked up in the same file."""
+    page = Page(_filled(page.settings, page), page.found)
+    page.whole(page.first("global_train_batch_size", "train_batch_size"), "effective_batch")
+    if page.raw("device_train_microbatch_size") == "auto":
+        page.note(
+            "device_train_microbatch_size: auto is found during the run; give max_micro_batch to plan with one"
+        )
+    else:
+        page.whole("device_train_microbatch_size", "micro_batch")
+    _optimizer(page)
+    key = page.first("max_duration", "variables.max_duration")
+    time = _time(page, key)
+    if time:
+        page.give("duration", time, key)
+    page.whole(page.first("max_seq_len", "variables.max_seq_len"), "seq_len")
+    _schedule(page)
+    clip(page, "algorithms.gradient_clipping.clipping_threshold")
+    precision = page.word("precision", "") or ""
+    if precision in ("amp_bf16", "amp_fp16", "fp32"):
+        page.give("precision", precision.removeprefix("amp_"), "precision")
+    if page.flag("train_loader.drop_last"):
+        page.give("drop_last", True, "train_loader.drop_last")
+
+
+def _optimizer(page: Page) -> None:
+    name = page.word("optimizer.name")
+    optimizer(page, "optimizer.name", name)
+    page.number("optimizer.lr", "lr")
+    pair(page, "optimizer.betas")
+    for key in ("eps", "weight_decay", "momentum"):
+        page.number(f"optimizer.{key}", key)
+    if name is not None and "adamw" in name:
+        page.give(
+            "decay", "independent" if name.startswith("decoupled") else "lr_multiplied", "optimizer.name"
+        )
+
+
+def _schedule(page: Page) -> None:
+    name = page.word("scheduler.name")
+    if name is None:
+        page.give("schedule", "constant", "scheduler")
+        return
+    kinds = {
+        "cosine_with_warmup": "cosine",
+        "linear_decay_with_warmup": "linear",
+        "constant_with_warmup": "constant",
+        "cosine_annealing": "cosine",
+        "constant": "constant",
+    }
+    if name not in kinds:
+        unsupported(page, "scheduler.name", f"the scheduler {name!r}")
+        return
+    page.give("schedule", kinds[name], "scheduler.name")
+    if page.has("scheduler.t_max") and _time(page, "scheduler.t_max") not in (
+        "100%",
+        page.found.fields.get("duration"),
+    ):
+        unsupported(page, "scheduler.t_max", "a decay that does not end with the run")
+    warmup = _time(page, "scheduler.t_warmup") if page.has("scheduler.t_warmup") else None
+    if warmup and not warmup.startswith("0"):
+        page.give("warmup", warmup, "scheduler.t_warmup")
+    bottom, lr = page.number("scheduler.alpha_f", default=0.0), page.found.fields.get("lr")
+    if bottom and lr and kinds[name] != "constant":
+        page.give("min_lr", lr * bottom, "scheduler.alpha_f")
+
+
+def _time(page: Page, key: str) -> str | None:
+    """A time string as a length of ours."""
+    value = page.raw(key)
+    if value is None:
+        return None
+    if type(value) is int:
+        return f"{value}ep"  # Composer's own reading of a bare number
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        page.fault(key.rpartition(".")[2], must_be("a time such as 1ep, 4800ba or 0.1dur", value, field=key))
+        return None
+    text = match[1].replace("_", "")
+    return share(float(text)) if match[2] == "dur" else f"{text}{_UNITS[match[2]]}"
+
+
+def _filled(settings: Mapping[str, Any], page: Page) -> dict[str, Any]:
+    """The settings with every text that is one `${name}` replaced by what it names, if that is a plain value."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: fill(item) for key, item in value.items()}
+        match = _NAMED.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            return value
+        named = page.raw(match[1])
+        return value if named is None or isinstance(named, Mapping | list) else named
+
+    return {str(key): fill(value) for key, value in settings.items()}

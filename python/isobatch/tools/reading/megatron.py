@@ -1,0 +1,144 @@
+"""Megatron's arguments, in a shell script or on a line."""
+
+from __future__ import annotations
+
+from isobatch.errors import InputError
+from isobatch.schedules.peers.megatron import OptimizerParamScheduler
+from isobatch.tools.reading.common import (
+    betas,
+    clip,
+    launched,
+    length,
+    optimizer,
+    precision,
+    share,
+    unsupported,
+)
+from isobatch.tools.reading.page import Page
+
+NAME = "megatron"
+TITLE = "Megatron"
+VERSIONS = "core 0.6 to 0.16"
+SIGNS = (
+    "global_batch_size",
+    "micro_batch_size",
+    "train_iters",
+    "train_samples",
+    "lr_decay_style",
+    "lr_warmup_fraction",
+    "lr_warmup_iters",
+    "lr_warmup_samples",
+    "lr_decay_iters",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "num_layers",
+    "hidden_size",
+    "clip_grad",
+    "rampup_batch_size",
+    "step_batch_size_schedule",
+    "seq_length",
+)
+
+
+def read(page: Page) -> None:
+    """Values that the arguments leave out have Megatron's defaults."""
+    _batch(page)
+    page.number("lr", "lr")
+    page.number("min_lr", "min_lr")
+    # Megatron's "adam" decouples the weight decay.
+    name = page.word("optimizer", "adam")
+    optimizer(page, "optimizer", "adamw" if name == "adam" else name)
+    betas(page, "adam_beta1", "adam_beta2", (0.9, 0.999))
+    page.number("adam_eps", "eps")
+    if name == "sgd":
+        page.number("sgd_momentum", "momentum", default=0.9)
+    page.number("weight_decay", "weight_decay", default=0.01)
+    page.give("decay", "lr_multiplied", "optimizer")
+    clip(page, "clip_grad", default=1.0)
+    precision(page, {"bf16": "bf16", "fp16": "fp16"})
+    page.whole("seq_length", "seq_len")
+    page.give("convention", "megatron", "")
+    _length(page)
+    _schedule(page)
+
+
+def _batch(page: Page) -> None:
+    page.whole("micro_batch_size", "micro_batch")
+    page.whole("global_batch_size", "effective_batch")
+    if not page.has("global_batch_size"):
+        page.give("accumulation", 1, "global_batch_size")
+        page.note("--global-batch-size is not there: micro-batch × replicas, Megatron's default")
+    launched(page)
+    parallel = 1
+    for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
+        parallel *= page.whole(key, default=1) or 1
+    if parallel > 1:
+        page.give("model_parallel", parallel, "tensor_model_parallel_size")
+    ramp, steps = page.raw("rampup_batch_size"), page.raw("step_batch_size_schedule")
+    if ramp is not None and steps is not None:
+        page.fault(
+            "ramp",
+            InputError(
+                "--rampup-batch-size and --step-batch-size-schedule contradict each other", field="ramp"
+            ),
+        )
+    for key, value in (("rampup_batch_size", ramp), ("step_batch_size_schedule", steps)):
+        if value is not None:
+            page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
+
+
+def _length(page: Page) -> None:
+    for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
+        count = page.whole(key)
+        if count:
+            page.give("duration", length(count, unit), key)
+            return
+
+
+def _schedule(page: Page) -> None:
+    style = page.word("lr_decay_style", "linear") or "linear"
+    for key, unit in (("lr_warmup_iters", "st"), ("lr_warmup_samples", "sp")):
+        count = page.whole(key)
+        if count:
+            page.give("warmup", length(count, unit), key)
+    fraction = page.number("lr_warmup_fraction")
+    if fraction:
+        page.give("warmup", share(fraction), "lr_warmup_fraction")
+    kinds = {"constant": "constant", "linear": "linear", "cosine": "cosine", "inverse-square-root": "vaswani"}
+    if style == "WSD":
+        decay, shape = page.whole("lr_wsd_decay_iters"), page.word("lr_wsd_decay_style", "exponential")
+        names = {"linear": "linear", "cosine": "cosine", "minus_sqrt": "one_minus_sqrt"}
+        if decay is None or shape not in names:
+            unsupported(page, "lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
+        else:
+            page.give("schedule", f"wsd(decay={decay}st, shape={names[shape]})", "lr_decay_style")
+    elif style in kinds:
+        page.give("schedule", kinds[style], "lr_decay_style")
+        _own_end(page, style)
+    else:
+        unsupported(page, "lr_decay_style", f"the style {style!r}")
+
+
+def _own_end(page: Page, style: str) -> None:
+    """A decay that does not end with the run: then the schedule is Megatron's own, in samples of the tuned run."""
+    end, run = page.whole("lr_decay_iters"), page.whole("train_iters")
+    batch, lr = page.found.fields.get("effective_batch"), page.found.fields.get("lr")
+    if end is None or end == run or style == "constant" or not batch or not lr:
+        if page.has("lr_decay_samples") and page.raw("lr_decay_samples") != page.raw("train_samples"):
+            unsupported(page, "lr_decay_samples", "a decay that does not end with the run")
+        return
+    fraction = page.number("lr_warmup_fraction") or 0.0
+    warmup = page.whole("lr_warmup_iters") or int(fraction * end)
+    page.give(
+        "schedule",
+        OptimizerParamScheduler(
+            max_lr=lr,
+            min_lr=page.number("min_lr") or 0.0,
+            lr_warmup_steps=warmup,
+            lr_decay_steps=end,
+            lr_decay_style=style,
+            increment=1,
+        ),
+        "lr_decay_iters",
+    )
+    page.give("warmup", length(warmup, "st"), "lr_warmup_iters")

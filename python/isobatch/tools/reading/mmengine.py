@@ -1,0 +1,82 @@
+"""mmengine's Python configurations (mmdetection, mmpretrain, mmsegmentation …), read as literals and never executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch.tools.reading.common import clip, length, optimizer, pair, unsupported
+from isobatch.tools.reading.page import Page
+
+NAME = "mmengine"
+TITLE = "mmengine"
+VERSIONS = "0.7 to 0.10"
+SIGNS = (
+    "optim_wrapper",
+    "train_dataloader",
+    "param_scheduler",
+    "train_cfg",
+    "auto_scale_lr",
+    "default_hooks",
+)
+
+
+def read(page: Page) -> None:
+    """`auto_scale_lr.base_batch_size` is the batch that the learning rate was tuned at; with the batch of one GPU it gives
+    the GPUs of the tuned run, which the configuration does not name.
+    """
+    if page.has("_base_"):
+        page.note(
+            "inherits by _base_, which is not read: give what that sets, or name the other files with --from"
+        )
+    page.whole("train_dataloader.batch_size", "batch_per_gpu")
+    page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
+    page.whole("auto_scale_lr.base_batch_size", "effective_batch")
+    inner = page.table("optim_wrapper.optimizer")
+    optimizer(page, "optim_wrapper.optimizer.type", inner.word("type"))
+    inner.number("lr", "lr")
+    for key in ("momentum", "weight_decay", "eps"):
+        inner.number(key, key)
+    pair(inner, "betas")
+    clip(page, "optim_wrapper.clip_grad.max_norm")
+    if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
+        page.give("precision", "fp16", "optim_wrapper.type")
+    for key, unit in (("train_cfg.max_epochs", "ep"), ("train_cfg.max_iters", "st")):
+        count = page.whole(key)
+        if count:
+            page.give("duration", length(count, unit), key)
+    value = page.raw("param_scheduler")
+    parts = [value] if isinstance(value, Mapping) else value if isinstance(value, list) else []
+    for part in parts:
+        if isinstance(part, Mapping):
+            _scheduler(page, part)
+
+
+def _scheduler(page: Page, part: Mapping[str, Any]) -> None:
+    """One of the schedulers, which run one after the other."""
+    kind, unit = part.get("type"), "ep" if part.get("by_epoch", True) else "st"
+    end: Any = part.get("end")
+    start = part.get("begin") or 0
+    if (
+        kind == "LinearLR"
+        and start == 0
+        and part.get("start_factor", 1.0 / 3) < 1
+        and type(end) in (int, float)
+    ):
+        page.give("warmup", length(end, unit), "param_scheduler")
+        page.note(f"the warmup starts at {part.get('start_factor')} of the learning rate, the plan's at 0")
+    elif kind == "MultiStepLR" and isinstance(part.get("milestones"), list):
+        points = ", ".join(f"{point}{unit}" for point in part["milestones"])
+        page.give("schedule", f"multistep({points}, gamma={part.get('gamma', 0.1)})", "param_scheduler")
+    elif kind in ("CosineAnnealingLR", "CosineAnnealing"):
+        page.give("schedule", "cosine", "param_scheduler")
+        if type(part.get("eta_min")) in (int, float):
+            page.give("min_lr", part["eta_min"], "param_scheduler")
+    elif kind in ("PolyLR", "PolynomialLR"):
+        page.give("schedule", f"polynomial(power={part.get('power', 1.0)})", "param_scheduler")
+        if type(part.get("eta_min")) in (int, float):
+            page.give("min_lr", part["eta_min"], "param_scheduler")
+    elif kind == "ConstantLR":
+        page.give("schedule", "constant", "param_scheduler")
+    else:
+        unsupported(page, "param_scheduler", f"the scheduler {kind!r}")

@@ -1,0 +1,136 @@
+"""From text to plain values, whatever the format: JSON, YAML, TOML, a command line, or the literals of a Python file.
+
+Files come from anywhere, so what they may cost is bounded: their size, their depth, and what YAML's aliases expand to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.tools.reading.literals import python_literals
+from isobatch.tools.reading.shell import arguments, looks_like_arguments
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 50
+MAX_NODES = 200_000
+
+_TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(#.*)?$", re.MULTILINE)
+_ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
+_PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
+
+
+def parse(text: str, *, file: str, suffix: str = "") -> dict[str, Any]:
+    """The table that a file holds; the format is found by what is in it, and by the suffix where that leaves it open.
+
+    Raises:
+        InputError: it has no such format, is too large or too deep, or holds no table.
+
+    >>> parse('{"learning_rate": 2e-5}', file="a.json"), parse("lr: 2e-5", file="a.yaml"), parse("--lr 2e-5", file="a.sh")
+    ({'learning_rate': 2e-05}, {'lr': 2e-05}, {'lr': '2e-5'})
+    """
+    if len(text) > MAX_BYTES:
+        raise InputError(
+            f"has {len(text):,} characters, more than the {MAX_BYTES:,} that a configuration may have",
+            file=file,
+        )
+    try:
+        data = _reader(text, suffix)(text, file)
+    except RecursionError:
+        raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file) from None
+    except (ValueError, SyntaxError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise unreadable(error, file) from None
+    if not isinstance(data, dict):
+        raise InputError(f"must hold a table of settings, got {type(data).__name__}", file=file)
+    _check_size(data, file)
+    return data
+
+
+def _reader(text: str, suffix: str) -> Any:
+    if text.lstrip()[:1] == "{":
+        return _json
+    if suffix == ".toml" or (suffix not in (".yaml", ".yml", ".py") and _is_toml(text)):
+        return _toml
+    if suffix == ".py" or (suffix == "" and _PYTHON.search(text)):
+        return python_literals
+    if suffix not in (".yaml", ".yml") and looks_like_arguments(text):
+        return arguments
+    return _yaml
+
+
+def _is_toml(text: str) -> bool:
+    return bool(_TABLE.search(text) and _ASSIGNED.search(text))
+
+
+def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
+    return tomllib.loads(text)
+
+
+def _json(text: str, file: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{twice!r} is listed twice", file=file)
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
+
+
+def _yaml(text: str, file: str) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise needs_extra("YAML files", "fleet", file=file) from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """YAML 1.2's numbers: 2e-5 is one, though it has no point."""
+
+    resolver = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", resolver, list("-+.0123456789"))
+    try:
+        _check_yaml(yaml, text, file)
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _check_yaml(yaml: Any, text: str, file: str) -> None:
+    """Depth before anything recursive runs, and no merge keys that name an alias of an alias: they multiply."""
+    depth = merges = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        merges += isinstance(event, yaml.ScalarEvent) and event.value == "<<"
+        if depth > MAX_DEPTH:
+            raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
+        if merges > 20:
+            raise InputError("has more than 20 merge keys (<<)", file=file)
+
+
+def _check_size(data: Any, file: str) -> None:
+    """What the aliases of YAML expand to, counted once for each value and without walking it again; and the depth."""
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+
+    def size(value: Any, depth: int) -> int:
+        if not isinstance(value, dict | list | tuple):
+            return 1
+        if id(value) in sizes:
+            return sizes[id(value)]
+        if id(value) in open_ or depth > MAX_DEPTH:
+            raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
+        open_.add(id(value))
+        inner = value.values() if isinstance(value, dict) else value
+        total = 1 + sum(size(item, depth + 1) for item in inner)
+        open_.discard(id(value))
+        sizes[id(value)] = total
+        return total
+
+    if size(data, 0) > MAX_NODES:
+        raise InputError(f"holds more than {MAX_NODES:,} values", file=file)

@@ -1,0 +1,197 @@
+"""Whose file it is, what it says, and what it cannot say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from isobatch.errors import InputError, together, unknown
+from isobatch.files.whole import read_whole
+from isobatch.tools.reading.batch import complete
+from isobatch.tools.reading.page import Found, Page
+from isobatch.tools.reading.parse import parse
+
+READERS = (
+    "transformers",
+    "checkpoint",
+    "axolotl",
+    "llama_factory",
+    "accelerate",
+    "deepspeed",
+    "torchtitan",
+    "megatron",
+    "lightning",
+    "composer",
+    "ultralytics",
+    "detectron2",
+    "mmengine",
+)
+"""A file each in this folder."""
+
+
+def reader(name: str) -> ModuleType:
+    """The reader of a tool.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    plain = name.lower().replace("-", "_")
+    if plain not in READERS:
+        raise unknown("tool", name, READERS, field="tool")
+    return import_module(f"isobatch.tools.reading.{plain}")
+
+
+def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
+    """What one file of a tool says, as far as it goes.
+
+    Args:
+        path: a file, or a folder with a checkpoint of transformers' Trainer.
+        tool: whose it is; None: found by what is in it.
+
+    Raises:
+        InputError: it cannot be read, or is no tool's that is known here.
+    """
+    file = os.fspath(path)
+    if tool is not None:
+        reader(tool)
+    if Path(path).is_dir():
+        found = Found("checkpoint", reader("checkpoint").TITLE, file, {})
+        reader("checkpoint").read_folder(Path(path), found)
+        return found
+    return read_text(read_whole(path), tool, file=file, suffix=Path(path).suffix.lower())
+
+
+def read_text(text: str, tool: str | None = None, *, file: str, suffix: str = "") -> Found:
+    """Likewise, of a text."""
+    settings = parse(text, file=file, suffix=suffix)
+    name = (tool or _whose(settings, file)).lower().replace("-", "_")
+    module = reader(name)
+    found = Found(name, module.TITLE, file, settings)
+    module.read(
+        Page(
+            settings,
+            found,
+            dashes=suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings),
+        )
+    )
+    return found
+
+
+def recipe_fields(
+    paths: Sequence[str | os.PathLike[str]],
+    given: Mapping[str, Any],
+    *,
+    tool: str | None = None,
+) -> tuple[dict[str, Any], list[Found]]:
+    """The fields of a recipe from one or several files that describe the same run, and from what is given beside them.
+
+    Args:
+        paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
+        given: fields of a recipe, or `batch_per_gpu`; each wins over the files.
+        tool: whose the first file is.
+
+    Returns:
+        The fields, and what each file said.
+
+    Raises:
+        InputError: all that is wrong or missing, in one message.
+    """
+    pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    file = pages[0].file
+    fields: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    faults = [error for page in pages for to, error in page.faults if to not in given]
+    for page in pages:
+        for name, value in page.fields.items():
+            if name in given:
+                continue
+            if (
+                name in fields
+                and fields[name] != value
+                and name in ("lr", "accumulation", "effective_batch", "gpus")
+            ):
+                faults.append(
+                    InputError(
+                        f"{value} in {page.file}, but {fields[name]} in {file}: give {name} a value",
+                        field=name,
+                    )
+                )
+            if name not in fields:
+                fields[name], keys[name] = value, page.keys.get(name, name)
+    if faults:
+        raise together(faults)
+    fields.update(given)
+    missing = list(_missing(fields, keys))
+    if missing:
+        raise _asked(missing, file, pages[0].title)
+    try:
+        return complete(fields, keys), pages
+    except InputError as error:
+        raise error.at(file=file) from None
+
+
+def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
+    """What the files do not say and a plan needs: (field, an example, why)."""
+    if "lr" not in fields:
+        yield "lr", "LR", "the peak learning rate"
+    if "effective_batch" not in fields:
+        if "batch_per_gpu" not in fields and "micro_batch" not in fields:
+            yield "effective_batch", "N", "samples in an optimizer step"
+        elif "gpus" not in fields:
+            per = keys.get("batch_per_gpu") or keys.get("micro_batch") or "batch_per_gpu"
+            yield "gpus", "8", f"the GPUs that it was tuned on ({per} counts per GPU)"
+    units = {name: str(fields[name]) for name in ("duration", "warmup", "schedule") if name in fields}
+    for unit, field, what in (
+        ("ep", "dataset_size", "samples in an epoch"),
+        ("tok", "seq_len", "tokens in a sample"),
+    ):
+        users = [name for name, text in units.items() if _uses(text, unit)]
+        if users and field not in fields:
+            yield (
+                field,
+                "N",
+                f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})",
+            )
+
+
+def _uses(text: str, unit: str) -> bool:
+    return any(
+        part.strip(" )").endswith(unit) and part.strip(" )")[: -len(unit)][-1:].isdigit()
+        for part in text.replace("=", ",").replace("(", ",").split(",")
+    )
+
+
+def _asked(missing: Sequence[tuple[str, str, str]], file: str, title: str) -> InputError:
+    width = max(len(f"--set {field}={example}") for field, example, _ in missing)
+    lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
+    text = "\n".join((f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines))
+    causes = [InputError(f"missing: {why}", field=field) for field, _, why in missing]
+    return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
+
+
+def _whose(settings: Mapping[str, Any], file: str) -> str:
+    """The tool that most of a file's names belong to."""
+    found = Found("", "", file, {})
+    page = Page(settings, found)
+    scores = {name: sum(page.raw(sign) is not None for sign in reader(name).SIGNS) for name in READERS}
+    best = max(scores.values())
+    names = [name for name, score in scores.items() if score == best]
+    # Of a tool and one that adds names to it the first, where none of those is there.
+    names = [n for n in names if not any(set(reader(m).SIGNS) < set(reader(n).SIGNS) for m in names)]
+    if best == 0:
+        raise InputError(
+            f"is no configuration that is known here: name its tool, one of {', '.join(READERS)}",
+            file=file,
+            field="tool",
+        )
+    if len(names) > 1:
+        raise InputError(f"may be of {' or of '.join(names)}: say which", file=file, field="tool")
+    return names[0]
+
+
+def _is_flat(settings: Mapping[str, Any]) -> bool:
+    return not any(isinstance(value, Mapping) for value in settings.values())

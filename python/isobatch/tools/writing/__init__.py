@@ -1,0 +1,1 @@
+"""From a plan to the files and arguments that other tools read."""

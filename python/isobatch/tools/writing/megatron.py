@@ -1,0 +1,115 @@
+"""Megatron: the arguments of its training scripts."""
+
+from __future__ import annotations
+
+from isobatch.errors import InputError
+from isobatch.schedules.peers.megatron import OptimizerParamScheduler
+from isobatch.tools.writing.curve import Curve, curve, differs
+from isobatch.tools.writing.planned import Job, Planned, Sheet
+from isobatch.words import counted
+
+NAME = "megatron"
+TITLE = "Megatron"
+VERSIONS = "core 0.10 to 0.16"
+FILE = "arguments.sh"
+FORMS = ("sh",)
+DASHES = True
+COMMAND: tuple[str, ...] = ()
+
+_STYLES = {
+    "constant": "constant",
+    "linear": "linear",
+    "linear_to_zero": "linear",
+    "cosine": "cosine",
+    "vaswani": "inverse-square-root",
+}
+_SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
+
+
+def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - the command is rendered
+    """All of it: Megatron has an argument for each."""
+    sheet = Sheet()
+    line = curve(plan)
+    sheet.settings = {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
+    _length(plan, line, sheet)
+    sheet.settings |= {"lr": plan.lr, "min_lr": line.bottom}
+    if line.first:
+        sheet.settings["lr_warmup_init"] = line.first
+    _schedule(plan, line, sheet)
+    _optimizer(plan, sheet)
+    # Megatron clips at 1.0 unless it is asked not to.
+    sheet.settings["clip_grad"] = plan.recipe.clip_norm or 0.0
+    if plan.recipe.precision in ("bf16", "fp16"):
+        sheet.settings[plan.recipe.precision] = True
+    if plan.recipe.seq_len is not None:
+        sheet.settings["seq_length"] = plan.recipe.seq_len
+    sheet.comments.append(
+        f"accumulation is Megatron's own quotient: {counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} replicas"
+    )
+    return sheet
+
+
+def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
+    """In iterations; in samples where the batch ramps, which Megatron demands."""
+    ramp = plan.recipe.ramp
+    if ramp is None:
+        sheet.settings |= {
+            "train_iters": line.total,
+            "lr_decay_iters": line.total,
+            "lr_warmup_iters": line.warmup,
+        }
+        return
+    total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
+    if ":" in ramp:
+        sheet.settings["step_batch_size_schedule"] = ramp
+    else:
+        sheet.settings["rampup_batch_size"] = ramp.split()
+    sheet.settings |= {"train_samples": total, "lr_decay_samples": total, "lr_warmup_samples": warmup}
+
+
+def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
+    style, decay, shape = _STYLES.get(line.kind or ""), 0, line.words.get("shape", "linear")
+    if line.kind in ("wsd", "trapezoid") and shape in _SHAPES:
+        style, decay = "WSD", line.lengths.get("decay", max(1, line.total // 5))
+        sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": _SHAPES[shape]}
+    if style is None:
+        sheet.comments.append(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
+        return
+    sheet.settings["lr_decay_style"] = style
+    if plan.recipe.ramp:
+        return  # counted in samples of a batch that grows: the plan's steps are not a fixed multiple of them
+    stable = style == "WSD"
+    try:
+        theirs = OptimizerParamScheduler(
+            init_lr=line.first,
+            max_lr=line.peak,
+            min_lr=line.bottom,
+            lr_warmup_steps=line.warmup,
+            lr_decay_steps=line.total,
+            lr_decay_style=style,
+            increment=1,
+            wsd_decay_steps=decay if stable else None,
+            lr_wsd_decay_style=_SHAPES[shape] if stable else None,
+        )
+    except InputError as error:
+        sheet.comments.append(f"Megatron refuses this schedule: {error}")
+        return
+    miss = differs(plan, theirs.at)
+    if miss is not None:
+        sheet.comments.append(f"lr-decay-style {style} {miss}")
+
+
+def _optimizer(plan: Planned, sheet: Sheet) -> None:
+    name = plan.recipe.optimizer
+    sheet.settings["weight_decay"] = plan.weight_decay
+    if name == "adamw":
+        sheet.settings |= {
+            "optimizer": "adam",
+            "adam_beta1": plan.beta1,
+            "adam_beta2": plan.beta2,
+            "adam_eps": plan.eps,
+        }
+    elif name == "sgd":
+        sheet.settings |= {"optimizer": "sgd", "sgd_momentum": plan.momentum or 0.0}
+    else:
+        sheet.comments.append(f"optimizer is not set: Megatron's adam and sgd are not {name}")

@@ -1,0 +1,100 @@
+"""torchtitan: its TOML, as it was until its configurations became Python."""
+
+from __future__ import annotations
+
+import math
+
+from isobatch.tools.writing.curve import Curve, curve, differs
+from isobatch.tools.writing.planned import Job, Planned, Sheet
+
+NAME = "torchtitan"
+TITLE = "torchtitan"
+VERSIONS = "0.2"
+FILE = "train.toml"
+FORMS = ("toml",)
+
+_SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
+
+
+def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
+    """Batch, optimizer and schedule; how the model is split stays as it is."""
+    sheet = Sheet()
+    line = curve(plan)
+    training = {
+        "local_batch_size": plan.micro_batch,
+        "global_batch_size": plan.effective_batch,
+        "steps": line.total,
+        # torchtitan clips at 1.0 unless it is asked not to.
+        "max_norm": plan.recipe.clip_norm or 1e30,
+    }
+    if plan.recipe.clip_norm is None:
+        sheet.comments.append("max_norm is as good as none: the plan does not clip")
+    if plan.recipe.seq_len is not None:
+        training["seq_len"] = plan.recipe.seq_len
+    sheet.settings = {
+        "training": training,
+        "optimizer": _optimizer(plan, sheet),
+        "lr_scheduler": _scheduler(plan, line, sheet),
+    }
+    if plan.recipe.ramp:
+        sheet.comments.append("torchtitan has no batch ramp")
+    return sheet
+
+
+def _optimizer(plan: Planned, sheet: Sheet) -> dict[str, object]:
+    name = plan.recipe.optimizer
+    if name not in ("adamw", "adam"):
+        sheet.comments.append(f"torchtitan has no {name}: optimizer.name is not set")
+        return {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    return {
+        "name": {"adamw": "AdamW", "adam": "Adam"}[name],
+        "lr": plan.lr,
+        "beta1": plan.beta1,
+        "beta2": plan.beta2,
+        "eps": plan.eps,
+        "weight_decay": plan.weight_decay,
+    }
+
+
+def _scheduler(plan: Planned, line: Curve, sheet: Sheet) -> dict[str, object]:
+    shape = line.words.get("shape", "linear") if line.kind in ("wsd", "trapezoid") else line.kind or ""
+    decay = (
+        line.lengths.get("decay", max(1, line.total // 5))
+        if line.kind in ("wsd", "trapezoid")
+        else line.decay
+    )
+    settings: dict[str, object] = {"warmup_steps": line.warmup}
+    if line.kind == "constant":
+        settings["decay_ratio"], decay = 0.0, 0
+        sheet.comments.append(
+            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version takes it"
+        )
+    elif shape not in _SHAPES:
+        sheet.comments.append(f"torchtitan has no schedule such as {plan.recipe.schedule}")
+        return settings
+    else:
+        settings["decay_type"] = _SHAPES[shape]
+        if decay != line.decay:
+            settings["decay_ratio"] = decay / line.total
+    if line.bottom:
+        settings["min_lr_factor"] = line.bottom / line.peak
+    miss = differs(plan, lambda step: _rate(line, decay, shape, step))
+    if miss is not None:
+        sheet.comments.append(
+            f"the learning rate {miss}; torchtitan warms up one step ahead, by (step + 1) / warmup_steps"
+        )
+    return settings
+
+
+def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
+    """torchtitan's learning rate at a step, the first of which is 0."""
+    if step < line.warmup:
+        return line.peak * (step + 1) / line.warmup
+    start = line.total - decay
+    if step <= start or not decay:
+        return line.peak
+    u = (step - start) / decay
+    factor = {"cosine": 0.5 * (1 + math.cos(math.pi * u)), "one_minus_sqrt": 1 - math.sqrt(u)}.get(
+        shape, 1 - u
+    )
+    return line.bottom + (line.peak - line.bottom) * factor
