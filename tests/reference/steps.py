@@ -73,15 +73,14 @@ def ragged_epoch(
 ) -> Epoch:
     """An epoch of steps that hold the whole batch, over replicas whose shares differ by a sample.
 
-    Where both drop (accelerate knows but one), whole steps are dealt out and the rest is left. Else the sampler first pads the dataset to a multiple of
-    the replicas, or cuts it, as torch's does, and the loader's drop is that of the last step.
+    Where the loader drops, whole steps are dealt out and the rest is left. Else the sampler first pads the dataset to a multiple of the replicas, or
+    cuts it, as torch's does.
     """
     sampler, loader = drops(drop_last)
-    if loader and (sampler or convention == "transformers"):
+    if loader:
         return Epoch(dataset // batch, dataset // batch * batch, 0, dataset % batch, False)
     served = (dataset // replicas if sampler else -(-dataset // replicas)) * replicas
-    steps = served // batch if loader else -(-served // batch)
-    served = min(served, steps * batch)
+    steps = -(-served // batch)
     return Epoch(steps, served, max(served - dataset, 0), max(dataset - served, 0), served % batch > 0)
 
 

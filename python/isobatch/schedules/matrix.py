@@ -118,7 +118,7 @@ def _rows(schedules: Any) -> list[Schedule]:
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
         return _from_columns(schedules)
-    if not isinstance(schedules, Iterable):
+    if not isinstance(schedules, Iterable) or getattr(schedules, "ndim", 1) == 0:
         raise must_be("schedules, plans or the columns of a table", schedules, field="schedules")
     entries: list[Any] = list(schedules)
     if set(map(type, entries)) == {Schedule}:
