@@ -71,6 +71,9 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
             return configure_optimizers(optimizer, plan)
 
     class Others(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == stop
+
         def on_train_start(self, trainer, module):
             if fault == "summed over ranks":  # Lightning's own ddp_comm_hook is for GPUs only
                 trainer.strategy.model.register_comm_hook(None, _sum_hook)
@@ -97,8 +100,7 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
             gradient_clip_algorithm=clip,
             num_sanity_val_steps=2 if validated else 0,
             val_check_interval=2 if validated else None,
-            max_epochs=2,
-            max_steps=stop or -1,
+            max_epochs=1 if fault == "too short" else 2,
             callbacks=[Others(), watch.lightning()],
             logger=False,
             enable_checkpointing=False,
@@ -122,7 +124,8 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
 
 
 class _Rows(torch.utils.data.Dataset):
-    def __init__(self, n):
+    def __init__(self, n, tutorial):
+        self.tutorial = tutorial
         self.tokens = torch.randint(32, (n, 8), generator=torch.Generator().manual_seed(1))
 
     def __len__(self):
@@ -130,13 +133,15 @@ class _Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         # Rows of different lengths. The first label is no target: not every model tells the Trainer so.
+        if self.tutorial:
+            return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
         labels = self.tokens[index].clone()
         labels[0] = labels[8 - index % 4 :] = -100
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
-def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False):
-    """Likewise; checkpoints lie in `folder`."""
+def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False, tutorial=False):
+    """Likewise, checkpoints lie in `folder`. `tutorial`: the labels are the input, all of them; then with the guard's notes."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
     import transformers as hf
@@ -185,7 +190,8 @@ def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False)
             per_device_train_batch_size=size,
             gradient_accumulation_steps=1 if fault == "another accumulation" else plan.accumulation,
             max_grad_norm=plan.recipe.clip_norm or 0.0,
-            num_train_epochs=2,
+            num_train_epochs=1 if fault == "too short" else 2,
+            average_tokens_across_devices=fault != "own tokens",
             use_cpu=True,
             ddp_backend="gloo",
             save_strategy="steps" if stop else "no",
@@ -198,26 +204,27 @@ def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False)
         trainer = Trainer(
             model,
             arguments,
-            train_dataset=_Rows(plan.recipe.dataset_size),
+            train_dataset=_Rows(plan.recipe.dataset_size, tutorial),
             optimizers=(optimizer, scheduler),
             callbacks=[Others(), watch.transformers()],
         )
         try:
             trainer.train(resume_from_checkpoint=resume or None)
         except GuardError as error:
-            return error, watch.unchecked
-    return None, watch.unchecked
+            return error, watch.notes if tutorial else watch.unchecked
+    return None, watch.notes if tutorial else watch.unchecked
 
 
 def _labels(inputs):
     return (inputs["labels"][:, 1:] != -100).sum()
 
 
-def accelerate(plan_json, fault=None):
-    """Likewise, a loop of one's own with Accelerate."""
+def accelerate(plan_json, fault=None, *, even=True):
+    """Likewise, a loop of one's own with Accelerate. `even` is its even_batches."""
     os.environ.update(ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)
     from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
     plan = Plan.from_json(plan_json)
     torch.manual_seed(0)
@@ -226,7 +233,11 @@ def accelerate(plan_json, fault=None):
     own = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=plan.accumulation)
+        accelerator = Accelerator(
+            cpu=True,
+            gradient_accumulation_steps=plan.accumulation,
+            dataloader_config=DataLoaderConfiguration(even_batches=even),
+        )
         inner = torch.optim.SGD(own.parameters(), lr=plan.lr)
         scheduler = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: plan.lr_at(step) / plan.lr)
         loader = DataLoader(data, plan.micro_batch, shuffle=True)

@@ -107,6 +107,12 @@ class Watch:
         if hasattr(self.sampler, "set_epoch"):
             self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
 
+    @property
+    def sharded_by_accelerate(self) -> bool:
+        """Whether Accelerate deals the batches out, also for transformers' Trainer."""
+        kind = type(self.batch_sampler)
+        return any(base.__name__ == "BatchSamplerShard" for base in kind.__mro__)
+
     def remove(self) -> None:
         """Loader and samplers are again what they were."""
         for thing, kind in reversed(self._kinds):

@@ -331,6 +331,7 @@ class Course:
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
                 steps_per_epoch=epoch,
+                dataset_size=recipe.dataset_size,
                 seq_len=recipe.seq_len,
             ),
         )

@@ -10,7 +10,7 @@ use crate::errors::input_error;
 /// Forms within forms, at most: an evaluation goes as deep.
 const DEEPEST: usize = 200;
 /// Parts of a form (segments, shapes, tracks), at most: what one evaluation may have to look at.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 16;
 
 /// The form as a record.
 pub fn record(form: &Bound<'_, PyAny>) -> PyResult<Record> {

@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
-    use crate::schedule::{Evaluator, fill_schedules};
+    use crate::schedule::{Evaluator, fill_schedules, schedule_shapes};
     #[pymodule_export]
     use crate::settings::check_settings;
     #[pymodule_export]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use isobatch_core::schedule::{Halt, Schedule, ScheduleError, Steps, Value, fill_matrix};
+use isobatch_core::schedule::{Halt, Schedule, ScheduleError, Shape, Steps, Value, fill_matrix};
 use numpy::{
     AllowTypeChange, Element, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyReadonlyArray1,
     PyReadwriteArray2, PyUntypedArrayMethods,
@@ -73,6 +73,12 @@ fn value(schedule: &Schedule, step: f64) -> Result<f64, ScheduleError> {
 
 fn overflow(step: f64) -> ScheduleError {
     ScheduleError { field: "steps", message: format!("the learning rate overflows at step {step}") }
+}
+
+/// The names of the shapes that a form may have.
+#[pyfunction]
+pub fn schedule_shapes() -> Vec<&'static str> {
+    Shape::NAMES.to_vec()
 }
 
 /// Values below which a second thread costs more than it gives.
