@@ -106,7 +106,7 @@ def _steps(steps: range | ArrayLike) -> tuple[Any, int]:
 def _kind(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         kind = np.dtype(dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses a text as Python
         kind = None
     if kind not in (np.float32, np.float64):
         raise must_be("float32 or float64", dtype if kind is None else str(kind), field="dtype")
