@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -90,6 +91,8 @@ def test_a_killed_rank_is_named(plan, tmp_path):
     [
         (["missing.json"], "missing.json"),
         (["plan.json", "--workload", "no.such:thing"], "no.such:thing"),
+        (["plan.json", "--workload", "ddp.workloads:raises"], "ValueError: no data at /data"),
+        (["plan.json", "--workload", "ddp.workloads:float_loss"], "without .item()"),
         (["plan.json", "--fail", "-1"], "fail"),
         ([], "PLAN"),
     ],
@@ -98,6 +101,22 @@ def test_wrong_use_is_2(plan, tmp_path, arguments, message):
     assert plan.name == "plan.json"
     done = run([*COMMAND, *arguments], tmp_path)
     assert (done.returncode, message in done.stderr) == (2, True), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert not re.search(r"^[WE]\d{4} ", done.stderr, re.MULTILINE)
+
+
+def test_the_ranks_of_one_host_meet_on_its_loopback():
+    from isobatch.validate.ranks.loopback import Loopback
+
+    met = Loopback("run")
+    port = met.next_rendezvous().bootstrap_store_info.master_port
+    listening = [
+        line.split()[1].split(":")[0]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+        if int(line.split()[1].split(":")[1], 16) == port and line.split()[3] == "0A"
+    ]
+    assert listening == ["0100007F"]
 
 
 def test_a_comparison_by_command(plan, tmp_path):

@@ -17,6 +17,7 @@ import msgspec
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError, missing, must_be
+from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
@@ -25,6 +26,7 @@ from isobatch.validate.report.draft import Draft
 from isobatch.validate.report.verdict import Proof, Verdict
 
 RENDEZVOUS_SECONDS = 30.0
+REFUSED = "refused.txt"
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
@@ -43,6 +45,8 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
+        # Into the folder too: where another rank dies of it, nobody is given what this one returns.
+        write_whole(Path(folder) / REFUSED, str(error).encode())
         return str(error)
     return None
 
@@ -94,9 +98,11 @@ def launch(
         config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=_fork or factory is not None)
         draft = Draft(plan, options)
         lost = _launch(config, (plan.to_json(), options, folder, factory))
-        path = Path(folder) / "report.json"
+        path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
         if path.exists():
             return Report.load(path)
+        if refused.exists():
+            raise InputError(refused.read_text())
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
         draft.add(
@@ -124,11 +130,9 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
                 "the factory in a module and name it",
                 field="workload",
             )
-    where: dict[str, Any] = {
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": "127.0.0.1:0",
-        "local_addr": "127.0.0.1",
-    }
+    from isobatch.validate.ranks import loopback
+
+    where: dict[str, Any] = {"rdzv_backend": loopback.register(), "local_addr": loopback.HOST}
     if nnodes > 1:
         host, _, port = (rendezvous or "").rpartition(":")
         if not host or not port.isdigit():
