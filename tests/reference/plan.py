@@ -316,10 +316,12 @@ def _length(
         warmup, _ = ramp.run(text, full, samples, floored=False, seq_len=known["seq_len"])
     elif held:
         warmup = steps.warmup_steps(
-            recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
+            recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, convention=convention, **known
         )
     else:
-        warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)
+        warmup = steps.warmup_steps(
+            recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, convention=convention, **known
+        )
     if of_tuned and not held_in_steps and warmup is not None:
         warmup = ceil(warmup / gain)
     row["warmup_steps"] = warmup

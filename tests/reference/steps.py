@@ -161,9 +161,13 @@ def warmup_steps(
     steps_per_epoch: int | None = None,
     dataset: int | None = None,
     seq_len: int | None = None,
+    convention: str = "torch",
 ) -> int | None:
-    """Steps of the warmup, holding its samples; `%` floors. None: a share of a run whose length is not known."""
+    """Steps of the warmup, holding its samples; `%` floors, under transformers it is the Trainer's ceiling, in floating point.
+    None: a share of a run whose length is not known."""
     value, unit = length(warmup)
+    if unit == "%" and convention == "transformers":
+        return None if total is None else ceil(total * float(value / 100))
     if unit == "%":
         return None if total is None else floor(value * total / 100)
     if unit == "ep" and steps_per_epoch is not None:

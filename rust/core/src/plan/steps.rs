@@ -56,7 +56,11 @@ impl<'a> Clock<'a> {
 
     /// The steps of the warmup in a run of `total` steps.
     fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
-        self.steps(self.recipe.warmup, total, false)
+        let (warmup, convention) = (self.recipe.warmup, self.recipe.convention);
+        if warmup.unit == Unit::Percent && convention == Convention::Transformers {
+            return total.map(|total| warmup.share_of(total).ok_or(Reason::TooLarge)).transpose();
+        }
+        self.steps(warmup, total, false)
     }
 
     /// The steps that a length takes; `None` for a share of a run without an end.

@@ -150,7 +150,8 @@ impl Lengths {
         } else if recipe.warmup.unit == Unit::Percent && total.is_none() {
             None
         } else {
-            Some(of(recipe.warmup, false)?)
+            let warmup = of(recipe.warmup, false)?;
+            Some(if recipe.convention == Convention::Transformers { warmup.rounded_up() } else { warmup })
         };
         Some(Lengths { total, warmup })
     }
