@@ -14,7 +14,18 @@ from importlib import import_module
 from isobatch.cli.completion import SHELLS, script
 from isobatch.errors import InputError
 
-COMMANDS = ("plan", "export", "fleet", "elastic", "replan", "rules", "schedule", "validate", "calibrate")
+COMMANDS = (
+    "plan",
+    "export",
+    "doctor",
+    "fleet",
+    "elastic",
+    "replan",
+    "rules",
+    "schedule",
+    "validate",
+    "calibrate",
+)
 
 
 def parser() -> argparse.ArgumentParser:
