@@ -6,10 +6,10 @@ import os
 import sys
 import tempfile
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
 
 _OWN = ("use_cpu", "report_to", "ddp_backend", "disable_tqdm", "logging_strategy")
 
@@ -83,6 +83,69 @@ def transformers(file, dataset_size, *, extra=None):
             "batch": trainer.get_total_train_batch_size(arguments),
             "steps": trainer.state.max_steps,
             "done": trainer.state.global_step,
+            "lr": seen,
+            "samples": over_ranks(samples),
+        }
+
+
+def _record(optimizer, seen, samples, waiting):
+    """Before a step of the optimizer: its learning rate, and the samples since the last."""
+    seen.append(optimizer.param_groups[0]["lr"])
+    samples.append(waiting[0])
+    waiting[0] = 0
+
+
+def lightning(file, dataset_size, plan_json):
+    """Lightning's Trainer, optimizer and data by an exported configuration; the scheduler as its comment says."""
+    import importlib
+
+    import lightning.pytorch as pl
+    import yaml
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from isobatch import Plan
+    from isobatch.integrations.lightning import configure_optimizers
+
+    said = yaml.safe_load(Path(file).read_text())
+    plan = Plan.from_json(plan_json)
+    seen, samples, waiting = [], [], [0]
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def training_step(self, batch, _):
+            waiting[0] += len(batch["input_ids"])
+            return self.layer(batch["input_ids"].float()).mean() * 1e-3
+
+        def on_before_optimizer_step(self, optimizer):
+            _record(optimizer, seen, samples, waiting)
+
+        def configure_optimizers(self):
+            module, _, name = said["optimizer"]["class_path"].rpartition(".")
+            made = getattr(importlib.import_module(module), name)
+            return configure_optimizers(made(self.parameters(), **said["optimizer"]["init_args"]), plan)
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")
+        assert said["trainer"].pop("strategy") == "ddp"
+        trainer = pl.Trainer(
+            **said["trainer"],
+            accelerator="cpu",
+            strategy=DDPStrategy(process_group_backend="gloo"),
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        size = said["data"]["batch_size"]
+        trainer.fit(Module(), torch.utils.data.DataLoader(Rows(dataset_size), size, shuffle=True))
+        return {
+            "batch": size * trainer.accumulate_grad_batches * trainer.world_size,
+            "steps": trainer.max_steps,
+            "done": trainer.global_step,
             "lr": seen,
             "samples": over_ranks(samples),
         }

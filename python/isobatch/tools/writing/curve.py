@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing
 from isobatch.schedules import Units, check_spec
 from isobatch.tools.writing.planned import Planned
 from isobatch.words import percent
@@ -42,6 +42,8 @@ def curve(plan: Planned) -> Curve:
             "the recipe has no duration, so the number of steps is unknown: give one", field="duration"
         )
     text = plan.recipe.schedule
+    if text is None:
+        raise missing("schedule", "the plans' table does not have it; name the jobs' with --jobs")
     base = (plan.lr, plan.min_lr or 0.0, plan.warmup_lr or 0.0, plan.warmup_steps or 0, plan.total_steps)
     if not isinstance(text, str):
         return Curve(None, *base, {}, {}, {}, ())
