@@ -105,23 +105,17 @@ def main() -> None:
             indices, words, labels = micro.batch
             with micro.sync(model):  # ours
                 loss = loss_of(model, words, labels, args.tokens) * micro.weight  # ours
+                seen += [] if micro.stand_in else indices
+                total += loss.item() / run.share[1]
+                if micro.last:  # before this rank's share can enter the step
+                    lr = optimizer.param_groups[0]["lr"]
+                    line = {"step": step.number, "epoch": step.epoch, "ids": seen, "lr": lr, "loss": total}
+                    log.write(json.dumps({**line, "of": run.share[1]}) + "\n")
                 loss.backward()
-            seen += [] if micro.stand_in else indices
-            total += loss.item() / run.share[1]
-        lr = optimizer.param_groups[0]["lr"]
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
         time.sleep(args.pause)
-        line = {
-            "step": step.number,
-            "epoch": step.epoch,
-            "ids": seen,
-            "lr": lr,
-            "loss": total,
-            "of": run.share[1],
-        }
-        log.write(json.dumps(line) + "\n")
         due = (step.number + 1) % args.every == 0 or run.stopping or run.finished
         if due and run.world.rank == 0:
             state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "run": run.state_dict()}

@@ -1,8 +1,8 @@
 //! Any input is a plan that obeys arithmetic or has a reason, and rows that are planned together are those planned alone.
 #![no_main]
 
-use isobatch_core::fleet::{Column, Columns, Data, Fleet, Kind, Out, Pairs};
-use isobatch_core::input::{Input, Table, Value};
+use isobatch_core::bulk::{ElementType, Fleet, InputColumn, InputTable, Pairs, ResultColumn, ResultSlice};
+use isobatch_core::input::{Field, Input, Record, Value};
 use isobatch_core::plan::{Row, plan, plan_or_not};
 use isobatch_fuzz::{Given, field, hold};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
@@ -18,79 +18,121 @@ struct Case {
     varying: Vec<(u8, [Given; CLUSTERS])>,
 }
 
-fn bits(values: &Out<'_>, row: usize) -> u64 {
+fn bits(values: &ResultSlice<'_>, row: usize) -> u64 {
     match values {
-        Out::U8(values) => values[row].into(),
-        Out::U64(values) => values[row],
-        Out::I32(values) => i64::from(values[row]).cast_unsigned(),
-        Out::I64(values) => values[row].cast_unsigned(),
-        Out::F64(values) => values[row].to_bits(),
+        ResultSlice::U8(values) => values[row].into(),
+        ResultSlice::U64(values) => values[row],
+        ResultSlice::I32(values) => i64::from(values[row]).cast_unsigned(),
+        ResultSlice::I64(values) => values[row].cast_unsigned(),
+        ResultSlice::F64(values) => values[row].to_bits(),
     }
 }
 
 /// Every column of a fleet's rows.
 fn columns(fleet: &Fleet<'_>) -> Vec<Vec<u64>> {
     let rows = fleet.rows();
-    let one = |column: Column| {
+    let one = |column: ResultColumn| {
         macro_rules! planned {
             ($kind:ident $zero:expr) => {{
                 let mut memory = vec![$zero; rows];
-                fleet.plan(vec![(column, Out::$kind(&mut memory))]);
-                (0..rows).map(|row| bits(&Out::$kind(&mut memory), row)).collect()
+                fleet.plan(vec![(column, ResultSlice::$kind(&mut memory))]);
+                (0..rows).map(|row| bits(&ResultSlice::$kind(&mut memory), row)).collect()
             }};
         }
-        match column.kind() {
-            Kind::U8 => planned!(U8 0),
-            Kind::U64 => planned!(U64 0),
-            Kind::I32 => planned!(I32 0),
-            Kind::I64 => planned!(I64 0),
-            Kind::F64 => planned!(F64 0.0),
+        match column.element() {
+            ElementType::U8 => planned!(U8 0),
+            ElementType::U64 => planned!(U64 0),
+            ElementType::I32 => planned!(I32 0),
+            ElementType::I64 => planned!(I64 0),
+            ElementType::F64 => planned!(F64 0.0),
         }
     };
-    Column::ALL.iter().map(|column| one(*column)).collect()
+    ResultColumn::ALL.iter().map(|column| one(*column)).collect()
 }
 
-fn alone(input: Input) -> Vec<Vec<u64>> {
-    let none = || Columns { rows: 1, columns: vec![] };
-    columns(&Fleet { shared: input, jobs: none(), clusters: none(), pairs: Pairs::Crossed })
+/// The columns of some tables, of which a later one of a field takes the place of an earlier one.
+fn table<'a>(case: &Case, codes: &'a [Vec<u32>; 2], of: fn(Record) -> bool) -> InputTable<'a> {
+    let mut columns: Vec<(Field, InputColumn<'a>)> = Vec::new();
+    let mut put = |field: Field, values: Vec<Value>| {
+        if of(field.record()) {
+            columns.retain(|(other, _)| *other != field);
+            columns.push((field, InputColumn::Codes(&codes[usize::from(values.len() > 1)], values)));
+        }
+    };
+    put(Field::EffectiveBatch, vec![Value::Int(256)]);
+    put(Field::Lr, vec![Value::Real(0.1)]);
+    for (number, given) in &case.shared {
+        put(field(*number), vec![given.value(field(*number))]);
+    }
+    for (number, given) in &case.varying {
+        put(field(*number), given.iter().map(|given| given.value(field(*number))).collect());
+    }
+    InputTable { rows: CLUSTERS, columns }
 }
 
 fuzz_target!(|case: Case| {
-    let codes: Vec<u32> = (0..CLUSTERS as u32).collect();
-    let of = |table: fn(Table) -> bool| {
-        let mine = case.varying.iter().filter(|(number, _)| table(field(*number).table()));
-        let each = mine.map(|(number, values)| {
-            let values: Vec<Value> = values.iter().map(|given| given.value(field(*number))).collect();
-            (field(*number), Data::Codes(&codes, values))
-        });
-        Columns { rows: CLUSTERS, columns: each.collect() }
-    };
+    let codes = [vec![0; CLUSTERS], (0..CLUSTERS as u32).collect()];
     let fleet = Fleet {
-        shared: isobatch_fuzz::input(&case.shared),
-        jobs: of(|table| table != Table::Cluster),
-        clusters: of(|table| table == Table::Cluster),
+        shared: Input::default(),
+        workloads: &[],
+        jobs: table(&case, &codes, |table| table != Record::Cluster),
+        clusters: table(&case, &codes, |table| table == Record::Cluster),
         pairs: Pairs::Crossed,
+        stop: None,
     };
     let together = columns(&fleet);
     let (mut row, mut brief) = (Row::unknown(), Row::unknown());
     for number in 0..fleet.rows() {
         let input = fleet.input(number);
-        plan(&input, &mut row);
-        plan_or_not(&input, &mut brief);
+        plan(&input, &[], &mut row);
+        plan_or_not(&input, &[], &mut brief);
         hold(&input, &row);
         assert_eq!(
             (row.reasons, row.micro_batch, row.total_steps),
             (brief.reasons, brief.micro_batch, brief.total_steps)
         );
         let reasons = [row.reasons.bits(), row.micro_batch.cast_unsigned(), row.lr.to_bits()];
-        let at = |name: &str| Column::ALL.iter().position(|column| column.name() == name).unwrap();
+        let at = |name: &str| ResultColumn::ALL.iter().position(|column| column.name() == name).unwrap();
         assert_eq!(
             ["reasons", "micro_batch", "lr"].map(|name| together[at(name)][number]),
             reasons,
             "{input:?}"
         );
-        for ((column, values), expected) in Column::ALL.iter().zip(&together).zip(alone(input.clone())) {
-            assert_eq!(values[number], expected[0], "{column:?} of {input:?}");
-        }
+        let lengths = [
+            row.effective_batch,
+            row.accumulation,
+            row.warmup_steps,
+            row.steps_per_epoch,
+            row.total_steps,
+            row.samples_per_epoch,
+            row.nearest_world_size.nearest,
+            row.nearest_batch.nearest,
+        ];
+        let names = [
+            "effective_batch",
+            "accumulation",
+            "warmup_steps",
+            "steps_per_epoch",
+            "total_steps",
+            "samples_per_epoch",
+            "nearest_world_size",
+            "nearest_batch",
+        ];
+        assert_eq!(
+            names.map(|name| together[at(name)][number]),
+            lengths.map(i64::cast_unsigned),
+            "{input:?}"
+        );
+        let reals = [
+            row.lr_scale,
+            row.batch_change,
+            row.moments.beta1,
+            row.moments.beta2,
+            row.moments.eps,
+            row.weight_decay,
+            row.ema_decay,
+        ];
+        let names = ["lr_scale", "batch_change", "beta1", "beta2", "eps", "weight_decay", "ema_decay"];
+        assert_eq!(names.map(|name| together[at(name)][number]), reals.map(f64::to_bits), "{input:?}");
     }
 });

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isobatch.nearest import nearest
-from isobatch.words import few, printable, shown
+from isobatch.words import few, printable, redacted, shown
 
 
 class InputError(ValueError):
@@ -34,6 +34,7 @@ class InputError(ValueError):
         field: str | None = None,
         causes: Sequence[InputError] = (),
     ) -> None:
+        message, file = redacted(message), None if file is None else redacted(file)
         self.message, self.file, self.row, self.field = message, file, row, field
         self.causes = tuple(causes)
         where = [None if file is None else printable(file), None if row is None else f"row {row:,}"]

@@ -63,12 +63,13 @@ _OURS = {
 """Names of other tools, and ours for the same thing."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     """The known name that an unknown one means, or None.
 
     Args:
         name: what was typed.
         known: the names that are known here.
+        alike: how alike two names must be, from 0 to 1.
 
     >>> nearest("optimiser", ["optimizer", "lr"]), nearest("per_device_train_batch_size", ["batch_per_gpu", "lr"])
     ('optimizer', 'batch_per_gpu')
@@ -84,5 +85,5 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         if candidate.lstrip("-").replace("-", "_").lower() in (ours, plain):
             return candidate
     # The comparison takes the product of the lengths.
-    close = difflib.get_close_matches(name[:100], every, 1)
+    close = difflib.get_close_matches(name[:100], every, 1, alike)
     return close[0] if close else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 from isobatch import _core
+from isobatch.errors import must_be
 
 _CARDS = _core.reasons()
 _BY_NAME = {name: (bit, severity, text, source) for bit, (name, severity, text, source) in enumerate(_CARDS)}
@@ -90,11 +93,29 @@ class Reason(StrEnum):
 _ALL = tuple(Reason)
 
 
-@lru_cache(maxsize=4096)
 def reasons_of(bits: int) -> tuple[Reason, ...]:
     """The reasons in a bit set, infeasibilities first.
+
+    Raises:
+        InputError: it is no bit set, or has a bit that is no reason's.
 
     >>> reasons_of(1 << Reason.RAGGED.bit)
     (<Reason.RAGGED: 'ragged'>,)
     """
+    if type(bits) is not int:
+        bits = _whole(bits)
+    return _in(bits)
+
+
+@lru_cache(maxsize=4096)
+def _in(bits: int) -> tuple[Reason, ...]:
+    if bits < 0 or bits >> len(_ALL):
+        raise must_be("a bit set of reasons, as the column has it", bits, field="bits")
     return tuple(reason for reason in _ALL if bits >> reason.bit & 1)
+
+
+def _whole(bits: Any) -> int:
+    try:
+        return operator.index(bits)
+    except TypeError:
+        raise must_be("a bit set of reasons, as the column has it", bits, field="bits") from None

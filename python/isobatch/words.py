@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
@@ -44,6 +45,29 @@ def printable(text: str, most: int = 400) -> str:
     """
     cut = text if len(text) <= most else f"{text[:most]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+_SECRETS = (
+    # What stands before the last @ of a URL where it has a password, else before the @ of its host.
+    (re.compile(r"(?<=://)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), "…@"),
+    (
+        re.compile(
+            r"([?&][^=\s&]*(?:key|secret|token|password|credential|sig)[^=\s&]*=)[^&\s'\"]+", re.IGNORECASE
+        ),
+        r"\1…",
+    ),
+)
+
+
+def redacted(text: str) -> str:
+    """A text without the secrets of the URLs in it.
+
+    >>> redacted("s3://KEY:SECRET@bucket/jobs?access_key=A&region=eu")
+    's3://…@bucket/jobs?access_key=…&region=eu'
+    """
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
 
 
 def count(number: float) -> str:

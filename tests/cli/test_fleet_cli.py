@@ -158,8 +158,7 @@ def test_a_broken_write_leaves_nothing(files, monkeypatch):
     import isobatch.files.write
 
     monkeypatch.setattr(isobatch.files.write.JsonLines, "__call__", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        fleet(files, "-o", str(files / "o.jsonl"))
+    assert fleet(files, "-o", str(files / "o.jsonl")) == 3
     assert len(list(files.iterdir())) == 2
 
 
@@ -169,7 +168,7 @@ def test_what_is_read_is_not_written_over(files, monkeypatch, capsys, name):
     before = (files / name).read_bytes()
     monkeypatch.chdir(files)
     assert fleet(files, "--pairs", "pairs.csv", "-o", f"./{name}") == 2
-    assert f"{name}: the plans cannot go where the command reads from" in capsys.readouterr().err
+    assert f"{name}: is read by this command" in capsys.readouterr().err
     assert (files / name).read_bytes() == before
 
 
@@ -179,7 +178,7 @@ def test_plans_do_not_become_the_next_runs_jobs(tmp_path, capsys):
     words = ["fleet", str(tmp_path / "jobs"), "-o", str(tmp_path / "jobs" / "plans.parquet")]
     (tmp_path / "clusters.csv").write_text(CLUSTERS)
     assert main([*words[:2], str(tmp_path / "clusters.csv"), *words[2:]]) == 2
-    assert "the plans cannot go into the folder that is read" in capsys.readouterr().err
+    assert "is in the folder that is read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["-o", "o.csv"], ["-o", "o.tsv"]])

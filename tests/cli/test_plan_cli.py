@@ -39,7 +39,7 @@ def test_keep_in_words(job, capsys):
         "The run: 450,450 steps, 25,025 of them warmup; same number of samples as the tuned run (steps counted as torch counts "
         "them).\n"
         "Warnings:\n"
-        "  - the micro-batch is half the tuned one or less: the GPUs may be poorly used\n"
+        "  - the micro-batch is at most half the tuned one; GPU utilization may drop\n"
     )
 
 
@@ -95,9 +95,9 @@ def test_fields_on_the_command_line_win(job, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpus", "0"], "gpus_per_node must be a whole number from 1, got 0"),
-        ([], "give the GPUs"),
-        (["--gpus", "8", "--nodes", "1"], "give the GPUs"),
+        (["--gpus", "0"], "--gpus must be at least 1, got 0"),
+        ([], "cluster is missing: pass --gpus N, or --nodes N --gpus-per-node M"),
+        (["--gpus", "8", "--nodes", "1"], "--gpus goes without --nodes"),
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),
         (["--gpus", "8", "--policy", "shrink"], "policy must be keep, grow"),
         (

@@ -47,10 +47,10 @@ def test_draws(capsys, tmp_path):
     ("arguments", "says"),
     [
         (["cosine"], "--steps"),
-        (["cubic", "--steps", "9"], "the kinds are"),
-        (["step(3ep)", "--steps", "9"], "dataset"),
+        (["cubic", "--steps", "9"], "unknown schedule"),
+        (["step(3ep)", "--steps", "9"], "--steps-per-epoch is missing"),
         (["nowhere.json"], "nowhere.json"),
-        (["cosine", "--steps", "0"], "no run"),
+        (["cosine", "--steps", "0"], "--steps must be at least 1, got 0"),
     ],
 )
 def test_wrong_use(arguments, says, capsys):

@@ -108,7 +108,7 @@ def differing(rank_settings, state=None):
     """What each rank is told where their settings differ."""
     try:
         run = ElasticRun(ib.Recipe(**RECIPE), state=state, **rank_settings[dist.get_rank()])
-        return [*run.steps(run.loader(range(RECIPE["dataset_size"])))][0].number
+        return next(run.steps(run.loader(range(RECIPE["dataset_size"])))).number
     except ib.InputError as error:
         return str(error)
 
@@ -120,7 +120,8 @@ def counting(counts, **settings):
     mine, weights = iter(counts[dist.get_rank()]), []
     try:
         for step in run.steps(loader, lambda batch: next(mine)):
-            weights.append([micro.weight for micro in step])
+            factors = [micro.weight for micro in step]
+            weights.append(factors)
     except ib.InputError as error:
         return weights, str(error)
     return weights, None

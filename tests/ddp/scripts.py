@@ -50,10 +50,14 @@ def train(
     compiled=False,
     clip=None,
     layers=None,
+    evaluated=False,
+    changed=False,
+    clip_value=None,
 ):
     """Gives the guard's error, or None where the training went through; and what it left unchecked.
 
-    `layers` are the factors of the learning rate of the first layer and the last.
+    `layers` are the factors of the learning rate of the first layer and the last; `evaluated` is whether the loop evaluates now and
+    then, as Lightning does it; `changed` whether it adds noise to the batches; `clip_value` clips each element.
     """
     plan = Plan.from_json(plan_json)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -77,12 +81,20 @@ def train(
     ]
     optimizer = torch.optim.SGD(groups if layers else model.parameters(), lr=lr)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
+    if fault == "in epochs":
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
 
     size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
     irregular = len({tuple(plan.micro_batches(r)) for r in range(plan.data_parallel)}) > 1
     if irregular:
         sizes = [[int(m) for m in plan.micro_batches(r)] for r in range(world)]
         sampler, loader = None, DataLoader(data, batch_sampler=Sized(n, sizes, rank))
+    elif fault == "num_replicas=1":
+        sampler = DistributedSampler(data, num_replicas=1, rank=0)
+        loader = DataLoader(data, size, sampler=sampler)
+    elif fault == "another seed":
+        sampler = DistributedSampler(data, seed=rank)
+        loader = DataLoader(data, size, sampler=sampler)
     elif fault == "not distributed":
         sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
         loader = DataLoader(data, size, sampler=sampler)
@@ -99,6 +111,8 @@ def train(
                 sampler.set_epoch(epoch)
             weights = plan.loss_weights(rank) if plan.data_parallel == world else None
             for index, (x, y) in enumerate(loader):
+                if changed:
+                    x = x + torch.randn_like(x)
                 if fault == "nan later" and rank == 1 and done == 5:
                     x = x * torch.nan
                 last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
@@ -118,19 +132,30 @@ def train(
                 if fault == "no_sync":
                     loss.backward()
                 if last:
+                    if fault == "a skipped step" and done == 2:
+                        optimizer.zero_grad()
                     if clip is not None:
                         nn.utils.clip_grad_norm_(model.parameters(), clip)
-                    optimizer.step()
+                    if clip_value is not None:
+                        nn.utils.clip_grad_value_(model.parameters(), clip_value)
+                    if not (fault == "a skipped step" and done == 2):
+                        optimizer.step()
                     if fault == "diverges" and rank == 1 and done == 2:
                         with torch.no_grad():
                             model[0].weight += 1e-3
-                    optimizer.zero_grad()
+                    if fault != "no zero_grad":
+                        optimizer.zero_grad()
                     for _ in range(world if fault == "scheduler per process" else 1):
                         if fault != "scheduler per micro-batch":
                             scheduler.step()
                     if fault == "a group stops" and done >= 3:
                         optimizer.param_groups[0]["lr"] = 0.01
                     done += 1
+                    if evaluated:
+                        ddp.eval()
+                        with torch.no_grad():
+                            ddp(x)
+                        ddp.module.train()
                 if fault == "scheduler per micro-batch":
                     scheduler.step()
         watch.finish()
@@ -143,10 +168,47 @@ def unequal_steps(plan_json):
     """Rank 1 is a step ahead at a check where all ranks meet."""
     from isobatch.guard.run import Run
 
-    run = Run(Plan.from_json(plan_json), [], None)
+    run = Run(Plan.from_json(plan_json), [], [], None)
     run.since += dist.get_rank()
     try:
         run.exchange("weights", 0)
     except GuardError as error:
         return error
     return None
+
+
+def witnesses(plan_json, seeing):
+    """The ranks that see a fault, on those that do."""
+    from isobatch.guard.run import Run
+
+    run = Run(Plan.from_json(plan_json), [], [], None)
+    return run.witnesses("learning rate") if dist.get_rank() in seeing else None
+
+
+def without_a_loader(plan_json, fault=None, *, loss_given=False):
+    """A loop that draws its own batches, from a generator whose seed should depend on the rank."""
+    plan = Plan.from_json(plan_json)
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
+    draws = torch.Generator().manual_seed(5 + (0 if fault == "same data" else rank))
+    watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
+    steps = plan.total_steps + (1 if fault == "too long" else -2 if fault == "too short" else 0)
+    try:
+        watch.attach(ddp, optimizer)
+        for _ in range(steps):
+            for index in range(plan.accumulation):
+                x, y = (torch.randn(plan.micro_batch, k, generator=draws) for k in (6, 3))
+                with contextlib.nullcontext() if index + 1 == plan.accumulation else ddp.no_sync():
+                    (mse_loss(ddp(x), y) / plan.accumulation).backward()
+            optimizer.step()
+            if fault != "no zero_grad":
+                optimizer.zero_grad()
+            scheduler.step()
+        watch.finish()
+    except GuardError as error:
+        return error, watch.notes
+    return None, watch.notes

@@ -36,7 +36,7 @@ def _train(plan_json, fault, wrap, *, closure=False):
         if isinstance(wrapped, DistributedDataParallel):
             quiet = contextlib.nullcontext() if last else wrapped.no_sync()
         else:
-            wrapped.set_requires_gradient_sync(last)
+            wrapped.set_requires_gradient_sync(last and fault != "never synchronized")
             quiet = contextlib.nullcontext()
         if fault == "nan later" and done == 3 and rank == 1:
             x = x * torch.nan

@@ -24,12 +24,14 @@ def _sum_hook(_, bucket):
     return work.then(lambda future: future.value()[0])
 
 
-def lightning(plan_json, fault=None, *, stop=None, resume=None):
+def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False, clip="norm"):
     """Gives the guard's error, or None; and what it left unchecked.
 
     Args:
         stop: step after which a checkpoint is written to the path `resume`, and the training ends.
         resume: path of a checkpoint to go on from, without `stop`.
+        validated: with a validation loader, also before the training.
+        clip: "norm" or "value", by the plan's clip_norm.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
@@ -56,6 +58,9 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
                 return mse_loss(self(x), y, reduction="sum") / y.shape[1]
             return mse_loss(self(x), y) / (plan.accumulation if fault == "divided twice" else 1)
 
+        def validation_step(self, batch, index):
+            self.log("loss", mse_loss(self(batch[0]), batch[1]), sync_dist=True)
+
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=plan.lr)
             if fault == "another lr":
@@ -66,6 +71,9 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
             return configure_optimizers(optimizer, plan)
 
     class Others(pl.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == stop
+
         def on_train_start(self, trainer, module):
             if fault == "summed over ranks":  # Lightning's own ddp_comm_hook is for GPUs only
                 trainer.strategy.model.register_comm_hook(None, _sum_hook)
@@ -89,8 +97,10 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
             use_distributed_sampler=fault != "not distributed",
             accumulate_grad_batches=1 if fault == "another accumulation" else plan.accumulation,
             gradient_clip_val=plan.recipe.clip_norm,
-            max_epochs=2,
-            max_steps=stop or -1,
+            gradient_clip_algorithm=clip,
+            num_sanity_val_steps=2 if validated else 0,
+            val_check_interval=2 if validated else None,
+            max_epochs=1 if fault == "too short" else 2,
             callbacks=[Others(), watch.lightning()],
             logger=False,
             enable_checkpointing=False,
@@ -100,7 +110,12 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
         )
         loader = DataLoader(data, size, shuffle=True, drop_last=fault == "drop_last")
         try:
-            trainer.fit(Module(), loader, ckpt_path=None if stop else resume)
+            trainer.fit(
+                Module(),
+                loader,
+                DataLoader(data, size) if validated else None,
+                ckpt_path=None if stop else resume,
+            )
         except GuardError as error:
             return error, watch.unchecked
         if stop:
@@ -109,7 +124,8 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None):
 
 
 class _Rows(torch.utils.data.Dataset):
-    def __init__(self, n):
+    def __init__(self, n, tutorial):
+        self.tutorial = tutorial
         self.tokens = torch.randint(32, (n, 8), generator=torch.Generator().manual_seed(1))
 
     def __len__(self):
@@ -117,13 +133,15 @@ class _Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         # Rows of different lengths. The first label is no target: not every model tells the Trainer so.
+        if self.tutorial:
+            return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
         labels = self.tokens[index].clone()
         labels[0] = labels[8 - index % 4 :] = -100
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
-def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False):
-    """Likewise; checkpoints lie in `folder`."""
+def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False, tutorial=False):
+    """Likewise, checkpoints lie in `folder`. `tutorial`: the labels are the input, all of them; then with the guard's notes."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
     import transformers as hf
@@ -172,7 +190,8 @@ def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False)
             per_device_train_batch_size=size,
             gradient_accumulation_steps=1 if fault == "another accumulation" else plan.accumulation,
             max_grad_norm=plan.recipe.clip_norm or 0.0,
-            num_train_epochs=2,
+            num_train_epochs=1 if fault == "too short" else 2,
+            average_tokens_across_devices=fault != "own tokens",
             use_cpu=True,
             ddp_backend="gloo",
             save_strategy="steps" if stop else "no",
@@ -185,26 +204,27 @@ def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False)
         trainer = Trainer(
             model,
             arguments,
-            train_dataset=_Rows(plan.recipe.dataset_size),
+            train_dataset=_Rows(plan.recipe.dataset_size, tutorial),
             optimizers=(optimizer, scheduler),
             callbacks=[Others(), watch.transformers()],
         )
         try:
             trainer.train(resume_from_checkpoint=resume or None)
         except GuardError as error:
-            return error, watch.unchecked
-    return None, watch.unchecked
+            return error, watch.notes if tutorial else watch.unchecked
+    return None, watch.notes if tutorial else watch.unchecked
 
 
 def _labels(inputs):
     return (inputs["labels"][:, 1:] != -100).sum()
 
 
-def accelerate(plan_json, fault=None):
-    """Likewise, a loop of one's own with Accelerate."""
+def accelerate(plan_json, fault=None, *, even=True):
+    """Likewise, a loop of one's own with Accelerate. `even` is its even_batches."""
     os.environ.update(ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)
     from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
     plan = Plan.from_json(plan_json)
     torch.manual_seed(0)
@@ -213,7 +233,11 @@ def accelerate(plan_json, fault=None):
     own = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=plan.accumulation)
+        accelerator = Accelerator(
+            cpu=True,
+            gradient_accumulation_steps=plan.accumulation,
+            dataloader_config=DataLoaderConfiguration(even_batches=even),
+        )
         inner = torch.optim.SGD(own.parameters(), lr=plan.lr)
         scheduler = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: plan.lr_at(step) / plan.lr)
         loader = DataLoader(data, plan.micro_batch, shuffle=True)

@@ -36,6 +36,9 @@ def test_a_factor_of_nothing_known_has_no_diagnosis():
     assert faults.gradient(5.5, **SHAPE) is None
 
 
+PACE = faults.Pace(accumulation=3, ranks=2, epoch=5)
+
+
 def ramp(step):
     return 0.1 * step
 
@@ -45,18 +48,19 @@ def ramp(step):
     [
         ([0.0, 0.2, 0.4], 1, Cause.SCHEDULER_PER_PROCESS),
         ([0.0, 0.3, 0.6], 1, Cause.SCHEDULER_PER_MICRO_BATCH),
+        ([0.0, 0.5, 1.0], 1, Cause.SCHEDULER_IN_EPOCHS),
         ([0.1, 0.2, 0.3], 0, Cause.SCHEDULER_TOO_EARLY),
         ([0.0, 0.0, 0.0], 1, Cause.SCHEDULER_NEVER),
         ([0.0, 0.1, 0.7], 2, Cause.ANOTHER_LR),
     ],
 )
 def test_a_learning_rate_names_its_fault(observed, first, cause):
-    found = faults.learning_rate(observed, ramp, peak=1.0, accumulation=3, ranks=2)
+    found = faults.learning_rate(dict(enumerate(observed)), ramp, peak=1.0, pace=PACE)
     assert (found[0], found[1].cause) == (first, cause)
 
 
 def test_a_scheduler_of_both_kinds_is_named_with_both():
-    _, found = faults.learning_rate([0.0, 0.6], ramp, peak=1.0, accumulation=3, ranks=2)
+    _, found = faults.learning_rate({0: 0.0, 1: 0.6}, ramp, peak=1.0, pace=PACE)
     assert found.causes == (Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH)
 
 

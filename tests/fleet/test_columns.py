@@ -85,9 +85,9 @@ def test_cells_that_are_no_values_are_named(column, values, message):
         ({"pairs": {"job": [[1]], "cluster": [0]}}, "there is no job [1]"),
         ({"top": 2**64, "select": "fastest"}, "top must be a whole number from 1"),
         ({"columns": [["lr"]]}, "columns must be names of columns, got ['lr']"),
-        ({"output": "plans"}, "unknown keyword 'output'"),
-        ({"learning_rate": 3}, "unknown keyword 'learning_rate'"),
-        ({"polcy": "keep"}, "unknown keyword 'polcy': did you mean 'policy'?"),
+        ({"output": "plans"}, "unknown setting 'output'"),
+        ({"learning_rate": 3}, "unknown setting 'learning_rate'"),
+        ({"polcy": "keep"}, "unknown setting 'polcy': did you mean 'policy'?"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(keywords, message):

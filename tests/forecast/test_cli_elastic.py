@@ -12,8 +12,16 @@ def run(*words):
 def test_prints_the_batch_and_its_counts(capsys):
     assert run("--max-batch", "100", "--micro-batches", "4", "--gpus", "1..8") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "effective batch 96, works at 6 GPU counts"
+    assert lines[0] == "effective batch 96 works at 6 GPU counts"
     assert lines[1:3] == ["GPUs  micro-batch  accumulation", "1     4            24"]
+    assert lines[-1] == (
+        "torchrun --nnodes 1:8 --nproc-per-node 1 (5, 7 nodes do not divide it: there ElasticRun needs uneven=True)"
+    )
+
+
+def test_torchrun_gets_whole_nodes(capsys):
+    assert run("--max-batch", "64", "--micro-batches", "4", "--gpus", "4,8", "--gpus-per-node", "4") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "torchrun --nnodes 1:2 --nproc-per-node 4"
 
 
 def test_json_for_programs(capsys):
@@ -45,4 +53,4 @@ def test_nothing_works_is_a_finding(capsys):
 
 def test_not_a_number(capsys):
     assert run("--max-batch", "10", "--micro-batches", "2;4") == 2
-    assert "--micro-batches: '2;4' is not a list such as 2,4,6" in capsys.readouterr().err
+    assert "--micro-batches must be a list such as 2,4,6, got '2;4'" in capsys.readouterr().err

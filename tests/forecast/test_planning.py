@@ -277,3 +277,21 @@ def test_on_the_command_line(tmp_path, capsys):
     assert rows[1]["hours"] is None
     assert main(["plan", *job, "--sweep-gpus", "1..16"]) == 2
     assert main(["plan", *job, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1
+
+
+@pytest.mark.parametrize("name", ["compute_constant", "compute_per_sample", "compute_floor", "update"])
+def test_a_step_that_takes_for_ever_is_no_plan_and_no_panic(name):
+    slow = profile(**{name: Constant(value=1e308)})
+    plan = ib.plan(RECIPE, NODE, policy="goodput", profile=slow)
+    assert plan.status == "infeasible" or plan.micro_batch > 0
+    table = ib.plan_fleet([RECIPE, RECIPE], [NODE], policy="goodput", profile=slow)
+    assert set(table["status"].tolist()) == {plan.status}
+    grown = ib.plan(RECIPE, NODE, policy="grow", max_micro_batch=8, profile=slow)
+    assert grown.micro_batch == 8
+
+
+def test_the_largest_batches_find_their_goodput_soon():
+    open_end = profile(memory_fixed_gib=None, memory_per_sample_gib=None, noise_scale=Constant(value=1e9))
+    large = msgspec.structs.replace(RECIPE, effective_batch=2**34, dataset_size=2**45)
+    plan = ib.plan(large, 1, policy="goodput", profile=open_end, max_micro_batch=2**31 - 1)
+    assert plan.effective_batch >= 2**34

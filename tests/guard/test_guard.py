@@ -12,7 +12,7 @@ from isobatch.guard import Cause, GuardError
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
-from ddp.scripts import train, unequal_steps
+from ddp.scripts import train, unequal_steps, without_a_loader, witnesses
 
 
 def recipe(**fields):
@@ -68,6 +68,10 @@ MISTAKES = {
     "another micro-batch": (Cause.ANOTHER_MICRO_BATCH, ""),
     "other weights": (Cause.OTHER_WEIGHTS, "rank 1"),
     "nan": (Cause.NAN_ON_A_RANK, "rank 1"),
+    "no zero_grad": (Cause.GRADIENTS_KEPT, ""),
+    "num_replicas=1": (Cause.SAMPLER_REPLICAS, "num_replicas=1"),
+    "another seed": (Cause.SAMPLER_SEEDS, ""),
+    "a skipped step": (Cause.SKIPPED_STEPS, ""),
 }
 
 
@@ -287,9 +291,11 @@ def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
         if watched:
             with pytest.raises(ib.InputError, match=r"such as \(0, 224\): give None"):
                 optimizer.step()
+            watch.finish()
         else:
             optimizer.step()
-        watch.finish()
+            with pytest.warns(UserWarning, match="ends after 1 of 4 planned optimizer steps"):
+                watch.finish()
 
 
 def test_ranks_that_take_different_numbers_of_steps_are_named(two):
@@ -353,3 +359,120 @@ def test_steps_that_a_scaler_may_have_skipped_are_named():
         fit(SMALL, lambda m, b: mse_loss(m(b[0]), b[1]), every=8)
     assert caught.value.cause is Cause.ANOTHER_ACCUMULATION
     assert Cause.SKIPPED_STEPS.text in caught.value.diagnosis
+
+
+def test_a_validation_through_the_wrapper_may_leave_it_in_eval_mode(two):
+    assert [error for error, _ in two(train, PLAIN, evaluated=True)] == [None, None]
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
+    """Which samples are in a batch is unknown; the gradient's size is looked at all the same."""
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from isobatch.guard import guard
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            for _ in range(32 // (4 if batch_size is None else 1)):
+                size = (4,) if batch_size is None else ()
+                yield torch.randn(*size, 3), torch.randn(*size, 2)
+
+    def run(factor):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(Stream(), batch_size)
+        made = ib.plan(
+            recipe(effective_batch=8, warmup="0st", dataset_size=32, schedule="constant", micro_batch=4), 1
+        )
+        watch = guard(made, lambda m, b: mse_loss(m(b[0]), b[1])).attach(model, optimizer, loader)
+        for _epoch in range(2):
+            for index, (x, y) in enumerate(loader):
+                (mse_loss(model(x), y) * factor / 2).backward()
+                if index % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        watch.finish()
+        return watch.unchecked
+
+    assert run(1) == ["the samples: no loader over a dataset with ids was given"]
+    with pytest.raises(GuardError) as caught:
+        run(2)
+    assert caught.value.cause is Cause.NOT_DIVIDED
+
+
+@pytest.mark.parametrize("mistake", [None, "summed loss"])
+@pytest.mark.parametrize("bound", [1e-3, 0.02, 1e-7])
+def test_clipping_by_value_is_healthy_and_hides_nothing(two, mistake, bound):
+    for error, unchecked in two(train, PLAIN, mistake, clip_value=bound):
+        assert unchecked == []
+        assert error is None if mistake is None else named(error, *MISTAKES[mistake])
+
+
+def test_batches_that_are_changed_on_the_way_have_no_reference(two):
+    for error, unchecked in two(train, PLAIN, changed=True):
+        assert error is None
+        assert unchecked == ["the gradient's size: the script changes the batches between loader and model"]
+
+
+def test_a_scheduler_in_epochs_that_is_stepped_at_every_step_is_named(two):
+    made = plan(schedule="step(2ep, gamma=0.1)", warmup="0st", duration="8ep", lr=0.1)
+    for error, _ in two(train, made, "in epochs", epochs=8):
+        assert (error.cause, error.step) == (Cause.SCHEDULER_IN_EPOCHS, 2)
+
+
+@pytest.mark.parametrize(("seeing", "named_ranks"), [([0], [0]), ([1], [1]), ([0, 1], [])])
+def test_who_sees_a_fault_that_others_do_not_is_known(two, seeing, named_ranks):
+    told = two(witnesses, PLAIN, seeing)
+    assert [told[rank] for rank in seeing] == [named_ranks] * len(seeing)
+
+
+def test_groups_that_are_all_off_alike_are_named_as_one_would_be(two):
+    for error, _ in two(train, PLAIN, "another lr", layers=(1, 1)):
+        assert named(error, Cause.ANOTHER_LR, "2× the plan's")
+        assert error.ranks == ()
+
+
+UNLOADED = plan(dataset_size=None, duration="8st")
+
+
+def test_a_loop_without_a_loader_goes_through(two):
+    assert two(without_a_loader, UNLOADED) == [(None, [])] * 2
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause", "step"),
+    [
+        ("same data", Cause.SAME_DATA, 0),
+        ("no zero_grad", Cause.GRADIENTS_KEPT, 1),
+        ("too long", Cause.ANOTHER_LENGTH, 8),
+    ],
+)
+def test_a_mistake_is_named_without_a_loader(two, mistake, cause, step):
+    for error, _ in two(without_a_loader, UNLOADED, mistake):
+        assert named(error, cause)
+        assert error.step == step
+
+
+def test_a_run_that_ends_early_is_noted(two):
+    for error, notes in two(without_a_loader, UNLOADED, "too short"):
+        assert (error, notes) == (None, ["the run ends after 6 of 8 planned optimizer steps"])
+
+
+def test_a_loss_without_a_loader_is_noted_once(two):
+    for error, notes in two(without_a_loader, UNLOADED, loss_given=True):
+        assert error is None
+        (note,) = notes
+        assert note.startswith("a loss was given and no loader")
+
+
+def test_a_note_is_a_warning():
+    import torch
+
+    from isobatch.guard import guard
+
+    model = torch.nn.Linear(2, 2)
+    watch = guard(ib.plan(recipe(effective_batch=8), 1), lambda m, x: m(x).mean())
+    with pytest.warns(UserWarning, match="isobatch guard: a loss was given and no loader"):
+        watch.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -8,12 +8,12 @@ from isobatch.guard import Cause
 pytest.importorskip("torch", reason="the guard needs torch")
 
 
-def plan(convention, ranks=2, **fields):
+def plan(convention, ranks=2, *, dataset_size=200, **fields):
     recipe = ib.Recipe(
         effective_batch=24 * ranks,
         lr=0.1,
         optimizer="sgd" if convention == "lightning" else "adamw",
-        dataset_size=200,
+        dataset_size=dataset_size,
         duration="2ep",
         warmup="3st",
         micro_batch=8,
@@ -48,12 +48,15 @@ EVERYWHERE = {
 LIGHTNING = {
     "summed loss": (Cause.SUMMED_LOSS, "8×"),
     "summed over ranks": (Cause.SUMMED_OVER_RANKS, "2×"),
+    "too short": Cause.ANOTHER_LENGTH,
     "divided twice": (Cause.DIVIDED_TWICE, "0.3333×"),
     "scheduler per epoch": Cause.SCHEDULER_NEVER,
 }
 TRANSFORMERS = {
     "summed loss": (Cause.SUMMED_LOSS, "41.67×"),
     "no division": (Cause.NOT_DIVIDED, "3×"),
+    "own tokens": Cause.RANKS_OWN_UNITS,
+    "too short": Cause.ANOTHER_LENGTH,
 }
 
 
@@ -77,6 +80,11 @@ def by_transformers(two):
 @pytest.mark.parametrize("mistake", EVERYWHERE | LIGHTNING)
 def test_lightning(by_lightning, mistake):
     looked_at(by_lightning(plan("lightning"), mistake), (EVERYWHERE | LIGHTNING)[mistake])
+
+
+@pytest.mark.parametrize("mistake", [None, "summed loss"])
+def test_lightning_with_a_validation_loader(by_lightning, mistake):
+    looked_at(by_lightning(plan("lightning"), mistake, validated=True), LIGHTNING.get(mistake))
 
 
 @pytest.mark.parametrize("mistake", EVERYWHERE | TRANSFORMERS)
@@ -126,3 +134,37 @@ def test_accelerate(two, mistake, cause):
     from ddp.trainers import accelerate
 
     looked_at(two(accelerate, plan("transformers"), mistake), cause)
+
+
+@pytest.mark.parametrize(("convention", "tool"), [("torch", "transformers"), ("transformers", "lightning")])
+def test_the_remedy_for_another_convention_is_known_at_the_start(
+    by_lightning, by_transformers, convention, tool
+):
+    run = {"lightning": by_lightning, "transformers": by_transformers}[tool]
+    for error, _ in run(plan(convention)):
+        assert (error.cause, error.step) == (Cause.ANOTHER_CONVENTION, 0)
+        assert f'convention="{tool}"' in error.diagnosis
+
+
+def test_labels_that_are_the_input_are_healthy_and_noted_once(by_transformers):
+    for error, noted in by_transformers(plan("transformers"), tutorial=True):
+        assert error is None
+        (note,) = noted
+        assert "the gradient is 0.875 × that of the mean loss" in note
+
+
+@pytest.mark.parametrize("mistake", ["summed loss", "own tokens"])
+def test_labels_that_are_the_input_hide_no_mistake(by_transformers, mistake):
+    for error, _ in by_transformers(plan("transformers"), mistake, tutorial=True):
+        assert error is None if mistake == "own tokens" else error.cause is Cause.SUMMED_LOSS
+
+
+def test_lightning_may_clip_by_value(by_lightning):
+    looked_at(by_lightning(plan("lightning", clip_norm=0.01), clip="value"), None)
+
+
+def test_accelerate_need_not_pad(two):
+    pytest.importorskip("accelerate", reason="the loop uses it")
+    from ddp.trainers import accelerate
+
+    looked_at(two(accelerate, plan("transformers", dataset_size=188), even=False), None)

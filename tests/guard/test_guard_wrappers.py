@@ -88,3 +88,9 @@ def test_a_scaled_gradient_may_be_clipped(two):
         msgspec.structs.replace(RECIPE, precision="fp16", duration="20ep", clip_norm=0.01), 2
     ).to_json()
     assert two(scaled, clipped, loss_given=True) == [(None, 9)] * 2
+
+
+def test_fully_sharded_that_never_synchronizes_is_named(two):
+    for error, _ in two(fully_sharded, PLAN, "never synchronized"):
+        assert (error.cause, error.step) == (Cause.NEVER_AVERAGED, 0)
+        assert "set_requires_gradient_sync" in error.advice

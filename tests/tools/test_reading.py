@@ -223,6 +223,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} --seq-length
             "duration": "500000st",
             "warmup": "430st",
             "precision": "fp16",
+            "schedule": "cosine(until=430000st)",
             "ramp": "16 16 5859375",
             "convention": "megatron",
         },

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
-from isobatch.cli._show import show_table
+from isobatch.cli.options.values import path
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.terminal.tables import show_table
 
 
 def add(subparsers: Any) -> None:
@@ -21,7 +22,7 @@ def add(subparsers: Any) -> None:
         "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
     )
     command.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help="where the profile goes, as JSON"
+        "-o", "--output", required=True, type=path, metavar="FILE", help="write the profile here, as JSON"
     )
     command.add_argument("--merge", metavar="FILE", help="an older profile to merge with")
     command.add_argument("--json", action="store_true", help="print the profile as JSON")
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     profile = calibrate([load_measurements(path) for path in args.reports], older=older)
     profile.save(args.output)
     if args.json:
-        print(json.dumps(msgspec.to_builtins(profile)))
+        write_json(json.dumps(msgspec.to_builtins(profile)))
     else:
         rows = [
             (
@@ -53,5 +54,5 @@ def run(args: argparse.Namespace) -> int:
         show_table(("constant", "value", "95 %", ""), rows)
         print(f"measured configurations lie within ± {profile.scatter:.1%} of the model")
     if profile.unidentified:
-        print(f"not identified: {', '.join(profile.unidentified)}", file=sys.stderr)
+        say(f"not identified: {', '.join(profile.unidentified)}")
     return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from isobatch.cli._from import add_set, fields
+from isobatch.cli.options.source import add_set, fields
+from isobatch.cli.options.values import count
 
 
 def add(subparsers: Any) -> None:
@@ -20,7 +21,7 @@ def add(subparsers: Any) -> None:
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )
     command.add_argument(
-        "--gpus", type=int, required=True, metavar="N", help="number of GPUs that it is to run on"
+        "--gpus", type=count, required=True, metavar="N", help="number of GPUs that it is to run on"
     )
     command.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
     add_set(command)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from isobatch.cli._from import add_to, job
+from isobatch.cli.options.source import add_to, job
+from isobatch.cli.options.values import count, path
+from isobatch.cli.terminal.messages import say
+from isobatch.errors import InputError, missing
 
 
 def add(subparsers: Any) -> None:
@@ -22,7 +24,11 @@ def add(subparsers: Any) -> None:
     )
     add_to(command)
     command.add_argument(
-        "-o", "--output", metavar="FILE|FOLDER", help="write there; without it the file alone goes to stdout"
+        "-o",
+        "--output",
+        type=path,
+        metavar="FILE|FOLDER",
+        help="write there; without it the file alone goes to stdout",
     )
     command.add_argument("--force", action="store_true", help="replace files that are there")
     command.add_argument(
@@ -33,7 +39,7 @@ def add(subparsers: Any) -> None:
     )
     command.add_argument(
         "--gpus-per-node",
-        type=int,
+        type=count,
         metavar="N",
         help="of a table's clusters, which have no nodes (default 8)",
     )
@@ -41,7 +47,6 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the files; 1 where a plan is infeasible."""
-    from isobatch.errors import InputError, missing
 
     if args.to is None:
         raise missing("--to", "name the tool, such as --to slurm")
@@ -52,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
 
     plan = Plan.load(args.plan)
     if plan.status == "infeasible":
-        print(plan.explain(), file=sys.stderr)
+        say(plan.explain())
         return 1
     made = plan.to(args.to, form=form_of(args.to, args.output), job=job(args))
     for note in made.notes:
-        print(f"{made.tool}: {note}", file=sys.stderr)
+        say(f"{made.tool}: {note}")
     if args.output is None:
         print(made, end="")
         return 0
@@ -67,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _many(args: argparse.Namespace) -> int:
-    from isobatch.errors import missing
     from isobatch.files.read import read_table
     from isobatch.tools.writing.folder import export_rows
 
@@ -88,5 +92,5 @@ def _many(args: argparse.Namespace) -> int:
         force=args.force,
         source=args.plan,
     )
-    print(f"{written.jobs:,} jobs written to {args.output}", *written.skipped, sep="; ", file=sys.stderr)
+    say("; ".join((f"{written.jobs:,} jobs written to {args.output}", *written.skipped)))
     return 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from isobatch.cli._cluster import add_cluster, cluster
-from isobatch.cli._from import add_from, add_to, fields, job, read, show
-from isobatch.cli._settings import add_settings, settings
-from isobatch.cli._sweep import show_sweep
+from isobatch.cli.options.cluster import add_cluster, cluster
+from isobatch.cli.options.settings import add_settings, settings
+from isobatch.cli.options.source import add_from, add_to, fields, job, read, show
+from isobatch.cli.options.values import gpu_counts, path
+from isobatch.cli.terminal.messages import write_json
+from isobatch.cli.terminal.sweep import show_sweep
+from isobatch.errors import InputError, missing
 
 
 def add(subparsers: Any) -> None:
@@ -16,7 +19,7 @@ def add(subparsers: Any) -> None:
     command = subparsers.add_parser(
         "plan",
         help="plan one recipe on one cluster",
-        description="Plans one recipe on one cluster: what to train with there, or why not and what would work.",
+        description="Plans one recipe on one cluster: how to train there, or why it cannot and what would work.",
     )
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
     add_from(command)
@@ -25,15 +28,16 @@ def add(subparsers: Any) -> None:
     add_settings(command)
     command.add_argument(
         "--sweep-gpus",
+        type=gpu_counts,
         metavar="A..B|N,N",
-        help="time and cost over these GPU counts instead (needs one --profile)",
+        help="instead compare time and cost over these GPU counts (needs one --profile)",
     )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument("-o", "--output", metavar="FILE", help="also save the plan, as JSON")
+    command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the plan; 1 where there is none."""
+    """Prints the plan; 1 where it is infeasible."""
     from isobatch.planning.plan import plan
 
     if args.sweep_gpus is not None:
@@ -41,24 +45,26 @@ def run(args: argparse.Namespace) -> int:
     made = plan(_recipe(args), cluster(args), **settings(args))
     if args.output:
         made.save(args.output)
-    print(made.to_json() if args.json else made.explain())
+    if args.json:
+        write_json(made.to_json())
+    else:
+        print(made.explain())
     if args.to is not None and made.status != "infeasible":
         show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0
 
 
 def _recipe(args: argparse.Namespace) -> Any:
-    from isobatch.errors import InputError
     from isobatch.recipes.recipe import Recipe
 
     if args.source:
         if args.recipe is not None:
-            raise InputError("give a recipe file or --from, not both", field="--from")
+            raise InputError("--from goes without a recipe file: give one or the other")
         return read(args)[0]
     changes = fields(args)
     if args.recipe is None:
         if not changes:
-            raise InputError("name a recipe file, or give its fields by --set", field="recipe")
+            raise missing("recipe", "pass a file, or fields with --set")
         return Recipe.of(changes)
     try:
         return Recipe.load(args.recipe, changes)

@@ -5,40 +5,42 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from isobatch.cli._cluster import add_cluster, cluster
-from isobatch.cli._from import add_from, add_to, job, read, show
-from isobatch.cli._settings import add_settings, settings
+from isobatch.cli.options.cluster import add_cluster, cluster
+from isobatch.cli.options.settings import add_settings, settings
+from isobatch.cli.options.source import add_from, add_to, job, read, show
+from isobatch.cli.options.values import count, path
+from isobatch.cli.terminal.messages import write_json
 
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
     command = subparsers.add_parser(
         "replan",
-        help="move a run that is under way to other hardware or another batch",
-        description="Moves a run that is under way to other hardware or another batch.",
+        help="move a running job to other hardware or another batch",
+        description="Moves a running job to other hardware or another batch, and says where its data go on.",
     )
     command.add_argument(
         "plan",
         nargs="?",
-        help="the plan that the run follows: a .json file of `plan -o` or of an earlier move; or, in its place, --from",
+        help="the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
     )
     command.add_argument(
         "--at-step",
         type=int,
         metavar="N",
-        help="optimizer steps done; a checkpoint folder of --from says it itself",
+        help="optimizer steps done so far; a checkpoint folder of --from says it itself",
     )
-    command.add_argument("--effective-batch", type=int, metavar="N", help="the batch to reach")
+    command.add_argument("--effective-batch", type=count, metavar="N", help="effective batch to move to")
     add_from(command)
     add_to(command)
     add_cluster(command)
     add_settings(command)
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument("-o", "--output", metavar="FILE", help="also save the plan, as JSON")
+    command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the moved plan; 1 where there is none."""
+    """Prints the moved plan; 1 where it is infeasible."""
     from isobatch.planning.replan import replan
 
     running, step, checkpoint = _running(args)
@@ -51,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.output:
         moved.save(args.output)
-    print(moved.to_json() if args.json else moved.explain())
+    if args.json:
+        write_json(moved.to_json())
+    else:
+        print(moved.explain())
     if moved.status == "infeasible":
         return 1
     target = args.to or ("transformers" if checkpoint is not None and not args.json else None)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch.cli.terminal.messages import write_json
+from isobatch.cli.terminal.tables import show_table
+
 
 def add(subparsers: Any) -> None:
     """Registers the command."""
@@ -21,11 +24,10 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from isobatch import _core
-    from isobatch.cli._show import show_table
 
     headers = ("rule", "formula", "holds", "source")
     if args.json:
-        print(
+        write_json(
             json.dumps(
                 [dict(zip(headers, rule, strict=True)) for rule in _core.rules()],
                 ensure_ascii=False,
@@ -34,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         show_table(headers, _core.rules())
-        print("\nk = new effective batch / tuned effective batch; auto under policy keep: nothing moves.")
+        print("\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.")
     return 0

@@ -6,6 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from isobatch.cli.options.values import count
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.errors import InputError, missing
+
 if TYPE_CHECKING:
     from isobatch.schedules import Schedule
 
@@ -22,14 +26,16 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
     parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
-    parser.add_argument("--steps", type=int, help="optimizer steps of the run")
+    parser.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
     parser.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
     parser.add_argument(
         "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
     )
-    parser.add_argument("--batch", type=int, default=1, help="samples a step, for lengths in sp and tok")
+    parser.add_argument(
+        "--batch", type=count, default=1, metavar="N", help="samples a step, for lengths in sp and tok"
+    )
     parser.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
-    parser.add_argument("--seq-len", type=int, help="tokens a sample, for lengths in tok")
+    parser.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
     parser.add_argument(
         "--plot",
         nargs="?",
@@ -40,23 +46,34 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
 
 
+# A field → what the person typed for it.
+_TYPED = {
+    "dataset_size": "--steps-per-epoch",
+    "min_lr": "--min-lr",
+    "peak": "--lr",
+    "seq_len": "--seq-len",
+    "total_steps": "--steps",
+    "warmup_start": "--warmup-start",
+    "warmup_steps": "--warmup",
+}
+
+
 def run(args: argparse.Namespace) -> int:
     """Prints, draws or writes the schedule."""
     schedule = _schedule(args)
     if args.json:
-        print(schedule.to_json())
+        write_json(schedule.to_json())
     elif args.plot is None:
         _table(schedule, args.steps)
     if args.plot is not None:
         _plot(schedule, args)
     total = args.steps or (None if schedule.end is None else round(schedule.end))
     for reason in schedule.check(total) if total else ():
-        print(f"note: {reason}: {reason.text}", file=sys.stderr)
+        say(f"note: {reason}: {reason.text}")
     return 0
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
-    from isobatch.errors import InputError
     from isobatch.files.whole import read_whole
     from isobatch.schedules import Schedule, Units, resolve
 
@@ -66,25 +83,28 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         except InputError as error:
             raise error.at(file=args.spec) from None
     if args.steps is None:
-        raise InputError("say how long the run is", field="--steps")
+        raise missing("--steps", "pass the length of the run in optimizer steps")
     units = Units(
         tuned_batch=args.batch, batch=args.batch, steps_per_epoch=args.steps_per_epoch, seq_len=args.seq_len
     )
-    return resolve(
-        args.spec,
-        peak=args.lr,
-        min_lr=args.min_lr,
-        warmup_start=args.warmup_start,
-        warmup_steps=args.warmup,
-        total_steps=args.steps,
-        units=units,
-    )
+    try:
+        return resolve(
+            args.spec,
+            peak=args.lr,
+            min_lr=args.min_lr,
+            warmup_start=args.warmup_start,
+            warmup_steps=args.warmup,
+            total_steps=args.steps,
+            units=units,
+        )
+    except InputError as error:
+        raise error.at(field=_TYPED.get(error.field or "", error.field)) from None
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
     from isobatch.schedules.draw import span
 
-    stop = steps or round(span(schedule))
+    stop = steps or round(span(schedule.form))
     print("step\tlr")
     for step in sorted({round(stop * i / 20) for i in range(21)}):
         print(f"{step}\t{schedule.at(step):.9g}")
@@ -95,6 +115,8 @@ def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
     from isobatch.schedules import draw
 
     if args.plot == "-":
-        print(draw.terminal(schedule, args.steps), file=sys.stderr if args.json else sys.stdout)
+        print(
+            draw.terminal(schedule.form, schedule, args.steps), file=sys.stderr if args.json else sys.stdout
+        )
         return
-    write_whole(args.plot, draw.svg(schedule, args.steps).encode())
+    write_whole(args.plot, draw.svg(schedule.form, schedule, args.steps).encode())

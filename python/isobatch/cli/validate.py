@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.validate import arguments
 
@@ -39,14 +39,14 @@ def run(args: argparse.Namespace) -> int:
     """Validates, or compares two reports."""
     if args.compare is not None:
         if args.plan is not None:
-            raise InputError("compares two reports, and takes no plan", field="--compare")
+            raise InputError("--compare takes two reports, and no plan")
         from isobatch.validate.report.comparing import compare, show
         from isobatch.validate.report.document import Report
 
         print(show(compare(*(Report.load(path) for path in args.compare))) or "no change")
         return 0
     if args.plan is None:
-        raise InputError("a plan's file is needed", field="PLAN")
+        raise missing("PLAN", "pass a plan's JSON file (isobatch plan -o)")
     from isobatch.validate.ranks.network import environment
 
     if environment(os.environ) is not None:

@@ -60,10 +60,16 @@ class Cause(StrEnum):
         "a mean over each micro-batch's own units",
         "divide the sums of a step's micro-batches by the units of all of them (transformers: pass num_items_in_batch on)",
     )
+    RANKS_OWN_UNITS = (
+        "ranks_own_units",
+        "each rank divides by its own units, and the ranks' means are averaged",
+        "divide by the units of all ranks (transformers: average_tokens_across_devices=True)",
+    )
     NEVER_AVERAGED = (
         "never_averaged",
         "gradients never averaged: forward inside no_sync and backward outside, or a model that is not wrapped in DDP",
-        "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync",
+        "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync (fully_shard: with "
+        "set_requires_gradient_sync(True))",
     )
     GRADIENT_FACTOR = (
         "gradient_factor",
@@ -107,6 +113,11 @@ class Cause(StrEnum):
         "scheduler_per_micro_batch",
         "scheduler stepped once per micro-batch",
         "call scheduler.step() after optimizer.step() only",
+    )
+    SCHEDULER_IN_EPOCHS = (
+        "scheduler_in_epochs",
+        "a scheduler that counts epochs is stepped at every step",
+        "step it once per epoch, or use PlanLR(optimizer, plan), which counts steps",
     )
     SCHEDULER_TOO_EARLY = (
         "scheduler_too_early",
@@ -152,8 +163,9 @@ class Cause(StrEnum):
     )
     SKIPPED_STEPS = (
         "skipped_steps",
-        "steps that a loss scaler skipped",
-        'say so in the recipe: precision="fp16"',
+        "skipped optimizer steps",
+        'a loss scaler that skips belongs in the recipe (precision="fp16"); a script that skips bad steps must skip them on all '
+        "ranks, with zero_grad and without the scheduler",
     )
     NO_STEP = (
         "no_step",
@@ -165,6 +177,21 @@ class Cause(StrEnum):
         "ranks take different numbers of steps",
         "give all ranks equally many micro-batches",
     )
+    GRADIENTS_KEPT = (
+        "gradients_kept",
+        "the last step's gradients are still there",
+        "call optimizer.zero_grad() after each optimizer.step()",
+    )
+    ANOTHER_LENGTH = (
+        "another_length",
+        "a run of another length",
+        "train for plan.total_steps optimizer steps (max_steps=plan.total_steps in a trainer)",
+    )
+    ANOTHER_CONVENTION = (
+        "another_convention",
+        "a plan that counts an epoch's end as another tool does",
+        "plan with the convention of the tool that trains",
+    )
     MISSING_SET_EPOCH = (
         "missing_set_epoch",
         "missing set_epoch",
@@ -175,6 +202,21 @@ class Cause(StrEnum):
         "the sampler is not distributed",
         "give the loader a DistributedSampler or a PlanSampler (Lightning: use_distributed_sampler=True; Accelerate: prepare the "
         "loader)",
+    )
+    SAME_DATA = (
+        "same_data",
+        "all ranks train on the same data",
+        "give each rank its own samples: a DistributedSampler, a PlanSampler, or a seed that depends on the rank",
+    )
+    SAMPLER_REPLICAS = (
+        "sampler_replicas",
+        "the sampler divides the data by another number of ranks",
+        "leave out num_replicas and rank of DistributedSampler, or pass the world size and this process's rank",
+    )
+    SAMPLER_SEEDS = (
+        "sampler_seeds",
+        "ranks shuffle by different seeds",
+        "give the sampler the same seed on all ranks: it deals one order out to all of them",
     )
     SAMPLES_DROPPED = (
         "samples_dropped",

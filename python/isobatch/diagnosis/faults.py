@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 
@@ -52,26 +53,36 @@ def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
     return abs(a - b) <= ULPS * ulp * abs(peak)
 
 
+class Pace(NamedTuple):
+    """How often a wrong scheduler may be stepped for each optimizer step: `ranks` or `accumulation` times; or it counts in epochs
+    of so many steps."""
+
+    accumulation: int
+    ranks: int
+    epoch: int | None = None
+
+
 def learning_rate(
-    observed: Sequence[float],
+    observed: Mapping[int, float],
     lr_at: Callable[[int], float],
     *,
     peak: float,
-    accumulation: int,
-    ranks: int,
+    pace: Pace,
     initial: float | None = None,
     ulp: float = 2.0**-52,
 ) -> tuple[int, Diagnosis] | None:
     """The first step whose learning rate is not the plan's, and why; None where all are.
 
     Args:
-        observed: the optimizer's learning rate at steps 0, 1, 2 ….
+        observed: the optimizer's learning rate at some steps, in order.
         lr_at: the plan's.
+        peak: the plan's largest.
+        pace: how much too fast a scheduler may run.
         initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one that runs twice as
             fast, so where this is another learning rate, nothing else is suspected.
         ulp: as in `close`.
 
-    >>> found = learning_rate([0.0, 0.2, 0.4], lambda step: 0.1 * step, peak=1.0, accumulation=1, ranks=2)
+    >>> found = learning_rate({0: 0.0, 1: 0.2, 2: 0.4}, lambda step: 0.1 * step, peak=1.0, pace=Pace(1, 2))
     >>> found[0], found[1].text
     (1, 'scheduler stepped once per process (2× too fast)')
     """
@@ -79,35 +90,45 @@ def learning_rate(
     def same(a: float, b: float) -> bool:
         return close(a, b, peak, ulp)
 
-    first = next((k for k, lr in enumerate(observed) if not same(lr, lr_at(k))), None)
+    first = next((step for step, lr in observed.items() if not same(lr, lr_at(step))), None)
     if first is None:
         return None
     if initial is not None and not same(initial, peak):
         return first, Cause.ANOTHER_LR.likely(f"{initial / peak:.4g}× the plan's")
 
-    def runs(factor: int, ahead: int) -> bool:
-        return all(same(lr, lr_at(k * factor + ahead)) for k, lr in enumerate(observed))
+    def runs(factor: int, ahead: int = 0) -> bool:
+        return all(same(lr, lr_at(step * factor + ahead)) for step, lr in observed.items())
 
-    fitting = []
-    # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
-    per_micro_batch = any(runs(accumulation, ahead) for ahead in (0, accumulation - 1, accumulation))
-    if ranks > 1 and runs(ranks, 0):
-        fitting.append(Cause.SCHEDULER_PER_PROCESS.likely(f"{ranks}× too fast"))
-    if accumulation > 1 and per_micro_batch:
-        fitting.append(Cause.SCHEDULER_PER_MICRO_BATCH.likely(f"{accumulation}× too fast"))
-    if min(accumulation, ranks) > 1 and runs(accumulation * ranks, 0):
-        both = Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH
-        words = f"{both[0].text} and micro-batch ({accumulation * ranks}× too fast)"
-        fitting.append(Diagnosis(causes=both, text=words))
-    if runs(1, 1):
-        fitting.append(Cause.SCHEDULER_TOO_EARLY.likely())
-    if first > 0 and all(same(lr, lr_at(0)) for lr in observed):
+    fitting = _paces(runs, pace)
+    if first > 0 and all(same(lr, lr_at(0)) for lr in observed.values()):
         fitting.append(Cause.SCHEDULER_NEVER.likely())
     if not fitting:
         planned = lr_at(first)
         times = f"{observed[first] / planned:.4g}× the plan's" if planned else ""
         fitting.append(Cause.ANOTHER_LR.likely(times))
     return first, either(*fitting)
+
+
+def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
+    """What makes a scheduler run too fast or ahead; `runs` says whether it does, by a factor and by steps."""
+    accumulation, ranks, epoch = pace
+    found = []
+    # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
+    per_micro_batch = any(runs(accumulation, ahead) for ahead in (0, accumulation - 1, accumulation))
+    if ranks > 1 and runs(ranks):
+        found.append(Cause.SCHEDULER_PER_PROCESS.likely(f"{ranks}× too fast"))
+    if accumulation > 1 and per_micro_batch:
+        found.append(Cause.SCHEDULER_PER_MICRO_BATCH.likely(f"{accumulation}× too fast"))
+    if epoch is not None and epoch > 1 and runs(epoch):
+        found.append(Cause.SCHEDULER_IN_EPOCHS.likely(f"{epoch}× too fast"))
+    if runs(1, 1):
+        found.append(Cause.SCHEDULER_TOO_EARLY.likely())
+    # One fault explains better than two.
+    if not found and min(accumulation, ranks) > 1 and runs(accumulation * ranks):
+        both = Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH
+        words = f"{both[0].text} and micro-batch ({accumulation * ranks}× too fast)"
+        found.append(Diagnosis(causes=both, text=words))
+    return found
 
 
 def epoch(

@@ -9,10 +9,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.words import few
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,14 +47,13 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
         import pyarrow as pa
         from pyarrow.fs import FileSystem, LocalFileSystem
     except ModuleNotFoundError:
-        raise InputError("tables in files need pyarrow: pip install 'isobatch[fleet]'", file=text) from None
+        raise needs_extra("tables in files", "fleet", file=text) from None
     if "://" not in text:
         return LocalFileSystem(), text
     try:
         fs, inner = FileSystem.from_uri(text)
     except (pa.ArrowException, OSError, ValueError) as error:
-        # Without the query, which may hold credentials.
-        raise InputError(f"is not a place that can be read: {error}", file=text.split("?")[0]) from None
+        raise unreadable(error, text) from None
     return fs, inner
 
 
@@ -74,7 +75,7 @@ def find(path: str | os.PathLike[str]) -> Files:
             base, pattern = inner.rstrip("/"), None
         elif magic := re.search(r"[*?[]", inner):
             base = inner[: magic.start()].rpartition("/")[0]
-            pattern = re.compile(_regex(inner))
+            pattern = _plain(inner).split("/")
         else:
             raise InputError("there is no such file", file=inner)
         listed = fs.get_file_info(FileSelector(base or ".", recursive=True))
@@ -82,14 +83,10 @@ def find(path: str | os.PathLike[str]) -> Files:
     for info in sorted(listed, key=lambda info: info.path):
         name = PurePosixPath(info.path).relative_to(base)
         wanted = name.suffix in SUFFIXES and not any(part.startswith(("_", ".")) for part in name.parts)
-        if (
-            info.type == FileType.File
-            and wanted
-            and (pattern is None or pattern.fullmatch(_plain(info.path)))
-        ):
+        if info.type == FileType.File and wanted and (pattern is None or _is_match(info.path, pattern)):
             found.append(info)
     if not found:
-        raise InputError(f"there is no {', '.join(SUFFIXES)} file", file=os.fspath(path))
+        raise InputError(f"holds no {few(SUFFIXES)} file", file=os.fspath(path))
     return Files(fs, base, tuple(found), folder=pattern is None)
 
 
@@ -103,24 +100,41 @@ def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
         return
     path, base = Path(output).resolve(), Path(files.base).resolve()
     if path in {Path(info.path).resolve() for info in files.infos}:
-        raise InputError("the plans cannot go where the command reads from", file=output)
+        raise InputError("is read by this command: write the plans to another file", file=output)
     if path == base or (files.folder and path.is_relative_to(base)):
-        raise InputError(f"the plans cannot go into the folder that is read, {files.base}", file=output)
+        raise InputError(
+            f"is in the folder that is read, {files.base}: write the plans elsewhere", file=output
+        )
 
 
 def _plain(path: str) -> str:
     return path.removeprefix("./")
 
 
-def _regex(pattern: str) -> str:
-    """A glob as a regular expression: `*` and `?` stay within a folder, `**` does not."""
-    parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|.", _plain(pattern))
-    return "".join(
-        parts.get(token)
-        or (token.replace("[!", "[^") if token.startswith("[") and len(token) > 1 else re.escape(token))
-        for token in tokens
-    )
+def _is_match(path: str, pattern: Sequence[str]) -> bool:
+    """Whether a path matches a glob, folder by folder: `*` and `?` stay within one, `**` is any number of them. The time grows with
+    the lengths, whatever the glob: it follows all places where the path could be at once."""
+    places = _behind({0}, pattern)
+    for name in _plain(path).split("/"):
+        stay = {at for at in places if at < len(pattern) and pattern[at] == "**"}
+        pass_ = {at + 1 for at in places if at < len(pattern) and fnmatchcase(name, pattern[at])}
+        places = _behind(stay | pass_, pattern)
+    return len(pattern) in places
+
+
+def _behind(places: set[int], pattern: Sequence[str]) -> set[int]:
+    """The places, and those behind a `**` that stands for no folder."""
+    found = set(places)
+    for at in sorted(places):
+        while at < len(pattern) and pattern[at] == "**":
+            at += 1
+            found.add(at)
+    return found
+
+
+def unknown_format(path: str, known: Iterable[str]) -> InputError:
+    """A file whose suffix says no format that is known."""
+    return InputError(f"cannot tell the format of {PurePosixPath(path).name!r}: use {few(known)}", file=path)
 
 
 def format_of(path: str) -> str:
@@ -131,7 +145,7 @@ def format_of(path: str) -> str:
     """
     suffix = PurePosixPath(path).suffix
     if suffix not in SUFFIXES:
-        raise InputError(f"{suffix or 'no suffix'} is not legal; legal: {', '.join(SUFFIXES)}", file=path)
+        raise unknown_format(path, SUFFIXES)
     return SUFFIXES[suffix]
 
 
@@ -173,9 +187,9 @@ def blocks(
                 batches: Any = _csv_reader(stream, _csv_header(fs, path))
                 schema = batches.schema
             else:
-                import pyarrow.json
+                from isobatch.files.lines import read_lines
 
-                table = pyarrow.json.read_json(stream)
+                table = read_lines(stream, path)
                 batches, schema = table.to_batches(), table.schema
             yield from _cut(batches, schema, rows)
 
@@ -190,7 +204,7 @@ def named(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError("there is no such file", file=path) from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read: {error}", file=path) from None
+        raise unreadable(error, path) from None
 
 
 def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
@@ -290,6 +304,7 @@ def _csv_reader(stream: Any, header: list[str]) -> Any:
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=dict.fromkeys(header, pa.string()),
             strings_can_be_null=True,
-            null_values=["", "null", "NULL"],
+            # A job may be called null; what "null" is in a field is decided where fields are read.
+            null_values=[""],
         ),
     )

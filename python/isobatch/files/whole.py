@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, unreadable, unwritable
 
 
 def read_whole(path: str | os.PathLike[str]) -> str:
@@ -18,10 +19,8 @@ def read_whole(path: str | os.PathLike[str]) -> str:
     """
     try:
         return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"cannot be read: {error}", file=os.fspath(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(error, os.fspath(path)) from None
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
@@ -39,22 +38,60 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     path = Path(path)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
+        refuse_special(path)
         partial.write_bytes(data)
-        partial.replace(path)
+        settle(partial, path)
     except BaseException as error:
         with suppress(OSError):
             partial.unlink()
         if isinstance(error, OSError):
-            raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+            raise unwritable(error, str(path)) from None
         raise
 
 
+def refuse_special(path: str | os.PathLike[str]) -> None:
+    """A device, a pipe or a link would be replaced by a file, not written to.
+
+    Raises:
+        InputError: there is one at the path.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return
+    if stat.S_ISLNK(mode):
+        raise InputError(
+            f"is a symbolic link: give the path it leads to, {os.path.realpath(path)}", file=os.fspath(path)
+        )
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError("is no regular file: leave -o out to write to stdout", file=os.fspath(path))
+
+
+def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Moves a file that is whole to its place, with the mode of the file that it replaces; it survives a power cut from here on,
+    once its folder is synced too."""
+    with suppress(FileNotFoundError):
+        Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
+    sync(partial)
+    Path(partial).replace(path)
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Whether a file could be written there, before the work that it shall hold.
+    """Checks that a file can be written there, before the work whose result it is to hold.
 
     Raises:
         InputError: there is no such folder, or it cannot be written.
     """
+    refuse_special(path)
     folder = Path(path).parent
     if not folder.is_dir():
         raise InputError("there is no such folder", file=str(folder))

@@ -3,14 +3,16 @@ program can read; on disk, or in a store that pyarrow knows."""
 
 from __future__ import annotations
 
+import io
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from isobatch.errors import InputError
-from isobatch.files.read import location
+from isobatch.errors import InputError, unwritable
+from isobatch.files.read import location, unknown_format
+from isobatch.files.whole import refuse_special, settle, sync
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,8 +22,13 @@ Write = Callable[["pa.Table"], None]
 
 
 @contextmanager
-def table_writer(output: str, metadata: dict[str, str]) -> Iterator[Write]:
+def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool = False) -> Iterator[Write]:
     """A function that appends tables of one schema to a file, which appears when the block ends, or not at all.
+
+    Args:
+        output: a path or URL; its suffix says the format.
+        metadata: what Parquet is to hold beside the table.
+        escape_formulas: in CSV and TSV, put `'` before texts that a spreadsheet would run.
 
     Raises:
         InputError: there is no such folder, the suffix is not known, or the file cannot be written.
@@ -32,17 +39,20 @@ def table_writer(output: str, metadata: dict[str, str]) -> Iterator[Write]:
     fs, path = location(output)
     suffix = PurePosixPath(path).suffix
     if suffix not in WRITERS:
-        raise InputError(f"{suffix or 'no suffix'} is not legal; legal: {', '.join(WRITERS)}", file=path)
+        raise unknown_format(path, WRITERS)
     folder = str(PurePosixPath(path).parent)
     if fs.get_file_info(folder).type != FileType.Directory:
         raise InputError("there is no such folder", file=folder)
+    if fs.type_name == "local":
+        refuse_special(path)
     partial = f"{folder}/.{PurePosixPath(path).name}.{unique()}"
+    options = {"escape_formulas": True} if escape_formulas and suffix in (".csv", ".tsv") else {}
     try:
         with ExitStack() as files:
             files.enter_context(whole(fs, {partial: path}))
-            yield files.enter_context(WRITERS[suffix](fs, partial, metadata))
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot be written: {error}", file=output) from None
+            yield files.enter_context(WRITERS[suffix](fs, partial, metadata, **options))
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise unwritable(error, output) from None
 
 
 def unique() -> str:
@@ -52,11 +62,17 @@ def unique() -> str:
 
 @contextmanager
 def whole(fs: FileSystem, files: dict[str, str]) -> Iterator[None]:
-    """Moves files to where they belong when the block ends; deletes them where it fails."""
+    """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails."""
     try:
         yield
+        if fs.type_name != "local":
+            for partial, path in files.items():
+                fs.move(partial, path)
+            return
         for partial, path in files.items():
-            fs.move(partial, path)
+            settle(partial, path)
+        for folder in {PurePosixPath(path).parent for path in files.values()}:
+            sync(folder)
     except BaseException:
         for partial in files:
             with suppress(OSError):
@@ -65,8 +81,10 @@ def whole(fs: FileSystem, files: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def parquet_writer(fs: FileSystem, path: str, metadata: dict[str, str]) -> Iterator[Write]:
-    """Appends tables to a Parquet file, a row group each; the metadata join its schema's."""
+def parquet_writer(
+    fs: FileSystem, path: str, metadata: dict[str, str], digest: Digest | None = None
+) -> Iterator[Write]:
+    """Appends tables to a Parquet file, a row group each; the metadata join its schema's. The digest hears of the file's bytes."""
     import pyarrow.parquet as pq
 
     with ExitStack() as files:
@@ -77,6 +95,7 @@ def parquet_writer(fs: FileSystem, path: str, metadata: dict[str, str]) -> Itera
             if writer is None:
                 schema = table.schema.with_metadata({**(table.schema.metadata or {}), **metadata})
                 sink = files.enter_context(fs.open_output_stream(path))
+                sink = sink if digest is None else _Heard(sink, digest)
                 # With checksums: a flipped bit in a plan is found when it is read.
                 writer = files.enter_context(
                     pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True)
@@ -84,6 +103,32 @@ def parquet_writer(fs: FileSystem, path: str, metadata: dict[str, str]) -> Itera
             writer.write_table(table.cast(writer.schema))
 
         yield write
+
+
+class Digest(Protocol):
+    """What hears of bytes, such as a hash."""
+
+    def update(self, data: Any, /) -> None:
+        """Takes the next bytes."""
+
+
+class _Heard(io.RawIOBase):
+    """A stream whose bytes a digest hears of."""
+
+    def __init__(self, sink: Any, digest: Digest) -> None:
+        self.sink, self.digest = sink, digest
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self.sink.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        if not self.sink.closed:
+            self.sink.flush()
 
 
 class JsonLines:
@@ -101,33 +146,54 @@ class JsonLines:
 class CsvLines:
     """Appends tables as CSV, the header once, lists as texts joined by `;`."""
 
-    def __init__(self, sink: Any) -> None:
-        self.sink, self.header = sink, True
+    def __init__(self, sink: Any, *, escape_formulas: bool = False) -> None:
+        self.sink, self.escaped, self.header = sink, escape_formulas, True
 
     def __call__(self, table: pa.Table) -> None:
         import pyarrow.csv
 
-        pyarrow.csv.write_csv(_joined(table), self.sink, pyarrow.csv.WriteOptions(include_header=self.header))
+        table = _as_text(table, escape_formulas=self.escaped)
+        pyarrow.csv.write_csv(table, self.sink, pyarrow.csv.WriteOptions(include_header=self.header))
         self.header = False
 
 
 class _TsvLines:
     """Appends tables as cells between tabs, without quotes; a text that would need them is an error."""
 
-    def __init__(self, sink: Any) -> None:
-        self.sink, self.header = sink, True
+    def __init__(self, sink: Any, *, escape_formulas: bool = False) -> None:
+        self.sink, self.escaped, self.header = sink, escape_formulas, True
 
     def __call__(self, table: pa.Table) -> None:
         import pyarrow as pa
         import pyarrow.csv
 
+        table = _as_text(table, escape_formulas=self.escaped)
         if self.header:
             if any(set(name) & set('\t\r\n"') for name in table.column_names):
                 raise pa.ArrowInvalid("a column's name would need quotes")
             self.sink.write("\t".join(table.column_names).encode() + b"\n")
             self.header = False
         options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-        pyarrow.csv.write_csv(_joined(table), self.sink, options)
+        pyarrow.csv.write_csv(table, self.sink, options)
+
+
+def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:
+    """The table as cells of text: lists joined, and what a spreadsheet would run escaped where that is asked for."""
+    table = _joined(table)
+    if not escape_formulas:
+        return table
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for index, field in enumerate(table.schema):
+        column = table[index]
+        if pa.types.is_dictionary(field.type):
+            column = column.cast(field.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            escaped = pc.replace_substring_regex(column, r"\A([=+\-@\t\r])", r"'\1")
+            table = table.set_column(index, field.name, escaped)
+    names = [f"'{name}" if name[:1] in tuple("=+-@\t\r") else name for name in table.column_names]
+    return table.rename_columns(names)
 
 
 def _joined(table: pa.Table) -> pa.Table:
@@ -150,13 +216,13 @@ def _joined(table: pa.Table) -> pa.Table:
     return table
 
 
-def _lines(kind: Callable[[Any], Write]) -> Callable[..., AbstractContextManager[Write]]:
+def _lines(kind: Callable[..., Write]) -> Callable[..., AbstractContextManager[Write]]:
     """A writer of one kind of text; it has no place for metadata."""
 
     @contextmanager
-    def writer(fs: FileSystem, path: str, _: dict[str, str]) -> Iterator[Write]:
+    def writer(fs: FileSystem, path: str, _: dict[str, str], **options: bool) -> Iterator[Write]:
         with fs.open_output_stream(path) as sink:
-            yield kind(sink)
+            yield kind(sink, **options)
 
     return writer
 

@@ -30,7 +30,7 @@ def plan_fleet(
 
     Args:
         jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
-            Recipe's defaults, unknown columns are carried along. A mapping of NumPy arrays, any object with
+            Recipe's defaults, other columns are carried along (with a warning where the name looks like a slip). A mapping of NumPy arrays, any object with
             `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path or URL (CSV, Parquet, JSON lines, a folder or a glob of
             files with the same columns), or a sequence of Recipe.
         clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None: each row of the
@@ -59,11 +59,14 @@ def plan_fleet(
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
-    if not isinstance(jobs, (str, os.PathLike)):
-        return asked.fleet(jobs, pairs=pairs).plan()
-    from isobatch.files.read import read_table
+    file = None
+    if isinstance(jobs, (str, os.PathLike)):
+        from isobatch.files.read import read_table
 
-    return asked.fleet(read_table(jobs), pairs=pairs, file=os.fspath(jobs)).plan()
+        file, jobs = os.fspath(jobs), read_table(jobs)
+    fleet = asked.fleet(jobs, pairs=pairs, file=file)
+    asked.say_strays(fleet.jobs.carried)
+    return fleet.plan()
 
 
 def plan_files(

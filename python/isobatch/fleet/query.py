@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.fleet import strays
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.pairs import pairs_of
 from isobatch.fleet.results import RESULTS
 from isobatch.fleet.rows import Fleet, Pairs
-from isobatch.fleet.side import Side, side_of, with_defaults
+from isobatch.fleet.side import Side, fields_of, needed_of, side_of, with_defaults
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import settings_of
 
@@ -49,6 +50,21 @@ class Query:
         """Columns of the jobs that the planner takes; others are carried along as they are."""
         own = CLUSTER_FIELDS if self.clusters is None else ()
         return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns without which no jobs can be planned."""
+        return needed_of("job")
+
+    def say_strays(self, names: Iterable[str], note: Callable[[str], None] | None = None) -> None:
+        """Says which columns of the jobs and the clusters are no fields; without `note`, warns of those that look like a slip."""
+        # A field of the other side is no slip: it is carried along on purpose.
+        fields = {*fields_of("job"), *fields_of("cluster"), "job", "cluster"}
+        every = (*names, *(() if self.clusters is None else self.clusters.carried))
+        if note is None:
+            strays.warn(every, fields)
+        elif said := strays.note(every, fields):
+            note(said)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -123,7 +139,9 @@ def query(
     """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
     shared = settings_of(settings)._asdict()
     # Refused here, once, rather than in every row.
-    _core.plan_fleet((0, []), (0, []), shared, None, [])
+    faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(shared)]
+    if faults:
+        raise together(faults)
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
     side = None if clusters is None else _read("cluster", clusters)
@@ -133,7 +151,7 @@ def query(
 
 
 def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: Any) -> None:
-    if select not in SELECT:
+    if not isinstance(select, str) or select not in SELECT:
         raise unknown("choice", select, SELECT, field="select")
     if type(top) is not int or not 0 < top < 2**32:
         raise must_be("a whole number from 1 to 2^32-1", top, field="top")
@@ -152,6 +170,8 @@ def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: 
 def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
+    if not isinstance(columns, Iterable):
+        raise must_be("names of columns", columns, field="columns")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     for at, name in enumerate(names):
         if not isinstance(name, str):

@@ -27,7 +27,7 @@ from isobatch.fleet.columns import (
 from isobatch.nearest import nearest
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import few, printable, shown
+from isobatch.words import few, printable, redacted, shown
 
 _RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}
 _RECORDS = {"job": "Recipes", "cluster": "Clusters or whole numbers of GPUs"}
@@ -53,7 +53,7 @@ class Side:
 
     def where(self, row: int) -> str:
         """A row in words."""
-        file = f"{printable(self.file)}, " if self.file else ""
+        file = f"{printable(redacted(self.file))}, " if self.file else ""
         name = printable(str(self.numbered[row]), 80)
         return f"{self.kind} {name} ({file}row {self.before + row + 1:,})"
 
@@ -160,15 +160,18 @@ def fields_of(kind: str) -> tuple[str, ...]:
     return (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
 
 
+def needed_of(kind: str) -> tuple[str, ...]:
+    """The columns that a side must have."""
+    return ("effective_batch", "lr") if kind == "job" else ("nodes",)
+
+
 def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str], list[str]]:
     """(known, carried) names; refuses doubled ones and a table without what it must have."""
     doubled = sorted({name for name in names if list(names).count(name) > 1})
     if doubled:
         raise InputError(f"the column {doubled[0]!r} is in the header twice", file=file, field=doubled[0])
     fields = fields_of(kind)
-    needed = (
-        ("effective_batch", "lr") if kind == "job" else ("nodes",) if "gpus_per_node" not in names else ()
-    )
+    needed = () if "gpus_per_node" in names and kind == "cluster" else needed_of(kind)
     faults = []
     for name in needed:
         if name not in names:

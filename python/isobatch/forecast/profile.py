@@ -23,24 +23,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, reals, wholes
-from isobatch.errors import InputError
+from isobatch.checked import common_rows, real, reals, wholes
+from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.whole import read_whole, write_whole
 
 SCHEMA = 1
 GIB = 2**30
 _MAX_COUNT = 2**40
-# Bytes of optimizer state a parameter, in float32: Adam keeps two moments, momentum SGD one.
-_STATE_BYTES = {
-    "sgd": 4,
-    "adam": 8,
-    "adamw": 8,
-    "lamb": 8,
-    "rmsprop": 4,
-    "lars": 4,
-    "lion": 4,
-    "muon": 4,
-}
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -189,8 +178,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
         ``flops_per_sample`` covers forward and backward (6 × parameters × tokens for a transformer), ``gpu_tflops`` is
         the data sheet's peak at this precision, ``utilization`` the share of it that is reached. Memory is that of
-        weights, gradients and optimizer state, 16 to 18 bytes a parameter for Adam (the error spans both);
-        activations only where ``memory_per_sample_gib`` is given. Nothing is taken to hide (overlap 1).
+        weights, gradients and optimizer state, 16 to 18 bytes a parameter for Adam (the error spans both); Adafactor keeps
+        next to none, an average for each row and column of a matrix, taken as 1,024 × 1,024 here; activations only where ``memory_per_sample_gib`` is given. Nothing is taken to hide (overlap 1).
 
         >>> llama = Profile.estimate(parameters=7_000_000_000, flops_per_sample=6 * 7e9 * 4096, gpu_tflops=989,
         ...     intra_gb_s=450, inter_gb_s=50, model_parallel=8)
@@ -199,6 +188,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         whole = {"parameters": parameters, "model_parallel": model_parallel}
         for name, count in whole.items():
+            if np.ndim(count):
+                raise must_be("a whole number from 1", count, field=name)
             wholes(count, name, 1, 2**53)
         given = {
             "flops_per_sample": flops_per_sample,
@@ -209,16 +200,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "intra_gb_s": intra_gb_s,
             "inter_gb_s": inter_gb_s,
         }
+        optional = {"memory_per_sample_gib", "intra_gb_s", "inter_gb_s"}
         for name, number in given.items():
-            if number is not None:
-                reals(number, name, "a finite number above 0", lambda x: x > 0)
-        if optimizer not in _STATE_BYTES:
-            raise InputError(f"is {optimizer!r}, must be one of {', '.join(_STATE_BYTES)}", field="optimizer")
-        if precision not in ("fp32", "tf32", "bf16", "fp16"):
-            raise InputError(f"is {precision!r}, must be fp32, tf32, bf16 or fp16", field="precision")
-        width = 4 if precision in ("fp32", "tf32") else 2
+            if number is not None or name not in optional:
+                real(number, name, "a finite number above 0", lambda x: x > 0)
+        states, widths = _core.optimizers(), _core.precisions()
+        if not isinstance(optimizer, str) or optimizer not in states:
+            raise unknown("optimizer", optimizer, states, field="optimizer")
+        if not isinstance(precision, str) or precision not in widths:
+            raise unknown("precision", precision, widths, field="precision")
+        width = widths[precision]
         # Weights and gradients at the compute precision, a float32 copy of the weights beside narrower ones.
-        per_parameter = 2 * width + (4 if width == 2 else 0) + _STATE_BYTES[optimizer]
+        per_parameter = 2 * width + (4 if width == 2 else 0) + states[optimizer]
         shard = parameters / model_parallel
 
         def guess(value: float, error: float | None = None) -> Constant:

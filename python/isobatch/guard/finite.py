@@ -30,8 +30,11 @@ class Finite:
     row of an embedding, the last layer) is in the weights a step later, and in the gradients of all ranks.
     """
 
-    def __init__(self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._run, self._model, self._optimizer = run, model, optimizer
+    def __init__(
+        self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, ids_seen: bool = False
+    ) -> None:
+        """`ids_seen` is whether a loader shows which samples each rank has."""
+        self._run, self._model, self._optimizer, self._ids_seen = run, model, optimizer, ids_seen
         params = [p for p in model.parameters() if p.requires_grad]
         small = [p for p in params if p.numel() <= SMALL] or sorted(params, key=Tensor.numel)
         self._sentinel = small[0]
@@ -96,23 +99,33 @@ class Finite:
                 text = "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank it began"
                 run.stop(Cause.NOT_FINITE, text)
         elif not good or run.near:
-            told = run.exchange("finite", [_finite(own) for own in history])
+            if not run.since and not self._ids_seen:
+                self._same_data(history[0])
+            flags_of = run.exchange("finite", [_finite(own) for own in history])
             # A loss scaler tells a fused optimizer so, which will then skip this step; and the next one, perhaps.
             scaled = hasattr(self._optimizer, "found_inf")
             if scaled:
-                always = _false([any(flags) for flags in told])
+                always = _false([any(flags) for flags in flags_of])
                 if always and len(history) > OVERFLOWS:
                     self._stop(always, 0)
                 if always:
                     return False
             else:
-                for index, flags in enumerate(zip(*told, strict=True)):
+                for index, flags in enumerate(zip(*flags_of, strict=True)):
                     if bad := _false(flags):
                         self._stop(bad, index)
                 if not good:
                     self._stop([], len(history) - 1)
         history.clear()
         return good
+
+    def _same_data(self, own: list[Tensor]) -> None:
+        """Gradients of different samples differ: those that are equal to the last bit, before they are averaged, are of the same."""
+        sums = [float(one) for one in own]
+        every = self._run.exchange("own gradients", sums)
+        if self._run.ranks > 1 and any(sums) and all(other == sums for other in every):
+            text = f"the local gradients of all {self._run.ranks} ranks are equal to the last bit"
+            self._run.stop(Cause.SAME_DATA, text)
 
     def _stop(self, bad: list[int], index: int) -> None:
         """Where `index` in the history is the first step at which these ranks' own gradients were not finite."""

@@ -17,6 +17,7 @@ from isobatch.diagnosis.batches import mapped, part, reduction
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.guard.inputs import Inputs
 from isobatch.guard.run import Run
 from isobatch.guard.watch import Watch
 from isobatch.guard.wrapping import flat, inner, local, sharded
@@ -25,6 +26,21 @@ GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
+
+
+class OtherUnits(NamedTuple):
+    """What a healthy script may divide by instead of the weight; and what is noted then, with the `ratio` that this gives."""
+
+    units: Weight
+    note: str
+
+
+class Reference(NamedTuple):
+    """What a script's gradient is compared with."""
+
+    loss: Loss | None
+    weight: Weight | None
+    other: OtherUnits | None = None
 
 
 class _Likeness(NamedTuple):
@@ -45,20 +61,20 @@ class Gradient:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         watch: Watch | None,
-        loss: Loss | None,
-        weight: Weight | None,
+        reference: Reference,
     ) -> None:
         self._run, self._optimizer, self._watch = run, optimizer, watch
         self._sharded = sharded(model)
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
-        self._loss, self._weight = loss, weight
+        self._loss, self._weight, self._other = reference
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = (
             self._precision == torch.float16
         )  # a norm before clipping would be in the loss scaler's units
         self._random: list[tuple[Tensor, Tensor | None]] = []
+        self._inputs = Inputs(run, self._model)
         self._unclipped: float | None = None
         self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
@@ -67,7 +83,7 @@ class Gradient:
             for p in ([] if flat(model) or self._scaled else self._params)
         ]
         why = None
-        if loss is None:
+        if self._loss is None:
             why = "no loss was given"
         elif watch is None:
             why = "no loader was given"
@@ -92,11 +108,13 @@ class Gradient:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._inputs.remove()
         self._random.clear()
 
     def forward(self) -> None:
         """Before a micro-batch goes through the model: the random numbers are those that it will have."""
         if self._sized:
+            self._inputs.forward()
             cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
             self._random.append((torch.get_rng_state(), cuda))
 
@@ -118,6 +136,8 @@ class Gradient:
         """Before an optimizer step. Only a whole step has a reference."""
         run, watch = self._run, self._watch
         grads = [torch.zeros_like(local(p)) if p.grad is None else local(p.grad) for p in self._params]
+        if self._sharded and all(p.grad is None for p in self._params):
+            run.stop(Cause.NEVER_AVERAGED, "no gradient has reached the sharded parameters before this step")
         if not self._sharded:
             off = differing(run.exchange("gradients", checksum(grads)))
             if off:
@@ -139,6 +159,7 @@ class Gradient:
             return one.to(device) if isinstance(one, Tensor) else one
 
         self._size(grads, [mapped(batch, moved) for batch in batches], random)
+        self._inputs.step()
 
     def _size(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
@@ -149,29 +170,60 @@ class Gradient:
                     f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
                 )
                 run.stop(Cause.SUMMED_LOSS, text)
-            reference = self._reference(batches, random, shares)
+            reference, same = self._reference(batches, random, shares)
+        if not all(run.exchange("inputs", same)):
+            self._sized = False
+            run.unchecked.append(
+                "the gradient's size: the script changes the batches between loader and model"
+            )
+            return
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
         like, gate = self._compare(found, reference), GATES[self._precision]
         unknown = self._scaled and run.plan.recipe.clip_norm is not None
         if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
             return
+        if like.residual <= gate and self._excused(like, gate, batches):
+            return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
         run.stop(self._why(found, like, gate, batches, random), text)
+
+    def _excused(self, like: _Likeness, gate: float, batches: list[Any]) -> bool:
+        """Whether the script divides by other units than the reference, as a healthy one may."""
+        if self._other is None or self._weight is None:
+            return False
+        run, weight, other = self._run, self._weight, self._other
+        counted = run.exchange("other units", [sum(map(weight, batches)), sum(map(other.units, batches))])
+        ratio = sum(ours for ours, _ in counted) / sum(theirs for _, theirs in counted)
+        if not any(abs(found / ratio - 1) <= gate for found in like[:2]):
+            return False
+        run.note(other.note.format(ratio=ratio))
+        return True
 
     def _why(
         self, found: list[Tensor], like: _Likeness, gate: float, batches: list[Any], random: list[Any]
     ) -> Cause | Diagnosis:
         """Why a gradient is not that of the mean loss."""
-        rest: Cause = Cause.ANOTHER_LOSS
-        if not like.residual <= gate:
+        if like.residual <= gate:
+            return self._factor(like.unclipped, gate) or Cause.ANOTHER_LOSS
+        for shares, cause in self._other_shares(batches):
             with self._replay():
-                equal = [1 / len(batches)] * len(batches)
-                like = self._compare(found, self._reference(batches, random, equal))
-            rest = Cause.UNEVEN_MEAN if self._weight is None else Cause.OWN_UNITS
-        if not like.residual <= gate:
-            return either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
-        return self._factor(like.unclipped, gate) or rest
+                like = self._compare(found, self._reference(batches, random, shares)[0])
+            if like.residual <= gate:
+                return self._factor(like.unclipped, gate) or cause
+        return either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
+
+    def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
+        """Other factors of the micro-batches' mean losses, and what makes a script have them."""
+        equal = [1 / len(batches)] * len(batches)
+        yield equal, Cause.UNEVEN_MEAN if self._weight is None else Cause.OWN_UNITS
+        if self._weight is not None:
+            units = [float(self._weight(batch)) for batch in batches]
+            totals = (
+                [sum(units)] if self._other is None else [sum(map(self._other.units, batches)), sum(units)]
+            )
+            for total in totals:
+                yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
 
     def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
         """What makes a gradient `ratio` times too large."""
@@ -196,7 +248,18 @@ class Gradient:
         )
         residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
         ratio = fr / rr if rr else math.nan
-        return _Likeness(ratio, ratio * self._clipped(ff), residual)
+        like = _Likeness(ratio, ratio * self._clipped(ff), residual)
+        if self._sharded or not residual > GATES[self._precision] or self._unclipped is None:
+            return like
+        # Clipped by value, element by element? Then the norm from before says how large it was.
+        ratio = self._unclipped / math.sqrt(rr)
+        bound = max(float(f.abs().max()) for f in found if f.numel())
+        off = sum(
+            float((f.detach().double() - (ratio * r.double()).clamp(-bound, bound)).square().sum())
+            for f, r in zip(found, reference, strict=True)
+        )
+        clamped = _Likeness(math.nan, ratio, math.sqrt(off / ff))
+        return clamped if clamped.residual <= GATES[self._precision] else like
 
     def _clipped(self, square: float) -> float:
         """How many times as large the gradient was before it was clipped."""
@@ -231,16 +294,20 @@ class Gradient:
             module.training = mode
         return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
 
-    def _reference(self, batches: list[Any], random: list[Any], shares: list[float]) -> list[Tensor]:
-        """The averaged gradient of the mean loss."""
-        total = [torch.zeros_like(local(p)) for p in self._params]
-        for batch, (cpu, cuda), share in zip(batches, random, shares, strict=True):
+    def _reference(
+        self, batches: list[Any], random: list[Any], shares: list[float]
+    ) -> tuple[list[Tensor], bool]:
+        """The averaged gradient of the mean loss; and whether the model was given what the script has given it."""
+        total, same = [torch.zeros_like(local(p)) for p in self._params], True
+        for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
+            self._inputs.begin_own()
             torch.set_rng_state(cpu)
             if cuda is not None:
                 torch.cuda.set_rng_state(cuda)
             kind, precision = total[0].device.type, self._precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
                 loss = self._loss(self._model, batch) * share  # type: ignore[misc]
+            same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
                     t += g
@@ -248,7 +315,7 @@ class Gradient:
             for t in total:
                 dist.all_reduce(t, group=self._run.group)
                 t /= self._run.ranks
-        return total
+        return total, same
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not self._sharded:

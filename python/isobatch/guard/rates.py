@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from isobatch.diagnosis import faults
-from isobatch.diagnosis.causes import Cause, either
+from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.precision import ulp
 from isobatch.guard.run import Run
 
@@ -41,7 +41,7 @@ class Rates:
         self._allowed: list[_Allowed] = []  # when all factors are known
         self._ahead: list[float] = []
         self._plain = 0  # a group that has factor 1, if any has
-        self._observed: list[list[float]] = []
+        self._observed: dict[int, list[float]] = {}  # by step
         self._planned = run.plan.total_steps is not None
         self._peak = cast(float, run.plan.lr)
         if not self._planned:
@@ -62,14 +62,14 @@ class Rates:
                     break
             else:
                 if len(self._observed) < OBSERVED:
-                    self._observed.append([float(group["lr"]) for group in groups])
+                    self._observed[since] = [float(group["lr"]) for group in groups]
                 return
         self._look(planned, [float(group["lr"]) for group in groups])
 
     def _look(self, planned: float, rates: list[float]) -> None:
         run = self._run
         if len(self._observed) < OBSERVED:
-            self._observed.append(rates)
+            self._observed[run.since] = rates
         if len(self._factors) != len(rates) or None in self._factors:
             self._settle(planned, rates)
             known = None not in self._factors
@@ -117,38 +117,40 @@ class Rates:
     def _stop(self, stray: list[int], rates: list[float], planned: float) -> None:
         run, groups = self._run, self._optimizer.param_groups
         index = self._plain if self._plain in stray else stray[0]
+        alike = len(set(rates)) == 1  # then the groups differ in other things, such as their weight decay
         factor = self._factors[index]
-        factor = 1.0 if factor is None else factor
-        of = f" of parameter group {index}" if len(groups) > 1 else ""
-        text = f"learning rate {rates[index]:.6g}{of}, {planned * factor:.6g} planned"
+        of = "" if alike else f" of parameter group {index}"
+        text = f"learning rate {rates[index]:.6g}{of}, {planned * (1.0 if factor is None else factor):.6g} planned"
         if len(stray) < len(groups):
-            run.stop(Cause.GROUP_STRAYS.likely(f"group {index}"), text)
-        if len(groups) > 1 and self._factors[index] is None and not self._was_peak(index):
-            listed = ", ".join(f"{rate:.6g}" for rate in rates)
-            run.stop(
-                Cause.ANOTHER_LR.likely("no parameter group has the plan's"),
-                f"learning rates {listed}, {planned:.6g} planned",
-            )
-        initial = groups[index].get("initial_lr")
-        initial = None if initial is None or not factor else float(initial) / factor
-        observed = [row[index] / (factor or 1.0) for row in self._observed]
+            why = Cause.GROUP_STRAYS.likely(f"group {index}")
+        elif not alike and factor is None and not self._was_peak(index):
+            why = Cause.ANOTHER_LR.likely("no parameter group has the plan's")
+            text = f"learning rates {', '.join(f'{rate:.6g}' for rate in rates)}, {planned:.6g} planned"
+        else:
+            why = self._why(index, rates)
+        run.stop(why, text, run.witnesses("learning rate"))
+
+    def _why(self, index: int, rates: list[float]) -> Diagnosis:
+        """Why a group's learning rate is not the plan's."""
+        run, group, factor = self._run, self._optimizer.param_groups[index], self._factors[index] or 1.0
+        initial = None if (made := group.get("initial_lr")) is None else float(made) / factor
+        self._observed[run.since] = rates
+        observed = {step: row[index] / factor for step, row in self._observed.items()}
         fault = faults.learning_rate(
             observed,
             self._at,
             peak=self._peak,
-            accumulation=run.plan.accumulation or 1,
-            ranks=run.ranks,
+            pace=faults.Pace(run.plan.accumulation or 1, run.ranks, run.plan.steps_per_epoch),
             initial=initial,
-            ulp=ulp(groups[index]["lr"]),
+            ulp=ulp(group["lr"]),
         )
         why = fault[1] if fault is not None else Cause.ANOTHER_LR.likely()
-        made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(groups[index]["lr"]))
+        made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(group["lr"]))
         resumed = run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so
         if resumed and (steps := self._steps_with(observed[0])):
-            why = either(
-                why, Cause.RESUMED.likely(f"it is the plan's at step {' or '.join(map(str, steps))}")
-            )
-        run.stop(why, text)
+            where = f"it is the plan's at step {' or '.join(map(str, steps))}"
+            why = either(why, Cause.RESUMED.likely(where))
+        return why
 
     def _steps_with(self, rate: float) -> list[int]:
         """The steps at which the plan has this learning rate, if they are few."""

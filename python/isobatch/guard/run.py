@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import uuid
+import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 from fractions import Fraction
@@ -15,6 +18,7 @@ from isobatch.planning.plan import Plan
 
 CLOSE_STEPS = 2  # at these first steps everything is checked
 TIMEOUT = timedelta(seconds=60)
+WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
 
 
 class Run:
@@ -22,12 +26,14 @@ class Run:
 
     `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
     last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
-    could not be looked at, and why. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
+    could not be looked at, and why, `notes` what is not as expected and does no harm. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
     what is done only then costs nothing in a long run.
     """
 
-    def __init__(self, plan: Plan, unchecked: list[str], process_group: dist.ProcessGroup | None) -> None:
-        self.plan, self.unchecked, self.group = plan, unchecked, process_group
+    def __init__(
+        self, plan: Plan, unchecked: list[str], notes: list[str], process_group: dist.ProcessGroup | None
+    ) -> None:
+        self.plan, self.unchecked, self.notes, self.group = plan, unchecked, notes, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
         self.since, self.micro, self.skipped = 0, 0, 0
         self.own, self.near, self.rare = False, True, True
@@ -43,6 +49,7 @@ class Run:
         planned = plan.data_parallel or 1
         if self.ranks != planned:
             self.stop(Cause.ANOTHER_WORLD_SIZE, f"{self.ranks} data-parallel ranks, {planned} planned")
+        self._key = self.exchange("key", uuid.uuid4().hex)[0]  # the store outlives this training
         self.planned = [int(n) for n in plan.micro_batches(self.rank)]
 
     @property
@@ -69,6 +76,30 @@ class Run:
         if off:
             self.stop(Cause.UNEQUAL_STEPS, f"{named(off)} at another step than rank 0", off)
         return [value for _, value in told]
+
+    def note(self, text: str) -> None:
+        """Something that the training goes on with: said once, by rank 0."""
+        if text not in self.notes:
+            self.notes.append(text)
+            if self.rank == 0:
+                warnings.warn(f"isobatch guard: {text}", stacklevel=2)
+
+    def witnesses(self, what: str) -> list[int]:
+        """The ranks that see a fault which each looks for by itself, of those that see it within some seconds; none where all
+        do, or they are alone. The step's all-reduce keeps ranks together, so the others need not be asked."""
+        if self.ranks == 1:
+            return []
+        store = dist.distributed_c10d._get_default_store()
+        keys = [f"isobatch-guard/{self._key}/{what}/{self.step}/{rank}" for rank in range(self.ranks)]
+        store.set(keys[self.rank], "")
+        end = time.monotonic() + WITNESS_SECONDS
+        while True:
+            seeing = [rank for rank, key in enumerate(keys) if store.check([key])]
+            if len(seeing) == self.ranks:
+                return []
+            if time.monotonic() > end:
+                return seeing
+            time.sleep(WITNESS_SECONDS / 40)
 
     def most(self, tensor: Any) -> Any:
         """The element-wise maximum over ranks, in place."""

@@ -13,8 +13,10 @@ from torch.utils.data import DistributedSampler
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, either
+from isobatch.diagnosis.checksum import differing
 from isobatch.guard.run import Run, named
 from isobatch.guard.watch import COUNTED_DATASET, KEPT, Epoch, Watch
+from isobatch.integrations.torch import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 
@@ -33,18 +35,40 @@ class Samples:
         self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
         if watch is None or not watch.sampled:
             run.unchecked.append("the samples: no loader over a dataset with ids was given")
-        elif isinstance(watch.sampler, DistributedSampler):
-            self._length(watch, watch.sampler)
+        else:
+            self._same_order(watch)
+            if isinstance(watch.sampler, DistributedSampler):
+                self._length(watch, watch.sampler)
+            elif watch.sharded_by_accelerate and watch.batch_sampler.drop_last:
+                self._whole_rounds(watch)
         self._ramps = run.plan.recipe.ramp is not None
         if self._ramps:
             run.unchecked.append("accumulation and micro-batches: the batch ramps")
+
+    def _same_order(self, watch: Watch) -> None:
+        """A sampler that deals one order out to all ranks must have the same one on each."""
+        sampler: Any = watch.sampler
+        if isinstance(watch.batch_sampler, PlanSampler):
+            order = (watch.batch_sampler.seed, True)
+        elif isinstance(sampler, DistributedSampler):
+            order = (sampler.seed, sampler.shuffle)
+        else:
+            return
+        off = differing(self._run.exchange("seed", order))
+        if off:
+            text = (
+                f"the sampler of {named(off)} has seed {order[0]}"
+                if self._run.rank in off
+                else "seeds differ"
+            )
+            self._run.stop(Cause.SAMPLER_SEEDS, text, off)
 
     def _length(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
         """What torch's sampler will serve in an epoch, before it does."""
         run, plan = self._run, self._run.plan
         if sampler.num_replicas != run.ranks:
             text = f"the sampler divides by {sampler.num_replicas}, there are {run.ranks} ranks"
-            run.stop(Cause.ANOTHER_WORLD_SIZE, text)
+            run.stop(Cause.SAMPLER_REPLICAS.likely(f"num_replicas={sampler.num_replicas}"), text)
         drop = bool(getattr(watch.batch_sampler, "drop_last", False))
         size = int(getattr(watch.batch_sampler, "batch_size", 0) or 0)
         if plan.samples_per_epoch is None or size != plan.micro_batch:
@@ -52,6 +76,13 @@ class Samples:
         served = sum(run.exchange("length", len(sampler) // size * size if drop else len(sampler)))
         if served != plan.samples_per_epoch:
             self._stop(served, plan.samples_per_epoch, unique=served, every=False)
+
+    def _whole_rounds(self, watch: Watch) -> None:
+        """What Accelerate will serve in an epoch of whole micro-batches on all ranks only."""
+        planned, size = self._run.plan.samples_per_epoch, self._run.plan.micro_batch or 1
+        served = watch.size // (size * self._run.ranks) * size * self._run.ranks
+        if planned is not None and watch.batch_sampler.batch_size == size and served != planned:
+            self._stop(served, planned, unique=served, every=False)
 
     # Steps.
 
@@ -102,10 +133,13 @@ class Samples:
         if halves and counted and (counted % planned == 0 or end):
             run.skipped += math.ceil(counted / planned) - 1
         elif counted != planned and not (counted < planned and end):
-            why = Cause.ANOTHER_ACCUMULATION.likely()
-            if counted and counted % planned == 0:
-                why = either(why, Cause.SKIPPED_STEPS.likely())
-            run.stop(why, f"{counted} micro-batches before this step, {planned} planned")
+            causes = [Cause.ANOTHER_ACCUMULATION]
+            if counted and counted % planned == 0:  # after steps as planned, not the accumulation
+                causes.insert(0 if run.since else 1, Cause.SKIPPED_STEPS)
+            run.stop(
+                either(*(cause.likely() for cause in causes)),
+                f"{counted} micro-batches before this step, {planned} planned",
+            )
         elif last:
             text = f"{last} micro-batches of the last epoch in this step; the plan ends an epoch with a step"
             run.stop(Cause.ANOTHER_ACCUMULATION, text)
@@ -183,6 +217,9 @@ class Samples:
         unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), min(served, dataset))
         del epoch.ids[KEPT:]
         # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not count.
+        if served == unique == dataset < planned:
+            run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
+            return
         extra = served - planned if epoch.place is not None and self._irregular else 0
         if not 0 <= extra < run.ranks or served - extra != planned or unique < min(planned, dataset) - padded:
             self._stop(served, planned, unique=unique, every=all(every for _, every in told))

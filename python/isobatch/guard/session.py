@@ -12,26 +12,30 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.errors import InputError
 from isobatch.guard import start
+from isobatch.guard.cleared import Cleared
 from isobatch.guard.finite import OVERFLOWS, Finite
-from isobatch.guard.gradient import Gradient, Loss, Weight
+from isobatch.guard.gradient import Gradient, Loss, OtherUnits, Reference, Weight
+from isobatch.guard.owner import Owner, check_convention, check_length
 from isobatch.guard.rates import Rates
 from isobatch.guard.run import Run, named
 from isobatch.guard.samples import Samples
 from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import local, sharded
+from isobatch.guard.wrapping import inner, local, sharded
 from isobatch.planning.plan import Plan
 
 
 class Guard:
     """Holds a training script to its plan; see `isobatch.guard.guard`.
 
-    `unchecked` says what could not be looked at, and why.
+    `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm, which rank 0 also
+    gives as a warning.
     """
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         plan.layout  # noqa: B018 - refuses an infeasible one
-        self.plan, self.unchecked = plan, list[str]()
+        self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._loss, self._weight = loss, weight
+        self._other_units: OtherUnits | None = None
         self._handles: list[Any] = []
         self._patience = OVERFLOWS * (plan.accumulation or 1)  # micro-batches without a step
 
@@ -43,6 +47,7 @@ class Guard:
         *,
         start_step: int | None = None,
         process_group: dist.ProcessGroup | None = None,
+        owner: Owner | None = None,
     ) -> Guard:
         """Checks what is there before the first step, and takes its place in the loop.
 
@@ -54,6 +59,7 @@ class Guard:
                 where the optimizer's PlanLR is at the first step, else the loader's PlanSampler, else the plan's last
                 move, else 0.
             process_group: the data-parallel ranks, where they are not all.
+            owner: the trainer that owns the loop; its callback passes it.
 
         Raises:
             GuardError: the world size, the ranks' weights or the loader are not as planned.
@@ -68,19 +74,32 @@ class Guard:
             )
         self._remove()
         self.unchecked.clear()
+        self.notes.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
-        self._run = run = Run(self.plan, self.unchecked, process_group)
-        self._replicated = not sharded(model)
-        self._equal_weights()
+        self._run = run = Run(self.plan, self.unchecked, self.notes, process_group)
         self._watch = Watch(loader) if loader is not None else None
+        if owner is None and self._watch is not None and self._watch.sharded_by_accelerate:
+            owner = Owner("transformers")
+        if owner is not None:
+            check_convention(run, owner)
+        self._owner = owner
+        self._replicated, self._inner = not sharded(model), inner(model)
+        self._equal_weights()
         self._samples = Samples(run, self._watch)
         self._rates = Rates(run, optimizer)
-        self._finite = Finite(run, model, optimizer)
+        ids_seen = self._watch is not None and self._watch.sampled
+        self._finite = Finite(run, model, optimizer, ids_seen=ids_seen)
+        self._cleared: Cleared | None = Cleared(run, self._inner)
         self._gradient: Gradient | None = Gradient(
-            run, model, optimizer, self._watch, self._loss, self._weight
+            run, model, optimizer, self._watch, Reference(self._loss, self._weight, self._other_units)
         )
+        if self._loss is not None and loader is None:
+            run.note(
+                "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md "
+                "shows five lines that make a loader of any function that returns batches"
+            )
         self._handles = [
-            model.register_forward_pre_hook(self._forward),
+            model.register_forward_pre_hook(self._forward, prepend=True),
             optimizer.register_step_pre_hook(self._stepping),
         ]
         return self
@@ -93,10 +112,10 @@ class Guard:
 
     def transformers(self) -> Any:
         """The guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the reference."""
-        from isobatch.guard.trainers import label_count, model_loss, transformers_callback
+        from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
         if self._loss is None:
-            self._loss, self._weight = model_loss, label_count
+            self._loss, self._weight, self._other_units = model_loss, label_count, FIRST_LABELS
         return transformers_callback(self)
 
     def finish(self) -> None:
@@ -108,6 +127,9 @@ class Guard:
         if self._handles:
             self._remove()
             self._samples.finish()
+            total = self._run.plan.total_steps
+            if self._run.since and total is not None and self._run.step < total:
+                self._run.note(f"the run ends after {self._run.step:,} of {total:,} planned optimizer steps")
 
     def _remove(self) -> None:
         if not self._handles:
@@ -122,7 +144,8 @@ class Guard:
 
     def _forward(self, *_: Any) -> None:
         run = self._run
-        if run.own or not self._model.training or not torch.is_grad_enabled():
+        # The wrapper's own mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
+        if run.own or not self._inner.training or not torch.is_grad_enabled():
             return
         if self._gradient is not None:
             self._gradient.forward()
@@ -159,6 +182,10 @@ class Guard:
             place = self._watch.now.place if self._watch is not None and self._watch.now is not None else None
             start.settle(run, self._optimizer, self._start_step, place)
             self._samples.begin()
+        if self.plan.total_steps is not None and run.step >= self.plan.total_steps:
+            run.stop(Cause.ANOTHER_LENGTH, f"one more optimizer step, {self.plan.total_steps:,} planned")
+        if self._cleared is not None:
+            self._cleared.check()
         whole = self._samples.check()
         self._rates.check()
         whole = self._finite.check() and whole
@@ -170,12 +197,17 @@ class Guard:
         run.advance()
         if gradient is not None and not run.near:
             self._settle()
+            if self._owner is not None:
+                check_length(run, self._owner)
 
     def _settle(self) -> None:
         """After the first steps."""
         if self._gradient is not None:
             self._gradient.remove()
             self._gradient = None
+        if self._cleared is not None:
+            self._cleared.remove()
+            self._cleared = None
         if self._watch is not None:
             self._watch.rest()
 

@@ -6,6 +6,9 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from isobatch.guard.gradient import OtherUnits
+from isobatch.guard.owner import Owner
+
 
 class Attachable(Protocol):
     """What a trainer's callback needs of a guard."""
@@ -13,7 +16,13 @@ class Attachable(Protocol):
     unchecked: list[str]
 
     def attach(
-        self, model: nn.Module, optimizer: Any, loader: Any = None, *, start_step: int | None = None
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loader: Any = None,
+        *,
+        start_step: int | None = None,
+        owner: Owner | None = None,
     ) -> Any:
         """Takes its place in the loop."""
 
@@ -35,7 +44,11 @@ def lightning_callback(guard: Attachable) -> Any:
             """The first place where optimizers and loaders are what they will be."""
             loader, done = trainer.train_dataloader, trainer.global_step
             single = loader if hasattr(loader, "batch_sampler") else None  # not several of them
-            guard.attach(trainer.strategy.model, trainer.optimizers[0], single, start_step=done or None)
+            steps = trainer.estimated_stepping_batches
+            owner = Owner("lightning", int(steps) if 0 < steps < float("inf") else None)
+            guard.attach(
+                trainer.strategy.model, trainer.optimizers[0], single, start_step=done or None, owner=owner
+            )
             if len(trainer.optimizers) > 1:
                 guard.unchecked.append("optimizers other than the first")
             # The loader's iterator was made before this hook: anew, so that it is seen. Not one that resumes where it was.
@@ -59,7 +72,8 @@ def transformers_callback(guard: Attachable) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             """Before the first batch."""
             model, optimizer, loader = (kwargs[name] for name in ("model", "optimizer", "train_dataloader"))
-            guard.attach(model, optimizer, loader, start_step=state.global_step or None)
+            owner = Owner("transformers", state.max_steps if state.max_steps > 0 else None)
+            guard.attach(model, optimizer, loader, start_step=state.global_step or None, owner=owner)
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
             """The last epoch."""
@@ -72,6 +86,18 @@ def model_loss(model: nn.Module, batch: Any) -> Tensor:
     """The loss that a model of transformers makes itself."""
     loss: Tensor = model(**batch).loss
     return loss
+
+
+def every_label(batch: Any) -> float:
+    """What the Trainer divides by where it does not know that the model shifts its labels: each row's first one too."""
+    return float((batch["labels"] != -100).sum())
+
+
+FIRST_LABELS = OtherUnits(
+    every_label,
+    "the Trainer counts each row's first label, which the model has no prediction for: the gradient is {ratio:.4g} × that of "
+    "the mean loss, as if the learning rate were; set the first label of each row to -100 to avoid it",
+)
 
 
 def label_count(batch: Any) -> float:

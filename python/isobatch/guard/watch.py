@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from isobatch.errors import InputError
 from isobatch.integrations.torch import PlanSampler
 
@@ -94,14 +96,22 @@ class Watch:
         self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
         self.sampler: Any = getattr(self.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
-        self.sampled = self.batch_sampler is not None and hasattr(dataset, "__getitem__")
+        # An IterableDataset inherits a __getitem__, and its loader has a sampler: of None, without an end.
+        has_ids = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+        self.sampled = self.batch_sampler is not None and has_ids
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
-        self.size = len(dataset) if self.sampled and hasattr(dataset, "__len__") else 0
+        self.size = (_length(dataset) or 0) if self.sampled else 0
         self._kinds = [_retype(loader, "__iter__", self._batches)]
         if self.sampled:
             self._kinds.append(_retype(self.batch_sampler, "__iter__", self._ids))
         if hasattr(self.sampler, "set_epoch"):
             self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
+
+    @property
+    def sharded_by_accelerate(self) -> bool:
+        """Whether Accelerate deals the batches out, also for transformers' Trainer."""
+        kind = type(self.batch_sampler)
+        return any(base.__name__ == "BatchSamplerShard" for base in kind.__mro__)
 
     def remove(self) -> None:
         """Loader and samplers are again what they were."""
@@ -124,7 +134,7 @@ class Watch:
     def _ids(self, own: Any) -> Iterator[list[int]]:
         sampler = self.batch_sampler
         place = (sampler.epoch, sampler.offset) if isinstance(sampler, PlanSampler) else None
-        length = len(sampler) if hasattr(sampler, "__len__") else None
+        length = _length(sampler)
         inner, every = own(), self.size <= COUNTED_DATASET
 
         def noted() -> Iterator[list[int]]:
@@ -156,6 +166,14 @@ class Watch:
         """Batches are no longer needed."""
         self.keep = False
         self.batches.clear()
+
+
+def _length(thing: Any) -> int | None:
+    """How many it has; None where it does not say."""
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _retype(thing: Any, method: str, noted: Any) -> tuple[Any, type]:

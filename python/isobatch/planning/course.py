@@ -17,6 +17,9 @@ from isobatch.planning.planned import Planned
 from isobatch.schedules import Schedule, Units, join, product, resolve
 from isobatch.schedules import constant as level
 
+MOST_EPOCHS = 10_000
+"""Epochs after a move whose last steps are looked at one by one."""
+
 
 class Position(NamedTuple):
     """Where a run stands after `step` optimizer steps.
@@ -156,13 +159,14 @@ class _Leg:
         """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller, ends the epoch."""
         turn = clock + (steps - 1) * self.batch * self._rate
         points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
-        if steps > 1 and turn < end:  # Not so where the first plan dropped what is served here.
+        # Not so where the first plan dropped what is served here.
+        if steps > 1 and turn < end and (turn - clock) * steps != (end - clock) * (steps - 1):
             points.insert(1, (Fraction(steps - 1), turn))
         return points
 
     def bends(self, until: Fraction | None) -> Iterator[Fraction]:
         """The steps before `until` where the clock may change its pace; None: all of them, and one past the last."""
-        for step in self._bends():
+        for step in self._bends(self.when(self.course.end) if until is None else until):
             if until is not None and step >= until:
                 return
             yield step
@@ -171,17 +175,31 @@ class _Leg:
         if until is None:
             yield step + self.course.batch
 
-    def _bends(self) -> Iterator[Fraction]:
+    def _bends(self, until: Fraction) -> Iterator[Fraction]:
+        """Every step up to `until` where the pace may change, and at least one from there on.
+
+        By epochs that is the last step of each, which may hold fewer samples. All epochs after the first are alike: where the
+        last step is a full one they lie on one line. So do their ends in any case, and of very many epochs only those
+        are taken: within an epoch the clock is then off by less than a step, in a run of at least ten thousand.
+        """
         yield Fraction(self.step)
-        if self.course.by_epochs:
-            low, high = self.step, self.step + self.rest
-            while True:
-                if high - low > 1:
-                    yield Fraction(high - 1)
-                yield Fraction(high)
-                low, high = high, high + self.epoch_steps
         for stage in self.stages[1:]:
             yield Fraction(stage.step)
+        if not self.course.by_epochs:
+            return
+        first, steps = self.step + self.rest, self.epoch_steps
+        if self.rest > 1:
+            yield Fraction(first - 1)
+        yield Fraction(first)
+        epochs = max(0, ceil((until - first) / steps))
+        alike = len(self._points(Fraction(0), self.course.epoch_steps, steps)) == 2
+        if alike or epochs > MOST_EPOCHS:
+            yield Fraction(first + epochs * steps)
+            return
+        for end in range(first + steps, first + epochs * steps + 1, steps):
+            if steps > 1:
+                yield Fraction(end - 1)
+            yield Fraction(end)
 
 
 class Course:
@@ -313,6 +331,7 @@ class Course:
                 tuned_batch=recipe.effective_batch,
                 batch=self.batch,
                 steps_per_epoch=epoch,
+                dataset_size=recipe.dataset_size,
                 seq_len=recipe.seq_len,
             ),
         )

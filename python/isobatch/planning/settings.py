@@ -46,6 +46,14 @@ class Settings(NamedTuple):
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
 
+    def changed(self) -> dict[str, Any]:
+        """Those that are not at their defaults, by name.
+
+        >>> Settings(policy="grow").changed()
+        {'policy': 'grow'}
+        """
+        return {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+
 
 class Keywords(TypedDict, total=False):
     """The settings as keywords, for type checkers."""

@@ -4,34 +4,17 @@ A `Schedule` is frozen, hashable, picklable and JSON in and out. `s.at(step)` is
 array of them, `isobatch.schedule_matrix` many schedules × many steps.
 """
 
-from isobatch._core import Schedule
-from isobatch.schedules.form import Form, join, product, scaled, with_clock
-from isobatch.schedules.kinds import (
-    constant,
-    cosine,
-    cosine_restarts,
-    exponential,
-    goyal,
-    inverse_sqrt,
-    linear,
-    linear_to_zero,
-    multistep,
-    one_cycle,
-    one_minus_sqrt,
-    polynomial,
-    rex,
-    step,
-    table,
-    tanh,
-    trapezoid,
-    vaswani,
-    warmup,
-    wsd,
-)
+from isobatch.schedules.compose import join, product, warmup
+from isobatch.schedules.form import Form
+from isobatch.schedules.kind import KINDS
+from isobatch.schedules.kinds import *  # noqa: F403 - each kind is listed there, once
+from isobatch.schedules.lengths import Units
 from isobatch.schedules.lint import ScheduleReason
 from isobatch.schedules.peers import composer, megatron, optax, timm, torch, transformers
 from isobatch.schedules.peers.live import from_torch
-from isobatch.schedules.text import Units, check_spec, resolve
+from isobatch.schedules.resolve import resolve
+from isobatch.schedules.schedule import Schedule
+from isobatch.schedules.text import check_spec
 
 __all__ = [
     "Form",
@@ -40,35 +23,15 @@ __all__ = [
     "Units",
     "check_spec",
     "composer",
-    "constant",
-    "cosine",
-    "cosine_restarts",
-    "exponential",
     "from_torch",
-    "goyal",
-    "inverse_sqrt",
     "join",
-    "linear",
-    "linear_to_zero",
     "megatron",
-    "multistep",
-    "one_cycle",
-    "one_minus_sqrt",
     "optax",
-    "polynomial",
     "product",
     "resolve",
-    "rex",
-    "scaled",
-    "step",
-    "table",
-    "tanh",
     "timm",
     "torch",
     "transformers",
-    "trapezoid",
-    "vaswani",
     "warmup",
-    "with_clock",
-    "wsd",
+    *KINDS,
 ]

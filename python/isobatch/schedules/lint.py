@@ -5,9 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from isobatch._core import Schedule
+from isobatch._core import Evaluator
 from isobatch.errors import InputError
-from isobatch.schedules.form import Constant, Form, Segment, _invert
+from isobatch.schedules.clock import step_of
+from isobatch.schedules.extent import end as end_of
+from isobatch.schedules.extent import knots
+from isobatch.schedules.form import Constant, Form, Segment
 
 
 class ScheduleReason(StrEnum):
@@ -25,7 +28,7 @@ class ScheduleReason(StrEnum):
 
     FIRST_UPDATE_AT_ZERO = (
         "first_update_at_zero",
-        "the first update has a learning rate of 0 and does nothing",
+        "the learning rate of the first update is 0, so it does nothing",
         "https://github.com/meta-pytorch/torchtune/issues/2010",
     )
     WARMUP_LONGER_THAN_RUN = (
@@ -35,49 +38,48 @@ class ScheduleReason(StrEnum):
     )
     REBOUND_PAST_END = (
         "rebound_past_end",
-        "the learning rate rises again within or right past the run",
+        "the learning rate rises again at or right after the end of the run",
         "https://github.com/pytorch/pytorch/issues/152081",
     )
     UNDEFINED_WITHIN_RUN = (
         "undefined_within_run",
-        "the schedule ends before the run does and raises past its end",
+        "the schedule is shorter than the run, and evaluating it past its end is an error",
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html",
     )
     OFF_BY_ONE_END = (
         "off_by_one_end",
-        "the decay ends one step beside the last update: T was taken for T − 1, or the other way round",
+        "the decay ends one step away from the last update: T − 1 was used for T, or T for T − 1",
         "https://github.com/pytorch/pytorch/issues/152081",
     )
     ENDS_ABOVE_MINIMUM = (
         "ends_above_minimum",
-        "the run ends before the decay does: the learning rate never gets to its minimum",
+        "the run ends before the decay does, so the learning rate never reaches its minimum",
         "https://github.com/open-mmlab/mmdetection/issues/3800",
     )
     DECAY_SHORTER_THAN_STEP = (
         "decay_shorter_than_step",
-        "a part of the schedule is shorter than one step, so that it may never be seen",
+        "part of the schedule is shorter than one step, so no update may ever use it",
         "https://github.com/pytorch/pytorch/issues/152081",
     )
 
 
-def check(schedule: Schedule, total_steps: int | None = None) -> tuple[ScheduleReason, ...]:
-    """What is odd about a schedule over a run of total_steps updates (by default: until its own end).
+def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[ScheduleReason, ...]:
+    """What is odd about a form, evaluated by `curve`, over a run of total_steps updates (None: its own run, else until its end).
 
     Raises:
-        InputError: when the run has no length: total_steps is 0, or missing where the schedule has no end.
-
-    >>> import isobatch as ib
-    >>> [str(r) for r in ib.schedules.warmup(ib.schedules.cosine(0.1, 90), 10).check(total_steps=50)]
-    ['first_update_at_zero', 'ends_above_minimum']
+        InputError: when the run has no length: total_steps is 0, or None where the form has no end.
     """
-    end = schedule.end
-    total = total_steps if total_steps is not None else round(end) if end is not None else 0
+    end = end_of(form)
+    own = form.run if form.run is not None else end
+    total = total_steps if total_steps is not None else round(own) if own is not None else 0
     if total < 1:
-        raise InputError("the schedule has no end of its own: say how long the run is", field="total_steps")
-    form: Form = schedule.form
+        raise InputError(
+            "must be at least 1 where the schedule has no end of its own; pass the length of the run",
+            field="total_steps",
+        )
     last = total - 1 if form.last is None else min(total - 1, int(form.last))
-    values = schedule.values([0, last, max(last - 1, 0)])
-    peak, final = schedule.peak, float(values[1])
+    values = curve.values([0, last])
+    peak, final = max(curve.at(x) for x in knots(form)), float(values[1])
     found = []
     if values[0] == 0 and peak > 0:
         found.append(ScheduleReason.FIRST_UPDATE_AT_ZERO)
@@ -86,13 +88,13 @@ def check(schedule: Schedule, total_steps: int | None = None) -> tuple[ScheduleR
     climbing = _rise_end(form) > total
     if climbing:
         found.append(ScheduleReason.WARMUP_LONGER_THAN_RUN)
-    elif _rebounds(schedule, last):
+    elif _rebounds(form, curve, peak, last):
         found.append(ScheduleReason.REBOUND_PAST_END)
     if end is not None and not climbing:
         # A decay of T steps is at its end at x = T, one past the last update; one of T − 1 is there with it.
         if end - total == 1 or total - end == 2:
             found.append(ScheduleReason.OFF_BY_ONE_END)
-        elif end > total + 1 and final > schedule.at(end):
+        elif end > total + 1 and final > curve.at(end):
             found.append(ScheduleReason.ENDS_ABOVE_MINIMUM)
     if any(segment.length < 1 for segment in _curves(form)):
         found.append(ScheduleReason.DECAY_SHORTER_THAN_STEP)
@@ -108,15 +110,12 @@ def _rise_end(form: Form) -> float:
     first = form.tracks[0].segments[0]
     if isinstance(first.shape, Constant) or first.b <= first.a:
         return 0.0
-    return _invert(form.clock or ((0.0, 0.0),), first.origin + first.length)
+    return step_of(form.clock or ((0.0, 0.0),), first.origin + first.length)
 
 
-def _rebounds(schedule: Schedule, last: int) -> bool:
+def _rebounds(form: Form, curve: Evaluator, peak: float, last: int) -> bool:
     """Whether the value rises right past the last update of a schedule that was falling there."""
-    form: Form = schedule.form
     beyond = [last + 1, last + 2, last + max(2, last // 10)]
-    seen = schedule.values(
-        [max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)]
-    )
-    falling = seen[0] > seen[1] or seen[1] == 0 < schedule.peak
-    return bool(falling and len(seen) > 2 and (seen[2:] > seen[1] * (1 + 1e-9) + 1e-12 * schedule.peak).any())
+    seen = curve.values([max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)])
+    falling = seen[0] > seen[1] or seen[1] == 0 < peak
+    return bool(falling and len(seen) > 2 and (seen[2:] > seen[1] * (1 + 1e-9) + 1e-12 * peak).any())

@@ -5,7 +5,7 @@ use std::ops::{BitOr, Not};
 /// How much a [`Reason`] weighs on its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The plan stands; the reader should know this.
+    /// There is a plan; the reader should know this.
     Caution,
     /// There is no plan.
     Infeasible,
@@ -14,7 +14,7 @@ pub enum Severity {
 macro_rules! reasons {
     ($($variant:ident $name:literal $severity:ident $text:literal $source:literal)*) => {
         /// A caution or an infeasibility. The discriminant is its bit in [`Reasons`]: append, never reorder.
-        #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they stand")]
+        #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they are")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Reason {
@@ -54,81 +54,81 @@ macro_rules! reasons {
 
 reasons! {
     InvalidBatch "invalid_batch" Infeasible
-        "a count of the recipe (effective_batch, gpus, micro_batch, accumulation, model_parallel or ramp) is missing, contradictory or outside its legal values" ""
+        "effective_batch, gpus, micro_batch, accumulation, model_parallel, ramp or another count of the recipe is missing, out of range or contradicts the others" ""
     InvalidLr "invalid_lr" Infeasible
-        "lr, min_lr or power is missing or outside its legal values" ""
+        "lr, min_lr or power is missing or out of range" ""
     InvalidOptimizer "invalid_optimizer" Infeasible
-        "optimizer, momentum, betas, eps, weight_decay, decay or ema_decay is outside its legal values" ""
+        "optimizer, momentum, betas, eps, weight_decay, decay, ema_decay, precision or another value of the step is out of range" ""
     InvalidLength "invalid_length" Infeasible
-        "duration, warmup, schedule, dataset_size, seq_len, drop_last or convention is missing or outside its legal values" ""
+        "duration, warmup, schedule, dataset_size, seq_len, drop_last or convention is missing or out of range" ""
     InvalidNoise "invalid_noise" Infeasible
-        "noise_scale, sigma_sq or mu_sq is outside its legal values" ""
+        "noise_scale, sigma_sq or mu_sq is out of range" ""
     InvalidCluster "invalid_cluster" Infeasible
-        "nodes, gpus_per_node, model_parallel or another value of the cluster is missing or outside its legal values" ""
+        "nodes, gpus_per_node, model_parallel or another value of the cluster is missing or out of range" ""
     InvalidSetting "invalid_setting" Infeasible
-        "policy, rule, a cap or another setting is outside its legal values" ""
+        "policy, rule, a cap or another setting is out of range" ""
     TooLarge "too_large" Infeasible
-        "a count of the result passes what its column can hold" ""
+        "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch does not divide over the replicas: see nearest_world_size and nearest_batch, or allow batch_tolerance or ragged" ""
+        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or ragged" ""
     MultipleUnmet "multiple_unmet" Infeasible
-        "no micro-batch under the cap is a multiple of the required micro_batch_multiple" ""
+        "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
-        "model_parallel does not divide the GPUs" ""
+        "the GPU count is not a multiple of model_parallel; see nearest_world_size" ""
     AboveMaxBatch "above_max_batch" Infeasible
         "the effective batch is above max_batch" ""
     AboveMemory "above_memory" Infeasible
-        "not even a micro-batch of one fits in the GPU's memory" ""
+        "not even one sample fits in the GPU's memory" ""
     BatchAboveDataset "batch_above_dataset" Infeasible
-        "an epoch holds less than one effective batch" ""
+        "the dataset has fewer samples than one effective batch" ""
     RunBelowStep "run_below_step" Infeasible
-        "the duration ends before the first optimizer step" ""
+        "the run ends before the first optimizer step" ""
     BetaNotPositive "beta_not_positive" Infeasible
-        "the sde rule needs k(1-beta) < 1 for both betas" "Malladi et al. 2022, arXiv 2205.10287"
+        "the sde rule would make a beta zero or negative: it needs k(1-beta) < 1" "Malladi et al. 2022, arXiv 2205.10287"
     NeedsTunedGpus "needs_tuned_gpus" Infeasible
-        "policy grow needs the GPU count that the recipe was tuned on, or max_micro_batch" ""
+        "policy grow needs the GPU count that the recipe was tuned on (gpus), or max_micro_batch" ""
     NeedsNoise "needs_noise" Infeasible
-        "the rule needs the measured gradient noise: sigma_sq and mu_sq for adascale, noise_scale for saturating and surge, and for policy goodput" ""
+        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale; noise_scale for saturating, surge and policy goodput" ""
     NeedsPower "needs_power" Infeasible
-        "the rule power needs the measured exponent in power" ""
+        "rule power needs the measured exponent in power" ""
     RampNotDivisible "ramp_not_divisible" Infeasible
-        "a batch of the ramp does not divide over micro-batch and replicas, or the ramp does not reach the effective batch in whole increments" ""
+        "a batch of the ramp cannot be split into whole micro-batches over the replicas, or the ramp does not reach the effective batch in whole increments" ""
     NeedsProfile "needs_profile" Infeasible
-        "policy goodput and a choice by time or cost need a profile of this workload on this GPU type" ""
+        "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type (see isobatch calibrate)" ""
     MissesDeadline "misses_deadline" Infeasible
         "the run takes longer than deadline_hours" ""
     AboveBudget "above_budget" Infeasible
         "the run costs more than budget" ""
     BatchMoved "batch_moved" Caution
-        "the batch moved within batch_tolerance; under keep the learning rate stayed" ""
+        "batch size changed within batch_tolerance; under policy keep the learning rate was not rescaled" ""
     Ragged "ragged" Caution
-        "the micro-batches of a step differ in size: weight each one's mean loss by plan.loss_weights(rank)" ""
+        "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)" ""
     UnequalDevices "unequal_devices" Caution
-        "the recipe was tuned on devices with unequal batches: its mean loss needed weights" "pytorch/pytorch#67253"
+        "the recipe was tuned on devices with unequal batches, so its mean loss needed weights" "pytorch/pytorch#67253"
     MultipleMissed "multiple_missed" Caution
         "the micro-batch is not a multiple of micro_batch_multiple" ""
     MicroBatchShrunk "micro_batch_shrunk" Caution
-        "the micro-batch is half the tuned one or less: the GPUs may be poorly used" ""
+        "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
     BatchNormMoved "batch_norm_moved" Caution
-        "batch norm sees another per-replica batch than the tuned one" "Goyal et al. 2017, arXiv 1706.02677, section 2.3"
+        "batch norm runs with a different per-replica batch than when tuned" "Goyal et al. 2017, arXiv 1706.02677, section 2.3"
     AboveCriticalBatch "above_critical_batch" Caution
-        "the batch is above the critical batch, here the simple noise scale tr(Sigma)/|G|^2: more samples for the same loss" "McCandlish et al. 2018, arXiv 1812.06162"
+        "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss takes more samples" "McCandlish et al. 2018, arXiv 1812.06162"
     LargeGrowth "large_growth" Caution
         "the batch grew more than 8 times and no noise scale is known" "McCandlish et al. 2018, arXiv 1812.06162"
     RuleMismatch "rule_mismatch" Caution
-        "this rule is not the one known for this optimizer: linear for SGD, sqrt for the Adam family" "Goyal et al. 2017, arXiv 1706.02677; Malladi et al. 2022, arXiv 2205.10287"
+        "this rule is not the usual one for this optimizer: linear for SGD, sqrt for the Adam family" "Goyal et al. 2017, arXiv 1706.02677; Malladi et al. 2022, arXiv 2205.10287"
     RuleRange "rule_range" Caution
-        "the rule is outside the range in which it was found to hold" ""
+        "the rule is used outside the range in which it was tested" ""
     RuleAssumed "rule_assumed" Caution
-        "sqrt is an assumption for this optimizer" ""
+        "sqrt scaling is an assumption for this optimizer" ""
     SqrtScaleDown "sqrt_scale_down" Caution
-        "sqrt scaling down below 1/8 of the tuned batch" ""
+        "sqrt scaling down below 1/8 of the tuned batch is untested" ""
     Beta1Low "beta1_low" Caution
         "the sde rule brings beta1 below 0.5" "Malladi et al. 2022, arXiv 2205.10287"
     DecayUnknown "decay_unknown" Caution
-        "how this optimizer multiplies its weight decay was not said (decay = lr_multiplied or independent)" "Wang & Aitchison 2024, arXiv 2405.13698"
+        "set decay=\"lr_multiplied\" (torch AdamW) or \"independent\"; assumed lr_multiplied" "Wang & Aitchison 2024, arXiv 2405.13698"
     NoWarmup "no_warmup" Caution
-        "the batch grew and the recipe has no warmup; no rule invents one" "Goyal et al. 2017, arXiv 1706.02677, table 2"
+        "the batch grew but the recipe has no warmup; consider adding one" "Goyal et al. 2017, arXiv 1706.02677, table 2"
     WarmupLong "warmup_long" Caution
         "the warmup takes more than a fifth of the steps" ""
     WarmupShort "warmup_short" Caution
@@ -136,23 +136,23 @@ reasons! {
     WarmupPastEnd "warmup_past_end" Caution
         "the run ends before the warmup does" ""
     Padded "padded" Caution
-        "more than 1 % of an epoch's samples are served twice, as padding" ""
+        "more than 1 % of an epoch's samples are repeated as padding" ""
     Dropped "dropped" Caution
         "more than 1 % of the samples are dropped in each epoch" ""
     UnevenTail "uneven_tail" Caution
-        "the last step of an epoch holds fewer samples: a mean of micro-batch means then weighs them wrongly" "Lightning-AI/pytorch-lightning#19987"
+        "the last step of each epoch is smaller; averaging per-micro-batch means over-weights its samples" "Lightning-AI/pytorch-lightning#19987"
     MemoryEstimated "memory_estimated" Caution
         "memory was estimated from parameters, optimizer and precision, not measured" ""
     OutsideMeasured "outside_measured" Caution
-        "the forecast lies outside the range that the profile measured" ""
+        "the forecast is outside the range that the profile measured" ""
     ForecastEstimated "forecast_estimated" Caution
-        "the profile holds estimates, not measurements" ""
+        "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
-        "no profile was measured on this cluster's GPU type: nothing is forecast" ""
+        "no profile was measured on this cluster's GPU type, so nothing is forecast" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
     AllReduceFitted "all_reduce_fitted" Caution
-        "the all-reduce lies outside the profile's table of measured ones: it is forecast by the fitted latency and bandwidth" ""
+        "the all-reduce is outside the profile's table of measured ones; its time comes from the fitted latency and bandwidth" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

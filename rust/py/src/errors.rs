@@ -13,18 +13,23 @@ static TOGETHER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// An `isobatch.errors.InputError` about a field.
 pub fn input_error(py: Python<'_>, field: &str, message: &str) -> PyErr {
+    error(py, None, field, message)
+}
+
+fn error(py: Python<'_>, row: Option<usize>, field: &str, message: &str) -> PyErr {
     let build = || -> PyResult<PyErr> {
         let class = INPUT_ERROR.import(py, "isobatch.errors", "InputError")?;
         let named = PyDict::new(py);
         named.set_item("field", field)?;
+        named.set_item("row", row)?;
         Ok(PyErr::from_value(class.call((message,), Some(&named))?))
     };
     build().unwrap_or_else(|error| error)
 }
 
-/// The Python exception of a schedule's error.
-pub fn schedule_error(py: Python<'_>, error: &ScheduleError) -> PyErr {
-    input_error(py, error.field, &error.message)
+/// The Python exception of a schedule's error; in a row, it is counted from 1.
+pub fn schedule_error(py: Python<'_>, error: &ScheduleError, row: Option<usize>) -> PyErr {
+    self::error(py, row, error.field, &error.to_string())
 }
 
 /// The Python exception of a field that has an illegal value; without the value where it is not at hand.
@@ -33,10 +38,16 @@ pub fn illegal(py: Python<'_>, field: Field, value: Option<&Bound<'_, PyAny>>) -
     let Some(value) = value else {
         return input_error(py, name, &format!("{name} must be {legal}"));
     };
+    must_be(value, name, legal)
+}
+
+/// The Python exception of a value that is not what it must be.
+pub fn must_be(value: &Bound<'_, PyAny>, field: &str, legal: &str) -> PyErr {
+    let py = value.py();
     let build = || -> PyResult<PyErr> {
         let must_be = MUST_BE.import(py, "isobatch.errors", "must_be")?;
         let named = PyDict::new(py);
-        named.set_item("field", name)?;
+        named.set_item("field", field)?;
         Ok(PyErr::from_value(must_be.call((legal, value), Some(&named))?))
     };
     build().unwrap_or_else(|error| error)

@@ -5,12 +5,14 @@ mod elastic;
 mod errors;
 mod fleet;
 mod forecast;
+mod form;
 mod goodput;
 mod integers;
 mod outlook;
 mod plan;
 mod pool;
 mod schedule;
+mod settings;
 mod tables;
 mod value;
 
@@ -34,9 +36,11 @@ mod _core {
     #[pymodule_export]
     use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
-    use crate::schedule::{Schedule, fill_schedules};
+    use crate::schedule::{Evaluator, fill_schedules, schedule_shapes};
     #[pymodule_export]
-    use crate::tables::{fields, reasons, results, rules};
+    use crate::settings::check_settings;
+    #[pymodule_export]
+    use crate::tables::{fields, optimizers, precisions, reasons, results, rules};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

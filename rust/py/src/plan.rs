@@ -52,12 +52,11 @@ impl Job {
             }
         }
         faults.raise(py)?;
-        if let Some(field) = input.invalid() {
-            return Err(illegal(py, field, None));
-        }
         let mut row = Row::unknown();
-        plan(&input, list_of(workloads), &mut row);
-        to_python(py, &row)
+        match plan(&input, list_of(workloads), &mut row) {
+            None => to_python(py, &row),
+            Some(field) => Err(illegal(py, field, None)),
+        }
     }
 
     /// The batches of the ramp that ends at `batch`, each with the samples at which the next one takes over (None: never);

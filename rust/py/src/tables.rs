@@ -1,10 +1,11 @@
 //! What the core knows by name: Python's enumerations and documents are held against it.
 
 use isobatch_core::bulk::{ElementType, ResultColumn};
-use isobatch_core::input::{Field, Record};
+use isobatch_core::input::{Field, Precision, Record};
 use isobatch_core::reason::{Reason, Severity};
-use isobatch_core::rules::Rule;
+use isobatch_core::rules::{Optimizer, Rule};
 use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
 
 /// (name, severity, text, source) of every reason, in the order of their bits.
 #[pyfunction]
@@ -44,4 +45,16 @@ pub fn results() -> Vec<(&'static str, &'static str)> {
         ElementType::F64 => "float64",
     };
     ResultColumn::ALL.iter().map(|c| (c.name(), element(c))).collect()
+}
+
+/// Every optimizer, with the bytes of state that it keeps for each parameter.
+#[pyfunction]
+pub fn optimizers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    Optimizer::ALL.map(|(name, optimizer)| (name, optimizer.state_bytes())).into_py_dict(py)
+}
+
+/// Every precision of a training step, with the bytes of a weight in it.
+#[pyfunction]
+pub fn precisions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    Precision::ALL.map(|(name, precision)| (name, precision.bytes())).into_py_dict(py)
 }

@@ -58,7 +58,7 @@ def test_an_address_where_nobody_is(tmp_path, capsys):
     assert main([*words, "--engine", "ray", "--address", "127.0.0.1:9"]) == 2
     assert "address: no Ray cluster at 127.0.0.1:9" in capsys.readouterr().err
     assert main([*words, "--address", "auto"]) == 2
-    assert "--address: is for --engine ray" in capsys.readouterr().err
+    assert "--address needs --engine ray" in capsys.readouterr().err
 
 
 def data_of(folder):

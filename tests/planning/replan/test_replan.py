@@ -1,6 +1,7 @@
 """A run that moves: against a run that is counted step by step."""
 
 import itertools
+import time
 from fractions import Fraction
 from math import ceil
 
@@ -114,6 +115,18 @@ def test_a_restart_on_the_same_gpus_goes_on_where_it_was():
     other = ib.replan(again, at_step=80, cluster=4)
     assert [move.step for move in other.moves] == [80]
     assert other == ib.replan(run, at_step=80, cluster=4)
+
+
+@pytest.mark.parametrize(("dataset", "there"), [(5120, 4), (5121, 4), (5121, 2)])
+def test_a_run_of_any_length_moves_at_once(dataset, there):
+    recipe = msgspec.structs.replace(RECIPE, dataset_size=dataset, duration="1e12ep", warmup="1e9ep")
+    start = time.perf_counter()
+    run = run_of(recipe)
+    moved = ib.replan(run, at_step=31, cluster=there)
+    end = run.total_steps
+    for step in (0, 31, 500, end // 3, end - 1, end):
+        assert moved.lr_at(step) == pytest.approx(run.lr_at(step), rel=1e-9, abs=1e-15)
+    assert time.perf_counter() - start < 2
 
 
 def back_of(there, batch=256):

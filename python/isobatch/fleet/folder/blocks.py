@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,7 +50,7 @@ def fleets(
         table = _fitted(table, schema, part.file)
         if number is None and query.clusters is not None and "job" not in schema.names:
             raise InputError(
-                "the column is missing: only a single file, or Parquet files, can do without ids",
+                "the column job is missing: only a single file, or Parquet files, can do without ids",
                 file=part.file,
                 field="job",
             )
@@ -66,8 +66,8 @@ def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
         new = [name for name in table.column_names if name not in schema.names]
         what = f"missing: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}"
         if not missing and not new:
-            what = "another order, or one stands twice"
-        raise InputError(f"its columns are not those of the first file: {what}", file=file)
+            what = "another order, or one of them twice"
+        raise InputError(f"its columns are not those of the other files: {what}", file=file)
     # What came as a dictionary may stay one.
     encoded = {f.name: f.type for f in table.schema if pa.types.is_dictionary(f.type)}
     fields = [f.with_type(encoded.get(f.name, f.type)) if pa.types.is_string(f.type) else f for f in schema]
@@ -77,15 +77,17 @@ def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
         raise InputError(f"its columns do not fit those of the other files: {error}", file=file) from None
 
 
-def stream(query: Query, files: Files) -> Iterator[Fleet]:
-    """The jobs of all files, one after the other.
+def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = None) -> Iterator[Fleet]:
+    """The jobs of all files, one after the other; `note` as in `run`.
 
     Raises:
         InputError: one of them cannot be used.
     """
-    listing = list_parts(files, query.rows_per_job)
+    listing = list_parts(files, query.rows_per_job, query.needs)
     for why in listing.failed.values():
         raise InputError(why)
+    if listing.schema is not None:
+        query.say_strays(listing.schema.names, note)
     number = 0
     for part in listing.parts:
         for fleet in fleets(query, files.fs, part, listing.schema, number):

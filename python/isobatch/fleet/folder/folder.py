@@ -4,17 +4,20 @@
     _parts/          while it runs, the receipt of each part that is done
     _partial/        while it runs, files that are not whole yet
 
-A part is done when its receipt stands, and its receipt is written when all of its files stand. A run that was killed leaves whole files,
-receipts of the parts that are done, and what is in `_partial/`, which the next one removes.
+A part is done when its receipt is there, and its receipt is written when all of its files are there and on the disk. A run that was
+killed leaves whole files, receipts of the parts that are done, and what is in `_partial/`, which the next one removes. One run at a
+time holds the folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,8 +25,10 @@ import msgspec
 from isobatch.errors import InputError
 from isobatch.files.read import location, named
 from isobatch.files.write import unique, whole
+from isobatch.fleet.folder.digest import digest_of_stream
 from isobatch.fleet.folder.parts import Part
 from isobatch.fleet.folder.summary import Summary
+from isobatch.words import few, shown
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -42,6 +47,14 @@ class Receipt(msgspec.Struct, frozen=True):
     files: dict[str, int]
     """Its files in the output, and the rows in each."""
     summary: Summary
+    digests: dict[str, str] = {}
+    """BLAKE2b of each of its files."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.files, *self.digests):
+            parts = name.split("/")
+            if "\0" in name or name.startswith("_") or any(part in ("", ".", "..") for part in parts):
+                raise ValueError(f"{shown(name)} is no file of the folder")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +103,34 @@ class Folder:
         """A new path for a file that is not whole yet."""
         return self.path(f"{PARTIAL}/{unique()}")
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the folder for this run, where its filesystem has locks: two runs would remove each other's files.
+
+        Raises:
+            InputError: another run holds it.
+        """
+        if self.fs.type_name != "local":
+            yield
+            return
+        self.fs.create_dir(self.base)
+        handle = os.open(self.base, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InputError("another run is planning into this folder", file=self.base) from None
+        except OSError:
+            pass  # a network's filesystem without locks
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.close(handle)
+
     def done(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
-        """The receipts of the parts that this run has done before, by their names; without resuming they go.
+        """The receipts of the parts that this run has done before, by their names; without resuming they go. A part whose files are
+        missing or damaged is not done.
 
         Raises:
             InputError: it holds other files, or the plans of other arguments.
@@ -103,19 +142,35 @@ class Folder:
             listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
             if any(PurePosixPath(info.path).name != PARTIAL for info in listed):
                 raise InputError(
-                    "the folder is not empty, and holds no manifest of an earlier run", file=self.base
+                    "the folder is not empty and not from an earlier run: plan into another", file=self.base
                 )
             done: list[Receipt] = []
         else:
             done = [*manifest.parts, *self._receipts()]
             if resume:
                 _refuse_other(manifest.run, run, self.base)
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    sound = list(pool.map(self._is_sound, done))
+                done = [receipt for receipt, is_sound in zip(done, sound, strict=True) if is_sound]
             else:
                 for file in {file for receipt in done for file in receipt.files}:
                     self._remove(file)
                 self._clear(RECEIPTS)
                 done = []
         return {receipt.part.name: receipt for receipt in done}
+
+    def _is_sound(self, receipt: Receipt) -> bool:
+        """Whether the files are those that were written."""
+        return receipt.digests.keys() == receipt.files.keys() and all(
+            self._digest_of(name) == digest for name, digest in receipt.digests.items()
+        )
+
+    def _digest_of(self, name: str) -> str | None:
+        try:
+            with self.fs.open_input_stream(self.path(name)) as stream:
+                return digest_of_stream(stream)
+        except OSError:
+            return None
 
     def begin(self, run: dict[str, Any], done: Iterable[Receipt]) -> None:
         """Makes the folder that of this run."""
@@ -157,17 +212,20 @@ class Folder:
         with ThreadPoolExecutor(_THREADS) as pool:
             for (file, rows), there in zip(expected.items(), pool.map(rows_in, expected), strict=True):
                 if rows != there:
-                    raise InputError(f"holds {there} rows, of {rows} that were written", file=self.path(file))
+                    raise InputError(
+                        f"has {there:,} rows, and {rows:,} were written: rerun the same command",
+                        file=self.path(file),
+                    )
         for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
             name = str(PurePosixPath(info.path).relative_to(self.base))
             if info.type == FileType.File and not name.startswith("_") and name not in expected:
-                raise InputError("stands among the plans, and is not one of this run", file=info.path)
+                raise InputError("unexpected file in the output folder: move it elsewhere", file=info.path)
         for receipt in receipts:
             if receipt.summary.rows != sum(receipt.files.values()) or receipt.part.rows not in (
                 None,
                 receipt.jobs,
             ):
-                raise InputError("its receipt does not add up", file=self.path(receipt.part.name))
+                raise InputError("the receipt does not add up", file=self.path(receipt.part.name))
 
     def _manifest(self) -> Manifest | None:
         try:
@@ -190,7 +248,10 @@ class Folder:
         try:
             return msgspec.json.decode(text, type=kind)
         except msgspec.MsgspecError as error:
-            raise InputError(f"is not one of ours: {error}", file=self.path(name)) from None
+            raise InputError(
+                f"is not a manifest or receipt of this version: {error}. Plan into another folder",
+                file=self.path(name),
+            ) from None
 
     def _write(self, name: str, value: Any) -> None:
         partial = self.partial()
@@ -209,6 +270,13 @@ class Folder:
         return manifest
 
     def _remove(self, file: str) -> None:
+        if self.fs.type_name == "local":
+            # A folder in it may have become a link to elsewhere.
+            base, place = (Path(path).resolve() for path in (self.base, self.path(file)))
+            if not place.is_relative_to(base):
+                raise InputError(
+                    f"leads out of the folder, to {place}: remove the link", file=self.path(file)
+                )
         with suppress(FileNotFoundError):
             self.fs.delete_file(self.path(file))
 
@@ -221,12 +289,13 @@ class Folder:
 def _refuse_other(was: dict[str, Any], is_now: dict[str, Any], base: str) -> None:
     now = msgspec.json.decode(msgspec.json.encode(is_now))
     differing = [
-        f"{name} was {was.get(name)!r}, is {now.get(name)!r}"
+        f"{name} was {shown(was.get(name))}, is {shown(now.get(name))}"
         for name in {**was, **now}
         if was.get(name) != now.get(name)
     ]
     if differing:
         raise InputError(
-            f"the folder holds the plans of other arguments: {'; '.join(differing)}. Plan into another one, or all anew without resuming",
+            f"holds plans made with other arguments: {few(differing, 10)}. Plan into another folder, or replan all with "
+            "--no-resume (resume=False)",
             file=base,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -55,17 +56,16 @@ class Listing:
     failed: dict[str, str]
 
 
-def list_parts(files: Files, rows_per_job: int) -> Listing:
-    """The parts, in the order of the files.
+def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing:
+    """The parts, in the order of the files; `needs` are the columns that jobs must have.
 
     Raises:
         InputError: two files would become one.
     """
     limit = max(1, PART_ROWS // max(1, rows_per_job))
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda info: _parts_of(files, info, limit), files.infos)
+        found = list(pool.map(lambda info: _parts_of(files, info, limit), files.infos))
     parts: list[Part] = []
-    schema: pa.Schema | None = None
     failed: dict[str, str] = {}
     number: int | None = 0
     numbers = []
@@ -75,16 +75,19 @@ def list_parts(files: Files, rows_per_job: int) -> Listing:
             failed[info.path] = str(some)
             number = None
             continue
-        schema = _joined(schema, some[1]) or _schema(files.fs, info.path)
         for part in some[0]:
             if part.name in names:
                 raise InputError(
-                    f"and {names[part.name]} would both become {part.name}.parquet", file=part.file
+                    f"becomes {part.name}.parquet, as {names[part.name]} does: rename one",
+                    file=part.file,
                 )
             names[part.name] = part.file
             parts.append(part)
             numbers.append(number)
             number = None if number is None or part.rows is None else number + part.rows
+    schema = _common_schema([some[1] for some in found if not isinstance(some, InputError)], needs)
+    if schema is None:
+        schema = _first_schema(files, parts, needs)
     if schema is not None and "job" not in schema.names:
         parts = [
             msgspec.structs.replace(part, number=number) for part, number in zip(parts, numbers, strict=True)
@@ -92,16 +95,42 @@ def list_parts(files: Files, rows_per_job: int) -> Listing:
     return Listing(parts, schema, failed)
 
 
-def _joined(schema: pa.Schema | None, other: pa.Schema | None) -> pa.Schema | None:
+def _common_schema(schemas: Iterable[pa.Schema | None], needs: Sequence[str]) -> pa.Schema | None:
+    """A schema that the rows of most files of jobs fit in; the others fail when they are read. A file that is no table of jobs, such
+    as one that happens to come first, condemns none. None where no file is known to be one."""
+    by_names: dict[tuple[str, ...], list[pa.Schema]] = {}
+    for schema in schemas:
+        if schema is not None and set(needs) <= set(schema.names):
+            by_names.setdefault(tuple(schema.names), []).append(schema)
+    if not by_names:
+        return None
+    # Ties go to the first.
+    most = max(by_names, key=lambda names: len(by_names[names]))
+    joined, *others = by_names[most]
+    for other in others:
+        joined = _joined(joined, other)
+    return joined
+
+
+def _joined(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """A schema that the rows of both files fit in, else the first: the second file then fails when it is read."""
     import pyarrow as pa
 
-    if schema is None or other is None or schema.names != other.names:
-        return schema or other
     try:
         return pa.unify_schemas([schema, other], promote_options="permissive")
     except pa.ArrowException:
         return schema
+
+
+def _first_schema(files: Files, parts: Sequence[Part], needs: Sequence[str]) -> pa.Schema | None:
+    """That of the first file of jobs, where none can be known without reading a file: JSON lines."""
+    first: pa.Schema | None = None
+    for part in parts:
+        schema = _schema(files.fs, part.file)
+        if schema is not None and set(needs) <= set(schema.names):
+            return schema
+        first = first or schema
+    return first
 
 
 def _schema(fs: FileSystem, path: str) -> pa.Schema | None:
@@ -114,8 +143,9 @@ def _schema(fs: FileSystem, path: str) -> pa.Schema | None:
 def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.Schema | None] | InputError:
     name = str(PurePosixPath(info.path).relative_to(files.base).with_suffix(""))
     whole = Part(name, info.path, (0, info.size), info.mtime_ns)
-    if format_of(info.path) != "parquet":
-        return [whole], None
+    how = format_of(info.path)
+    if how != "parquet":
+        return [whole], _schema(files.fs, info.path) if how == "csv" else None
     import pyarrow.parquet as pq
 
     try:

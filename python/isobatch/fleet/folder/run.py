@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -11,14 +10,16 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, unknown
+from isobatch.errors import InputError, unknown, unwritable
 from isobatch.files.read import Files, find, refuse_output
+from isobatch.fleet.folder.digest import digest_of_texts
 from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
-from isobatch.fleet.folder.parts import Part, list_parts
+from isobatch.fleet.folder.parts import Listing, Part, list_parts
 from isobatch.fleet.folder.work import Failure, Work, digest_of
 from isobatch.fleet.query import Query
 from isobatch.fleet.results import RESULTS
 from isobatch.fleet.side import Side
+from isobatch.words import few, shown
 
 ENGINES = ("local", "ray")
 
@@ -32,40 +33,55 @@ def run(
     resume: bool = True,
     partition_by: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _parts: None,
+    note: Callable[[str], None] | None = None,
 ) -> Manifest:
-    """Plans files of jobs into a folder; see `isobatch.plan_files`. `progress` hears of each part that is done.
+    """Plans files of jobs into a folder; see `isobatch.plan_files`. `progress` hears of each part that is done, `note` of columns that
+    are no fields; without it those that look like a slip are a warning.
 
     Raises:
-        InputError: the jobs cannot be found, the folder holds other plans, or it cannot be written.
+        InputError: the jobs cannot be found, the folder holds other plans or is another run's, or it cannot be written.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES, field="engine")
     files = find(jobs)
-    listing = list_parts(files, query.rows_per_job)
-    parts, failed = listing.parts, listing.failed
+    listing = list_parts(files, query.rows_per_job, query.needs)
     if listing.schema is not None:
         _refuse_columns(query, listing.schema.names, partition_by)
+        query.say_strays(listing.schema.names, note)
     folder = Folder.at(os.fspath(output))
     refuse_output(files, folder.fs, folder.base)
-    arguments = _arguments(query, partition_by)
+    work = Work(query, files.fs, listing.schema, folder, partition_by)
     try:
-        done = folder.done(arguments, resume=resume)
-        _refuse_changed(folder, files, parts, failed, done)
-        folder.begin(arguments, done.values())
-        work = Work(query, files.fs, listing.schema, folder, partition_by)
-        left = [part for part in parts if part.name not in done]
-        progress(len(done), len(parts))
-        for outcome in import_module(f"isobatch.fleet.folder.{engine}").run(work, left):
-            if isinstance(outcome, Failure):
-                failed[outcome.part.file] = outcome.why
-            else:
-                done[outcome.part.name] = outcome
-            progress(len(done), len(parts))
-        return folder.finish(arguments, done.values(), failed)
+        with folder.held():
+            return _run(work, files, listing, engine, resume=resume, progress=progress)
     except OSError as error:
-        raise InputError(
-            f"cannot be written: {error}. What is done is kept: run it again to go on", file=folder.base
-        ) from None
+        said = unwritable(error, folder.base)
+        raise InputError(f"{said.message}. What is done is kept: rerun to go on", file=folder.base) from None
+
+
+def _run(
+    work: Work,
+    files: Files,
+    listing: Listing,
+    engine: str,
+    *,
+    resume: bool,
+    progress: Callable[[int, int], None],
+) -> Manifest:
+    folder, parts, failed = work.folder, listing.parts, listing.failed
+    arguments = _arguments(work.query, work.partition_by)
+    done = folder.done(arguments, resume=resume)
+    _refuse_changed(folder, files, parts, failed, done)
+    folder.begin(arguments, done.values())
+    left = [part for part in parts if part.name not in done]
+    progress(len(done), len(parts))
+    for outcome in import_module(f"isobatch.fleet.folder.{engine}").run(work, left):
+        if isinstance(outcome, Failure):
+            failed[outcome.part.file] = outcome.why
+        else:
+            done[outcome.part.name] = outcome
+        progress(len(done), len(parts))
+    return folder.finish(arguments, done.values(), failed)
 
 
 def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:
@@ -79,6 +95,11 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
     legal = query.columns or every
     if partition_by is not None and partition_by not in legal:
         raise unknown("column", partition_by, legal, field="partition_by")
+    if partition_by is not None and partition_by.startswith(("_", ".")):
+        raise InputError(
+            f"partition_by: folders that begin with {partition_by[0]!r} are not data, rename {shown(partition_by)}",
+            field="partition_by",
+        )
 
 
 def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
@@ -91,16 +112,8 @@ def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
         "top": query.top,
         "partition_by": partition_by,
         "clusters": None if query.clusters is None else _digest_of_side(query.clusters),
-        "profile": [_digest(msgspec.json.encode(profile)) for profile in query.profiles],
+        "profile": [digest_of_texts(msgspec.json.encode(profile)) for profile in query.profiles],
     }
-
-
-def _digest(*data: bytes) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for some in data:
-        digest.update(len(some).to_bytes(8, "little"))
-        digest.update(some)
-    return digest.hexdigest()
 
 
 def _digest_of_side(side: Side) -> str:
@@ -113,7 +126,7 @@ def _digest_of_side(side: Side) -> str:
     for name, column in {**side.carried, side.kind: side.numbered}.items():
         values = column.to_pylist() if side.arrow else column.tolist()
         columns += [name.encode(), repr(values).encode()]
-    return _digest(*columns)
+    return digest_of_texts(*columns)
 
 
 def _refuse_changed(
@@ -131,10 +144,10 @@ def _refuse_changed(
         elif not part.same_as(receipt.part) or (
             part.modified != receipt.part.modified and digest_of(files.fs, part) != receipt.digest
         ):
-            changed.append(f"{part.file} is another")
+            changed.append(f"{part.file} has changed since it was planned")
     if changed:
-        more = f", and {len(changed) - 5} more" if len(changed) > 5 else ""
         raise InputError(
-            f"its plans were made of other jobs: {'; '.join(changed[:5])}{more}. Plan into another folder, or all anew without resuming",
+            f"holds plans of other jobs: {few(changed, 5)}. Plan into another folder, or replan all with --no-resume "
+            "(resume=False)",
             file=folder.base,
         )

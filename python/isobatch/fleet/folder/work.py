@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -15,6 +14,7 @@ from isobatch.errors import InputError
 from isobatch.files.read import named
 from isobatch.files.write import Write, parquet_writer, whole
 from isobatch.fleet.folder.blocks import fleets, planned
+from isobatch.fleet.folder.digest import new_digest
 from isobatch.fleet.folder.folder import Folder, Receipt
 from isobatch.fleet.folder.parts import Part
 from isobatch.fleet.folder.summary import Summary
@@ -69,11 +69,9 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
     summary = Summary()
     jobs = 0
     digest = digest_of(work.fs, part)
-    files: dict[str, str] = {}
-    rows: dict[str, int] = {}
-    writers: dict[str, Write] = {}
-    folder = work.folder
-    with whole(folder.fs, files), ExitStack() as opened:
+    places: dict[str, str] = {}
+    written: dict[str, _Written] = {}
+    with whole(work.folder.fs, places), ExitStack() as opened:
         for block, table, status, reasons in planned(
             fleets(work.query, work.fs, part, work.schema, part.number)
         ):
@@ -83,20 +81,47 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
             jobs += block.jobs.rows
             for place, some in _partitioned(table, work.partition_by):
                 name = f"{place}{part.name}.parquet"
-                if name not in writers:
-                    if len(writers) == MOST_VALUES:
+                if name not in written:
+                    if len(written) == MOST_VALUES:
                         raise InputError(
-                            f"has more than {MOST_VALUES} values", file=part.file, field=work.partition_by
+                            f"{work.partition_by} has more than {MOST_VALUES:,} values: partition by another column",
+                            file=part.file,
+                            field=work.partition_by,
                         )
-                    partial = folder.partial()
-                    files[partial] = folder.path(name)
-                    folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
-                    writers[name] = opened.enter_context(
-                        parquet_writer(folder.fs, partial, work.query.metadata)
-                    )
-                writers[name](some)
-                rows[name] = rows.get(name, 0) + some.num_rows
-    return Receipt(part, digest, jobs, rows, summary)
+                    written[name] = _open(work, name, places, opened)
+                written[name].append(some)
+    return Receipt(
+        part,
+        digest,
+        jobs,
+        {name: file.rows for name, file in written.items()},
+        summary,
+        {name: file.digest.hexdigest() for name, file in written.items()},
+    )
+
+
+@dataclass
+class _Written:
+    """A file of plans, while it is written."""
+
+    write: Write
+    digest: Any
+    rows: int = 0
+
+    def append(self, table: pa.Table) -> None:
+        self.write(table)
+        self.rows += table.num_rows
+
+
+def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _Written:
+    folder = work.folder
+    partial = folder.partial()
+    places[partial] = folder.path(name)
+    folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
+    digest = new_digest()
+    return _Written(
+        opened.enter_context(parquet_writer(folder.fs, partial, work.query.metadata, digest)), digest
+    )
 
 
 def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
@@ -109,24 +134,25 @@ def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Tabl
 
     column, rest = table[by], table.drop_columns([by])
     if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
-        raise InputError(f"a column of type {column.type} makes no folders", field=by)
+        raise InputError(f"partition_by: {by} is {column.type}, and no folder's name", field="partition_by")
+    folder = quote(by, safe="")
     for value in column.unique():
         if value.is_valid:
-            yield f"{by}={quote(str(value), safe='')}/", rest.filter(pc.equal(column, value))
+            yield f"{folder}={quote(str(value), safe='')}/", rest.filter(pc.equal(column, value))
         else:
-            yield f"{by}=__HIVE_DEFAULT_PARTITION__/", rest.filter(pc.is_null(column))
+            yield f"{folder}=__HIVE_DEFAULT_PARTITION__/", rest.filter(pc.is_null(column))
 
 
 def digest_of(fs: FileSystem, part: Part) -> str:
     """BLAKE2b of a part's bytes."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = new_digest()
     start, stop = part.span
     with named(part.file), fs.open_input_file(part.file) as file:
         file.seek(start)
         while start < stop:
             data = file.read(min(1 << 22, stop - start))
             if not data:
-                raise InputError("is shorter than it was", file=part.file)
+                raise InputError("has become shorter while it was read", file=part.file)
             digest.update(data)
             start += len(data)
-    return digest.hexdigest()
+    return str(digest.hexdigest())

@@ -109,6 +109,11 @@ class PlanSampler(Sampler[list[int]]):
         self._length: tuple[_Place | None, int] = None, 0
 
     @property
+    def seed(self) -> int:
+        """What the order of an epoch is drawn with, plus the epoch."""
+        return self._seed
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next iterator serves."""
         return self._start.epoch

@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isobatch._core import Schedule
-from isobatch.errors import InputError
-from isobatch.schedules import form
-from isobatch.schedules.form import (
-    Cosine,
-    Exponential,
-    Power,
-    Segment,
-    Shape,
-    length,
-    level,
-    lone,
-    number,
-    rate,
-    rising,
-)
+from isobatch.schedules.arguments import choice, length, number, rate, rising
+from isobatch.schedules.compose import join
+from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape
+from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.segments import level
 
 __all__ = [
     "constant_schedule",
@@ -140,14 +129,12 @@ def piecewise_interpolate_schedule(
     [1.0, 0.75, 0.5]
     """
     shapes: dict[str, Shape] = {"linear": Power(), "cosine": Cosine()}
-    if interpolate_type not in shapes:
-        raise InputError(f"{interpolate_type!r} is neither cosine nor linear", field="interpolate_type")
+    shape = shapes[choice("interpolate_type", interpolate_type, shapes)]
     value, start = number("init_value", init_value), 0.0
     segments: list[Segment] = []
     for boundary, scale in _sorted(boundaries_and_scales):
         a, value = value, value * scale
         if boundary > start:
-            shape = shapes[interpolate_type]
             segments.append(
                 Segment(start=start, origin=start, length=boundary - start, a=a, b=value, shape=shape)
             )
@@ -230,7 +217,7 @@ def warmup_cosine_decay_schedule(
     rise = linear_schedule(init_value, peak_value, warmup_steps)
     alpha = 0.0 if peak_value == 0 else number("end_value", end_value) / peak_value
     fall = cosine_decay_schedule(peak_value, decay_steps - warmup_steps, alpha, exponent)
-    return form.join([rise, fall], [warmup_steps])
+    return join([rise, fall], [warmup_steps])
 
 
 def warmup_exponential_decay_schedule(
@@ -250,7 +237,7 @@ def warmup_exponential_decay_schedule(
     """
     rise = linear_schedule(init_value, peak_value, warmup_steps)
     fall = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
-    return form.join([rise, fall], [warmup_steps])
+    return join([rise, fall], [warmup_steps])
 
 
 def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
@@ -264,7 +251,7 @@ def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
     boundaries: list[float] = []
     for cycle in cycles:
         boundaries.append(cycle["decay_steps"] + (boundaries[-1] if boundaries else 0))
-    return form.join([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], boundaries[:-1])
+    return join([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], boundaries[:-1])
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
@@ -273,7 +260,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
     >>> join_schedules([constant_schedule(1.0), linear_schedule(1.0, 0.0, 4)], [10]).at(12)
     0.5
     """
-    return form.join(schedules, boundaries)
+    return join(schedules, boundaries)
 
 
 def _sorted(scales: Mapping[int, float] | None) -> list[tuple[float, float]]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from isobatch.errors import InputError, missing
 from isobatch.schedules import Units, check_spec
+from isobatch.schedules.lengths import Length
 from isobatch.tools.writing.planned import Planned
 from isobatch.words import percent
 
@@ -23,7 +24,6 @@ class Curve(NamedTuple):
     lengths: Mapping[str, int]
     numbers: Mapping[str, float]
     words: Mapping[str, str]
-    milestones: tuple[int, ...]
 
     @property
     def decay(self) -> int:
@@ -46,7 +46,7 @@ def curve(plan: Planned) -> Curve:
         raise missing("schedule", "the plans' table does not have it; name the jobs' with --jobs")
     base = (plan.lr, plan.min_lr or 0.0, plan.warmup_lr or 0.0, plan.warmup_steps or 0, plan.total_steps)
     if not isinstance(text, str):
-        return Curve(None, *base, {}, {}, {}, ())
+        return Curve(None, *base, {}, {}, {})
     spec = check_spec(text)
     units = Units(
         tuned_batch=plan.recipe.effective_batch,
@@ -54,14 +54,17 @@ def curve(plan: Planned) -> Curve:
         steps_per_epoch=plan.steps_per_epoch,
         seq_len=plan.recipe.seq_len,
     )
-    total = plan.total_steps
+    total, given = plan.total_steps, spec.arguments
     return Curve(
         spec.kind,
         *base,
-        {name: max(1, length.steps(units, total)) for name, length in spec.lengths.items()},
-        spec.numbers,
-        spec.words,
-        tuple(length.steps(units, total) for length in spec.milestones),
+        {
+            name: max(1, value.steps(units, total))
+            for name, value in given.items()
+            if isinstance(value, Length)
+        },
+        {name: value for name, value in given.items() if isinstance(value, float)},
+        {name: value for name, value in given.items() if isinstance(value, str)},
     )
 
 

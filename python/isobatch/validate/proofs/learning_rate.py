@@ -37,11 +37,10 @@ def _judge(trial: Trial) -> Proof:
         optimizer.step()
         scheduler.step()
     fault = faults.learning_rate(
-        observed,
+        dict(enumerate(observed)),
         plan.lr_at,
         peak=plan.lr,
-        accumulation=plan.accumulation or 1,
-        ranks=plan.data_parallel or 1,
+        pace=faults.Pace(plan.accumulation or 1, plan.data_parallel or 1, plan.steps_per_epoch),
         initial=started if own is not None else None,
         ulp=unit,
     )

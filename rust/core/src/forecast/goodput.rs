@@ -7,6 +7,12 @@
 //! a = q/cap. Along it h falls and then rises. Where its lowest point has a = 1, whole numbers have too, and only b
 //! is to be found. Elsewhere T is linear in a: for each b from the cap down the best a is one of two, until the best
 //! real a of a smaller b is no better than what was found.
+//!
+//! What was tried: looking at every b costs a last pass each, some 20 ns; a bound on it by its tangent at the last one looked
+//! at, which the last pass, convex in b, never goes below, leaves a few of them (`bench/test_goodput.py`). Where passes
+//! cost next to nothing beside the samples, h is as good as flat in b and the bound never ends the search: after
+//! `LOOKS` micro-batches the numbers of passes are looked at instead, each with its own best b. Such flat stretches
+//! differ by less than the rounding to whole passes, one part in 2^16 or so.
 
 use super::model::last_pass;
 
@@ -56,8 +62,13 @@ pub struct Best {
     pub goodput: f64,
 }
 
-/// The split with the greatest goodput, exactly; none where no whole split lies between the batch limits. Of
-/// equally good splits the one with the larger micro-batch.
+/// Micro-batches that are looked at one by one, and then numbers of passes: what bounds a row's work, to about a millisecond.
+const LOOKS: usize = 1 << 16;
+const PASSES: u64 = 1 << 8;
+
+/// The split with the greatest goodput; none where no whole split lies between the batch limits, or none takes a finite
+/// time. Exact up to micro-batches of [`LOOKS`], and beyond wherever a bound ends the search. Of equally good splits the one with
+/// the larger micro-batch.
 #[must_use]
 pub fn optimize(case: &Case) -> Option<Best> {
     let least = case.min_batch.div_ceil(case.replicas).max(1);
@@ -69,12 +80,22 @@ pub fn optimize(case: &Case) -> Option<Best> {
     let cost = Cost { case, phi: case.noise_scale / case.replicas as f64 };
     let one_pass = least <= cap && (cap == most || cost.one_pass_is_best(cap));
     let (value, micro_batch, accumulation) =
-        if one_pass { cost.best_pass(least, cap) } else { cost.best_split(least, most, cap)? };
+        if one_pass { cost.best_pass(least, cap) } else { cost.best_split(least, most, cap) };
+    if !value.is_finite() {
+        return None;
+    }
     let q = (micro_batch * accumulation) as f64;
     Some(case.best(micro_batch, accumulation, value * q / (cost.phi + q)))
 }
 
 impl Case {
+    /// Whether a whole split lies between the limits.
+    #[must_use]
+    pub fn has_split(&self) -> bool {
+        let most = self.max_batch / self.replicas;
+        self.min_batch.div_ceil(self.replicas).max(1) <= most && self.max_micro_batch > 0 && most > 0
+    }
+
     /// What a split brings.
     #[must_use]
     pub fn at(&self, micro_batch: u64, accumulation: u64) -> Best {
@@ -210,11 +231,16 @@ impl Cost<'_> {
         best
     }
 
-    /// The best value, its micro-batch up to `cap` and its passes, for `least` to `most` samples a replica.
-    fn best_split(&self, least: u64, most: u64, cap: u64) -> Option<(f64, u64, u64)> {
+    /// The best value, its micro-batch up to `cap` and its passes, for `least` to `most` samples a replica; an infinite value
+    /// where none is finite.
+    fn best_split(&self, least: u64, most: u64, cap: u64) -> (f64, u64, u64) {
         let mut best = (f64::INFINITY, 0, 0);
-        let (_, mut tangent) = self.exactly(cap);
-        for b in (1..=cap).rev() {
+        let (first, mut tangent) = self.exactly(cap);
+        for (looks, b) in (1..=cap).rev().enumerate() {
+            if looks == LOOKS {
+                let from = whole(first.passes(self.phi)).saturating_sub(1);
+                return self.best_passes(from, least, most, cap, best);
+            }
             let mut line = self.at_least(b, tangent);
             let real = |line: &StepTime| {
                 let passes = line.passes(self.phi);
@@ -225,7 +251,8 @@ impl Cost<'_> {
                 break;
             }
             let (few, many) = (least.div_ceil(b), most / b);
-            let near = |passes: f64| [whole(passes), whole(passes) + 1].map(|a| a.clamp(few, many));
+            let near =
+                |passes: f64| [whole(passes), whole(passes).saturating_add(1)].map(|a| a.clamp(few, many));
             if few > many || near(passes).into_iter().all(|a| line.value(a as f64, self.phi) >= best.0) {
                 continue;
             }
@@ -237,7 +264,37 @@ impl Cost<'_> {
                 }
             }
         }
-        (best.2 > 0).then_some(best)
+        best
+    }
+
+    /// As [`best_split`](Cost::best_split), by the passes from some number on, each with its best micro-batch; `best` where
+    /// none is better.
+    fn best_passes(
+        &self,
+        from: u64,
+        least: u64,
+        most: u64,
+        cap: u64,
+        mut best: (f64, u64, u64),
+    ) -> (f64, u64, u64) {
+        let few = least.div_ceil(cap).max(1);
+        for passes in from.clamp(few, most)..=most.min(from.max(few).saturating_add(PASSES)) {
+            let value = |b: u64| self.exactly(b).0.value(passes as f64, self.phi);
+            // The value falls and then rises with the micro-batch.
+            let (mut low, mut high) = (least.div_ceil(passes).max(1), cap.min(most / passes));
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if value(middle) < value(middle + 1) {
+                    high = middle;
+                } else {
+                    low = middle + 1;
+                }
+            }
+            if low == high && value(low) < best.0 {
+                best = (value(low), low, passes);
+            }
+        }
+        best
     }
 }
 
@@ -258,6 +315,52 @@ mod tests {
         let splits = (1..=most).flat_map(|a| (1..=(most / a).min(case.max_micro_batch)).map(move |b| (a, b)));
         let allowed = splits.filter(|(a, b)| a * b * case.replicas >= case.min_batch);
         allowed.map(|(a, b)| case.at(b, a).goodput).reduce(f64::max)
+    }
+
+    const EASY: Case = Case {
+        replicas: 1,
+        compute_constant: 0.01,
+        compute_per_sample: 0.001,
+        compute_floor: 0.0,
+        sync_seconds: 0.1,
+        overlap: 2.0,
+        lead: 0.0,
+        update: 0.0,
+        noise_scale: 1e4,
+        tuned_batch: 64,
+        min_batch: 64,
+        max_batch: 1 << 40,
+        max_micro_batch: i32::MAX as u64,
+    };
+
+    #[test]
+    fn no_time_is_too_long_to_be_refused() {
+        for seconds in [1e308, f64::MAX, f64::INFINITY] {
+            for max_micro_batch in [1, 8, i32::MAX as u64] {
+                let case = Case { compute_per_sample: seconds, max_micro_batch, ..EASY };
+                assert_eq!(optimize(&case), None);
+                let case = Case { compute_constant: seconds, sync_seconds: seconds, max_micro_batch, ..EASY };
+                assert!(optimize(&case).is_none_or(|best| best.micro_batch > 0));
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_batches_end() {
+        for compute_constant in [0.0, 1e-12, 1e-6] {
+            for noise_scale in [1.0, 1e9, 1e14] {
+                let case =
+                    Case { compute_constant, noise_scale, min_batch: 1 << 34, tuned_batch: 1 << 34, ..EASY };
+                let started = std::time::Instant::now();
+                let best = optimize(&case).unwrap();
+                assert!(started.elapsed().as_millis() < 500, "{case:?}");
+                // No split beats the best curve among real numbers by much.
+                let splits = [(1 << 30, 16), (1 << 30, 32), (i32::MAX as u64, 9), ((1 << 30) + 12_345, 17)];
+                for (b, a) in splits {
+                    assert!(case.at(b, a).goodput <= best.goodput * (1.0 + 1e-4), "{case:?} {best:?}");
+                }
+            }
+        }
     }
 
     proptest! {

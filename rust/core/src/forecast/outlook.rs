@@ -131,7 +131,8 @@ impl<'a> ClusterProfile<'a> {
             max_batch: input.settings.max_batch.unwrap_or(MAX_BATCH),
             max_micro_batch: micro_batch_cap.min(i32::MAX as u64) / divisor,
         };
-        let best = optimize(&case).ok_or(Reason::AboveMaxBatch)?;
+        let none = if case.has_split() { Reason::TooLarge } else { Reason::AboveMaxBatch };
+        let best = optimize(&case).ok_or(none)?;
         Ok(best.micro_batch * best.accumulation * case.replicas)
     }
 

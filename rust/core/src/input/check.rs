@@ -7,10 +7,12 @@ impl Input {
     /// The first field that is illegal by itself or beside the others.
     #[must_use]
     pub fn invalid(&self) -> Option<Field> {
-        let Input { recipe, cluster, settings, fault } = self;
-        if fault.is_some() {
-            return *fault;
-        }
+        self.fault.or_else(|| self.contradictions().next())
+    }
+
+    /// The fields that are illegal beside the others.
+    pub fn contradictions(&self) -> impl Iterator<Item = Field> + use<> {
+        let Input { recipe, cluster, settings, fault: _ } = self;
         let in_unit = |unit| recipe.duration.is_some_and(|d| d.unit == unit) || recipe.warmup.unit == unit;
         let replicas = recipe.tuned_replicas();
         let samples = recipe.effective_batch / replicas.unwrap_or(1).max(1);
@@ -52,6 +54,6 @@ impl Input {
             (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
             (Field::Ragged, !(settings.ragged && (settings.uneven || settings.require_multiple))),
         ];
-        checks.into_iter().find_map(|(field, legal)| (!legal).then_some(field))
+        checks.into_iter().filter_map(|(field, legal)| (!legal).then_some(field))
     }
 }

@@ -242,6 +242,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_name_must_be_lists_every_name() {
+        let listed = |field: Field, names: &[&str]| {
+            assert!(!names.is_empty());
+            for name in names {
+                assert!(field.legal().contains(name), "{name} is not in what {} must be", field.name());
+                assert!(matches!(field.read(name), Value::Read(_)), "{name}");
+            }
+        };
+        listed(Field::Optimizer, &Optimizer::ALL.map(|(name, _)| name));
+        listed(Field::Decay, &Decay::ALL.map(|(name, _)| name));
+        listed(Field::Convention, &Convention::ALL.map(|(name, _)| name));
+        listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
+        listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));
+        listed(Field::Rule, &Rule::ALL.iter().map(|card| card.name).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn of_several_faults_the_first_field_is_named() {
         let mut input = Input::default();
         for field in [Field::Warmup, Field::Lr, Field::Budget] {

@@ -14,6 +14,15 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Bytes of a weight, and of its gradient.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Precision::Fp32 | Precision::Tf32 => 4,
+            Precision::Bf16 | Precision::Fp16 => 2,
+        }
+    }
+
     /// The names that users write, in the order of the variants.
     pub const ALL: [(&'static str, Precision); 4] = [
         ("fp32", Precision::Fp32),

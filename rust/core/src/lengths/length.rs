@@ -127,7 +127,7 @@ fn bounded(n: u128) -> Option<u64> {
 }
 
 /// A plain or scientific decimal, without sign, as (mantissa, scale) in lowest terms.
-fn decimal(text: &str) -> Option<(u64, u8)> {
+pub(super) fn decimal(text: &str) -> Option<(u64, u8)> {
     let (digits, exponent) = match text.split_once(['e', 'E']) {
         Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
         None => (text, 0),

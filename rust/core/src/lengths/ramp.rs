@@ -1,7 +1,10 @@
 //! Batches that grow during the run: the steps they take.
 
-use super::MAX_COUNT;
+use super::length::{MAX_COUNT, decimal};
 use crate::batch::MAX_BATCH;
+
+/// Every stage is looked at several times a plan; training runs have some hundred.
+const MAX_STAGES: u64 = 1 << 14;
 
 /// A ramp as the recipe gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +35,12 @@ pub struct Stage {
 }
 
 impl Ramp {
-    /// Reads `"192 16 9765625"` (start, increment, samples) or `"0:768 250B:1536"` (tokens:batch, with K, M, B or T).
+    /// Reads `"192 16 9765625"` (start, increment, samples) or `"0:16 2.4B:320 4.8B:1536"` (tokens:batch, with K, M, B or T), the
+    /// pairs with spaces or commas between them.
     #[must_use]
     pub fn parse(text: &str) -> Option<Ramp> {
-        let words: Vec<&str> = text.split_whitespace().collect();
+        let words: Vec<&str> =
+            text.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty()).collect();
         if text.contains(':') {
             let stages: Option<Vec<(u64, u64)>> = words.iter().map(|word| stage(word)).collect();
             let stages = stages?;
@@ -49,7 +54,7 @@ impl Ramp {
     }
 
     /// The stages up to `full`, the batch that holds to the end, each scaled by `full / tuned`; `None` where the ramp does
-    /// not reach `full` in whole increments, a scaled batch is not whole, or tokens come without `seq_len`.
+    /// not reach `full` in whole increments, or in more than 2^14 of them, a scaled batch is not whole, or tokens come without `seq_len`.
     #[must_use]
     pub fn stages(&self, full: u64, tuned: u64, seq_len: Option<u64>) -> Option<Vec<Stage>> {
         let scaled = |batch: u64| {
@@ -60,7 +65,7 @@ impl Ramp {
             Ramp::Linear { start, increment, samples } => {
                 let (start, increment) = (scaled(*start)?, scaled(*increment)?);
                 let rise = full.checked_sub(start)?;
-                if !rise.is_multiple_of(increment) || rise / increment > 1 << 20 {
+                if !rise.is_multiple_of(increment) || rise / increment > MAX_STAGES {
                     return None;
                 }
                 let stages = rise / increment;
@@ -96,14 +101,15 @@ fn batch(text: &str) -> Option<u64> {
 
 fn stage(word: &str) -> Option<(u64, u64)> {
     let (tokens, size) = word.split_once(':')?;
-    let (digits, factor) = match tokens.as_bytes().last()? {
-        b'K' => (&tokens[..tokens.len() - 1], 1_000),
-        b'M' => (&tokens[..tokens.len() - 1], 1_000_000),
-        b'B' => (&tokens[..tokens.len() - 1], 1_000_000_000),
-        b'T' => (&tokens[..tokens.len() - 1], 1_000_000_000_000),
-        _ => (tokens, 1),
-    };
-    let tokens = digits.parse::<u64>().ok()?.checked_mul(factor).filter(|&t| t <= MAX_COUNT)?;
+    let (number, factor) = [("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)]
+        .into_iter()
+        .find_map(|(suffix, factor)| Some((tokens.strip_suffix(suffix)?, factor)))
+        .unwrap_or((tokens, 1.0));
+    decimal(number)?;
+    // As Megatron computes it, in floats: int(float(number) * factor).
+    let tokens = number.parse::<f64>().ok()? * factor;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2^53, floored")]
+    let tokens = (tokens <= MAX_COUNT as f64).then_some(tokens as u64)?;
     Some((tokens, batch(size)?))
 }
 
@@ -146,11 +152,26 @@ mod tests {
     }
 
     #[test]
+    fn so_many_stages_are_no_ramp() {
+        let stages = |full| Ramp::parse("1 1 1000000").unwrap().stages(full, full, None);
+        assert_eq!(stages(1 + MAX_STAGES).map(|stages| stages.len() as u64), Some(MAX_STAGES + 1));
+        assert_eq!(stages(2 + MAX_STAGES), None);
+    }
+
+    #[test]
     fn palm() {
         let ramp = Ramp::parse("0:512 52428800000:1024 188743680000:2048").unwrap();
         let stages = ramp.stages(2048, 2048, Some(2048)).unwrap();
         assert_eq!(samples(&stages, 255_000) * 2048, 775_946_240_000);
         assert_eq!(steps(&stages, 775_946_240_000 / 2048, true), 255_000);
+    }
+
+    #[test]
+    fn megatrons_own_example() {
+        let ramp = Ramp::parse("0:16 2.4B:320 4.8B:1536");
+        assert_eq!(ramp, Some(Ramp::ByTokens(vec![(0, 16), (2_400_000_000, 320), (4_800_000_000, 1536)])));
+        assert_eq!(Ramp::parse("0:16, 2.4B:320,4.8B:1536"), ramp);
+        assert_eq!(Ramp::parse("0:16 1.0015K:32"), Ramp::parse("0:16 1001:32"));
     }
 
     #[test]

@@ -1,31 +1,33 @@
 //! One row: from a recipe, a cluster and the settings to a plan, or to the reasons why there is none.
 
+use super::layout::Replicas;
 use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
 use super::ways_out::{Seek, neighbouring_replicas, not_sought};
 use super::{caution, layout, scale, steps};
 use crate::batch;
 use crate::forecast::{ClusterProfile, Outlook, Workload, within_limits};
-use crate::input::{Input, Policy};
+use crate::input::{Field, Input, Policy};
 use crate::lengths::Layout;
 use crate::reason::{Reason, Reasons};
 
-/// Plans one row into `row`, with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
-pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) {
-    attempt(input, workloads, row, neighbouring_replicas);
+/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
+pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
+    attempt(input, workloads, row, neighbouring_replicas)
 }
 
 /// As [`plan`], without what would work instead: to find that takes longer than most plans.
-pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) {
-    attempt(input, workloads, row, not_sought);
+pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
+    attempt(input, workloads, row, not_sought)
 }
 
-fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) {
+fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Option<Field> {
     row.reasons = Reasons::default();
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
     row.nearest_batch = Nearest::NONE;
     row.cap = Cap::of(input);
-    let found = match input.invalid() {
+    let invalid = input.invalid();
+    let found = match invalid {
         Some(field) => {
             (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
             Err(field.reason())
@@ -36,6 +38,7 @@ fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) {
         row.reasons.insert(reason);
         row.forget();
     }
+    invalid
 }
 
 fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Result<(), Reason> {
@@ -57,8 +60,8 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.nearest_world_size = Nearest::of(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
-    let replicas = world_size / model_parallel;
-    row.data_parallel = as_column(replicas);
+    let replicas = Replicas { count: world_size / model_parallel, model_parallel, divisor };
+    row.data_parallel = as_column(replicas.count);
     let profile = ClusterProfile::of(input, workloads);
     if settings.max_micro_batch.is_none()
         && let Some(profile) = &profile
@@ -67,8 +70,8 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.cap = Cap::Memory(cap);
     }
 
-    let target = layout::target(input, profile.as_ref(), row, replicas, model_parallel, divisor)?;
-    let chosen = layout::layout(input, row, target, replicas, model_parallel, divisor, seek)?;
+    let target = layout::target(input, profile.as_ref(), row, replicas)?;
+    let chosen = layout::layout(input, row, target, replicas, seek)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
         return Err(Reason::TooLarge);

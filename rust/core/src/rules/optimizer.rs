@@ -55,6 +55,18 @@ impl Optimizer {
         !matches!(self, Optimizer::Lion | Optimizer::Muon | Optimizer::Adafactor)
     }
 
+    /// Bytes of float32 state that it keeps for each parameter, whatever the precision of the step. Adafactor keeps a row's
+    /// and a column's average of each matrix and no first moment: 4·(r + c) bytes for r·c parameters, here those of a
+    /// square matrix of 1,024, since the shapes are not known. Vectors, which it does not factor, are few.
+    #[must_use]
+    pub fn state_bytes(self) -> f64 {
+        match self {
+            Optimizer::Adam | Optimizer::AdamW | Optimizer::Lamb => 8.0,
+            Optimizer::Sgd | Optimizer::RmsProp | Optimizer::Lars | Optimizer::Lion | Optimizer::Muon => 4.0,
+            Optimizer::Adafactor => 4.0 * 2.0 / 1024.0,
+        }
+    }
+
     /// (beta1, beta2, eps) where a recipe names none: torch's defaults, and the papers' for LAMB and Lion.
     #[must_use]
     pub fn defaults(self) -> Moments {

@@ -1,6 +1,10 @@
 //! The clock: which point of a schedule an optimizer step stands at.
 
-use super::{ScheduleError, finite};
+use super::error::{ScheduleError, finite};
+
+/// What a clock may be, so that what is read through it is a number too.
+const FASTEST: f64 = 18_446_744_073_709_551_616.0;
+const SLOWEST: f64 = 1.0 / FASTEST;
 
 /// Piecewise linear and rising, through (step, schedule step) knots.
 ///
@@ -42,11 +46,17 @@ impl Clock {
     /// When there is no knot, a number is not finite, or the knots do not rise in both coordinates.
     pub fn new(knots: &[(f64, f64)]) -> Result<Self, ScheduleError> {
         for &(step, at) in knots {
-            finite("clock", step)?;
-            finite("clock", at)?;
+            for number in [step, at] {
+                if finite("clock", number)?.abs() > FASTEST {
+                    return Err(ScheduleError::new("clock", format!("must be within ±2^64, got {number}")));
+                }
+            }
         }
         if knots.is_empty() {
-            return Err(ScheduleError::new("clock", "needs at least one (step, schedule step) knot"));
+            return Err(ScheduleError::new(
+                "clock",
+                "must hold at least one (step, schedule step) pair, got none",
+            ));
         }
         let mut pieces: Vec<Piece> = Vec::with_capacity(knots.len());
         for pair in knots.windows(2) {
@@ -54,10 +64,19 @@ impl Clock {
             if x1 <= x0 || y1 <= y0 {
                 return Err(ScheduleError::new(
                     "clock",
-                    format!("knots must rise: ({x1}, {y1}) follows ({x0}, {y0})"),
+                    format!("pairs must rise in both numbers, got ({x1}, {y1}) after ({x0}, {y0})"),
                 ));
             }
-            pieces.push(Piece { step: x0, at: y0, slope: (y1 - y0) / (x1 - x0) });
+            let slope = (y1 - y0) / (x1 - x0);
+            if !(SLOWEST..=FASTEST).contains(&slope) {
+                return Err(ScheduleError::new(
+                    "clock",
+                    format!(
+                        "must go at 2^-64 to 2^64 schedule steps a step, got {slope:e} from ({x0}, {y0})"
+                    ),
+                ));
+            }
+            pieces.push(Piece { step: x0, at: y0, slope });
         }
         let slope = pieces.last().map_or(1.0, |piece| piece.slope);
         let (step, at) = knots[knots.len() - 1];

@@ -1,10 +1,22 @@
-//! A segment: one shape, stretched between two values.
+//! A segment: one curve, stretched between two values.
 
-use super::polynomial::{Expansion, Plan};
-use super::{
-    Cosine, Exponential, Inner, Power, Reciprocal, Rex, ScheduleError, Table, Tanh, constant, finite,
-    positive,
-};
+use std::sync::Arc;
+
+use super::error::{ScheduleError, finite, positive};
+use super::record::Record;
+use super::shapes::Shape;
+
+/// A schedule that a segment of another may play.
+pub trait Nested: Sized {
+    /// The schedule that a form describes.
+    ///
+    /// # Errors
+    /// When a field is missing or out of range.
+    fn read(record: &Record) -> Result<Self, ScheduleError>;
+
+    /// The value at a step.
+    fn at(&self, step: f64) -> f64;
+}
 
 /// What a segment does past u = 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,73 +27,18 @@ pub enum Tail {
     Continue,
 }
 
-/// The curve of a segment, as a share of the way from `b` to `a`.
+/// What a segment plays.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Shape {
-    /// 1 throughout.
-    Constant,
-    /// (1 − u^stretch)^exponent.
-    Power(Power),
-    /// ((1 + cos π·waves·u^stretch)/2)^exponent.
-    Cosine(Cosine),
-    /// rate^u.
-    Exponential(Exponential),
-    /// (1 + u)^−exponent.
-    Reciprocal(Reciprocal),
-    /// (1 − u)/(1 − u/2).
-    Rex(Rex),
-    /// (1 − tanh z)/2.
-    Tanh(Tanh),
-    /// Listed values.
-    Table(Table),
-    /// Another schedule.
-    Inner(Inner),
-}
-
-impl Shape {
-    pub(crate) fn at(&self, u: f64) -> f64 {
-        match self {
-            Self::Constant => 1.0,
-            Self::Power(shape) => shape.at(u),
-            Self::Cosine(shape) => shape.at(u),
-            Self::Exponential(shape) => shape.at(u),
-            Self::Reciprocal(shape) => shape.at(u),
-            Self::Rex(_) => Rex::at(u),
-            Self::Tanh(shape) => shape.at(u),
-            Self::Table(shape) => shape.at(u),
-            Self::Inner(shape) => shape.at(u),
-        }
-    }
-
-    /// The exponent of the power that the shape is made of, if it is made of one.
-    pub(crate) fn lone_exponent(&self) -> Option<f64> {
-        match self {
-            Self::Power(shape) => shape.lone_exponent(),
-            Self::Reciprocal(shape) => Some(shape.lone_exponent()),
-            Self::Rex(_) => Some(Rex::EXPONENT),
-            _ => None,
-        }
-    }
-
-    /// A polynomial that stands for the shape from `u` on, if there is one.
-    pub(crate) fn series(&self, u: f64, plan: &Plan) -> Option<Expansion> {
-        match self {
-            Self::Constant => Some(constant::series()),
-            Self::Power(shape) => shape.series(u, plan),
-            Self::Cosine(shape) => shape.series(u, plan),
-            Self::Exponential(shape) => Some(shape.series(u, plan)),
-            Self::Reciprocal(_) => Some(Reciprocal::series(u, plan)),
-            Self::Rex(_) => Some(Rex::series(u, plan)),
-            Self::Tanh(shape) => Some(shape.series(u, plan)),
-            Self::Table(shape) => Some(shape.series(u)),
-            Self::Inner(_) => None,
-        }
-    }
+pub enum Content<N> {
+    /// A curve.
+    Shape(Shape),
+    /// A whole schedule, read at u, for joins and products.
+    Inner(Arc<N>),
 }
 
 /// Part of a track: from `start` on, b + (a − b)·shape((x − origin)/length).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Segment {
+pub struct Segment<N> {
     /// The first point of the segment.
     pub start: f64,
     /// Whether `start` itself still belongs to the segment before (torch's `OneCycleLR`, Megatron's warmup).
@@ -95,35 +52,69 @@ pub struct Segment {
     /// The value where the shape is 0.
     pub b: f64,
     /// The curve.
-    pub shape: Shape,
+    pub content: Content<N>,
     /// What happens past u = 1.
     pub tail: Tail,
 }
 
-impl Segment {
-    pub(crate) fn check(&self) -> Result<(), ScheduleError> {
-        finite("start", self.start)?;
-        finite("origin", self.origin)?;
-        positive("length", self.length)?;
-        finite("a", self.a)?;
-        finite("b", self.b)?;
-        let ends = match &self.shape {
-            Shape::Power(power) => !power.is_linear(),
-            Shape::Rex(_) => true,
-            _ => false,
+impl<N: Nested> Segment<N> {
+    pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
+        let shape = record.needed("shape")?;
+        let content = if shape.name == "inner" {
+            Content::Inner(Arc::new(N::read(shape.needed("form")?)?))
+        } else {
+            Content::Shape(Shape::read(shape)?)
         };
-        if ends && self.tail == Tail::Continue {
+        let segment = Self {
+            start: finite("start", record.number("start")?)?,
+            after: record.flag("after")?,
+            origin: finite("origin", record.number("origin")?)?,
+            length: positive("length", record.number("length")?)?,
+            a: finite("a", record.number("a")?)?,
+            b: finite("b", record.number("b")?)?,
+            content,
+            tail: if record.flag("beyond")? { Tail::Continue } else { Tail::Clamp },
+        };
+        if segment.tail == Tail::Continue
+            && let Content::Shape(shape) = &segment.content
+            && shape.stops()
+        {
             return Err(ScheduleError::new(
-                "tail",
-                "this shape has no value past its end: it must be clamped",
+                "beyond",
+                "must be false for a shape that has no value past its end",
             ));
         }
-        Ok(())
+        Ok(segment)
+    }
+
+    /// The value at `x` with `a` multiplied by `gain`.
+    pub(crate) fn at(&self, x: f64, gain: f64) -> f64 {
+        let (a, u) = (self.a * gain, self.u(x));
+        let share = match &self.content {
+            Content::Inner(inner) => inner.at(u),
+            // Measured from the nearer end, so that a warmup from 0 has no digit to lose.
+            Content::Shape(Shape::Power(power)) if u < 0.5 && power.is_linear() => {
+                return a + (self.b - a) * u;
+            }
+            Content::Shape(shape) => shape.at(u),
+        };
+        // At share 1 the sum below may miss `a` by an ulp; a level has no share to take of an infinite one.
+        if share == 1.0 || a == self.b { a } else { self.b + (a - self.b) * share }
+    }
+}
+
+impl<N> Segment<N> {
+    /// The point where u = 1. That a segment is over is decided here alone, never by u, which is rounded otherwise.
+    pub(crate) fn finish(&self) -> f64 {
+        self.origin + self.length
     }
 
     pub(crate) fn u(&self, x: f64) -> f64 {
+        if self.tail == Tail::Clamp && x >= self.finish() {
+            return 1.0;
+        }
         let mut u = (x - self.origin) / self.length;
-        if let Shape::Exponential(shape) = &self.shape {
+        if let Content::Shape(Shape::Exponential(shape)) = &self.content {
             // x/length may round up to a whole stair that x has not reached (11/1.1 is 10, yet 10·1.1 > 11).
             if shape.is_stairs() && u.floor().mul_add(self.length, -(x - self.origin)) > 0.0 {
                 u = u.floor() - 0.5;
@@ -131,17 +122,5 @@ impl Segment {
         }
         u = u.max(0.0);
         if self.tail == Tail::Clamp { u.min(1.0) } else { u }
-    }
-
-    /// The value at `x` with `a` multiplied by `gain`.
-    pub(crate) fn at(&self, x: f64, gain: f64) -> f64 {
-        let (a, u) = (self.a * gain, self.u(x));
-        if u < 0.5 && matches!(&self.shape, Shape::Power(power) if power.is_linear()) {
-            // Measured from the nearer end, so that a warmup from 0 has no digit to lose.
-            return a + (self.b - a) * u;
-        }
-        let share = self.shape.at(u);
-        // At share 1 the sum below may miss `a` by an ulp.
-        if share == 1.0 { a } else { self.b + (a - self.b) * share }
     }
 }

@@ -1,30 +1,31 @@
 //! A track: segments one after another, and maybe a cycle.
 
-use super::{Cycle, Decay, ScheduleError, Segment};
+use super::cycle::{Cycle, Decay};
+use super::error::ScheduleError;
+use super::record::Record;
+use super::segment::{Nested, Segment};
 
 /// Segments in the order of their starts; the first one also holds what lies before it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Track {
-    segments: Vec<Segment>,
+pub struct Track<N> {
+    segments: Vec<Segment<N>>,
     cycle: Option<Cycle>,
 }
 
-impl Track {
-    /// A track of these segments, repeated by `cycle` if there is one.
-    ///
-    /// # Errors
-    /// When there is no segment, one is not sound, or the starts fall back.
-    pub fn new(segments: Vec<Segment>, cycle: Option<Cycle>) -> Result<Self, ScheduleError> {
+impl<N: Nested> Track<N> {
+    pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
+        let cycle = record.part("cycle")?.map(Cycle::read).transpose()?;
+        Self::new(record.parts("segments", Segment::read)?, cycle)
+    }
+
+    fn new(segments: Vec<Segment<N>>, cycle: Option<Cycle>) -> Result<Self, ScheduleError> {
         if segments.is_empty() {
-            return Err(ScheduleError::new("segments", "a track needs at least one segment"));
-        }
-        for segment in &segments {
-            segment.check()?;
+            return Err(ScheduleError::new("segments", "must hold at least one segment, got none"));
         }
         if let Some(pair) = segments.windows(2).find(|pair| pair[1].start < pair[0].start) {
             return Err(ScheduleError::new(
                 "segments",
-                format!("boundaries must not fall: {} follows {}", pair[1].start, pair[0].start),
+                format!("starts must not fall, got {} after {}", pair[1].start, pair[0].start),
             ));
         }
         Ok(Self { segments, cycle })
@@ -58,12 +59,12 @@ impl Track {
         if self.segments.len() == 1 {
             return 0;
         }
-        let reached = |s: &Segment| if s.after { s.start < x } else { s.start <= x };
+        let reached = |s: &Segment<N>| if s.after { s.start < x } else { s.start <= x };
         self.segments.partition_point(reached).saturating_sub(1)
     }
 
     /// The segment that holds `x`, and the one after it.
-    pub(crate) fn segment(&self, x: f64) -> (&Segment, Option<&Segment>) {
+    pub(crate) fn segment(&self, x: f64) -> (&Segment<N>, Option<&Segment<N>>) {
         let index = self.index(x);
         (&self.segments[index], self.segments.get(index + 1))
     }

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-if TYPE_CHECKING:
-    from isobatch.integrations.torch.elastic.run import ElasticRun
+from isobatch.integrations.torch.elastic.progress import Progress
 
 
 class RunBatches(Sampler[list[int]]):
     """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's step."""
 
-    def __init__(self, run: ElasticRun, size: int, *, equal: bool) -> None:
-        self._run, self._size, self.equal = run, size, equal
+    def __init__(self, progress: Progress, size: int, *, equal: bool) -> None:
+        self._run, self._size, self.equal = progress, size, equal
         self._shuffled: tuple[int, NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:

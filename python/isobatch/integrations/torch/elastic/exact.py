@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.state import Leg
-from isobatch.planning.plan import Plan, Settings, plan
+from isobatch.planning.plan import Plan, plan
 from isobatch.planning.replan import replan
+from isobatch.planning.settings import Settings
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 
@@ -36,7 +37,7 @@ def planned(recipe: Recipe, cluster: Cluster, settings: Settings, legs: Sequence
         raise InputError('duration is missing: add it to the recipe, such as "90ep"', field="duration")
     if recipe.ramp is not None or settings.policy == "goodput":
         raise InputError("a run whose batch ramps, or is chosen by goodput, cannot change its GPUs yet")
-    here = plan(recipe, cluster, **msgspec.structs.asdict(settings))
+    here = plan(recipe, cluster, **settings._asdict())
     if here.status == "infeasible":
         return Planned(here, here)
     now = Leg(
@@ -69,15 +70,11 @@ def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
     for leg in legs:
         policy, rule = leg.settings.get("policy", "keep"), leg.settings.get("rule", "auto")
         # Under keep nothing but the batch moves, and that only within its tolerance.
-        asked = {
-            "rule": "none" if policy == "keep" else rule,
-            "max_micro_batch": leg.batch,
-            "policy": leg.batch,
-        }
+        asked: dict[str, Any] = {"rule": "none" if policy == "keep" else rule, "max_micro_batch": leg.batch}
         if course is None:
-            course = plan(alone, 1, **asked)
+            course = plan(alone, 1, policy=leg.batch, **asked)
         elif (course.effective_batch, course.settings.rule) != (leg.batch, asked["rule"]):
-            course = replan(course, at_step=leg.step, **asked)
-        course.require() if hasattr(course, "require") else course._layout()
+            course = replan(course, at_step=leg.step, effective_batch=leg.batch, **asked)
+        course.require()
     assert course is not None
     return course

@@ -2,7 +2,7 @@
 
 use crate::schedule::clock::Piece;
 
-/// Where a step stands in a nested schedule's own steps: at + (x − from)·slope.
+/// Where a step is in a nested schedule's own steps: at + (x − from)·slope.
 #[derive(Clone, Copy)]
 pub(super) struct Map {
     pub(super) from: f64,
@@ -33,12 +33,12 @@ impl Map {
 
 /// What is still to be done to a value: v·factor + shift.
 #[derive(Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct Affine {
     pub(super) factor: f64,
     pub(super) shift: f64,
 }
 
-impl Line {
+impl Affine {
     pub(super) const IDENTITY: Self = Self { factor: 1.0, shift: 0.0 };
 
     pub(super) fn apply(self, value: f64) -> f64 {

@@ -1,9 +1,10 @@
 //! Schedules × steps, in bulk: a row is cut into blocks over which a short polynomial stands for the shape.
 //!
 //! float32 rows are within one float32 ulp of the schedule's peak of `Schedule::at`, float64 rows within 8 float64
-//! ulp, for any length of run: every block is anchored on the closed form anew.
+//! ulp, for any length of run: every block is anchored on the closed form anew. docs/schedules.md has what was measured.
 
 mod blocks;
+mod halt;
 mod kernels;
 mod map;
 mod row;
@@ -11,10 +12,12 @@ mod steps;
 mod value;
 mod wave;
 
+use std::sync::atomic::AtomicBool;
+
 use rayon::prelude::*;
 
-use super::Schedule;
-use map::{Line, Map};
+use super::form::Schedule;
+pub use halt::Halt;
 use row::Row;
 pub use steps::Steps;
 pub use value::Value;
@@ -22,37 +25,36 @@ pub use value::Value;
 /// Values that one task computes: long enough to share out, short enough to keep in a near cache.
 const TILE: usize = 1 << 15;
 
-/// Fills `out`, row after row, with one schedule's values each, by rayon's current pool.
+/// Fills `out`, row after row, with one schedule's values each, by rayon's current pool, until `stop` is set.
 ///
 /// The caller has checked the steps (`Steps::of`) and the schedules' ends (`Schedule::check` of `Steps::max`).
 ///
+/// # Errors
+/// When a value is too large for `out`, or `stop` was set. `out` is then written in part.
+///
 /// # Panics
 /// When `out` does not have schedules × steps values.
-pub fn fill_matrix<T: Value>(schedules: &[&Schedule], steps: Steps<'_>, out: &mut [T]) {
+pub fn fill_matrix<T: Value>(
+    schedules: &[&Schedule],
+    steps: Steps<'_>,
+    out: &mut [T],
+    stop: &AtomicBool,
+) -> Result<(), Halt> {
     assert_eq!(out.len(), schedules.len() * steps.len(), "out must hold schedules × steps");
     if out.is_empty() {
-        return;
+        return Ok(());
     }
-    let tiles = out.chunks_mut(steps.len()).zip(schedules).flat_map(|(row, schedule)| {
-        row.chunks_mut(TILE).enumerate().map(move |(tile, out)| (*schedule, tile * TILE, out))
-    });
+    let tiles =
+        out.chunks_mut(steps.len()).zip(schedules).enumerate().flat_map(|(row, (values, schedule))| {
+            values.chunks_mut(TILE).enumerate().map(move |(tile, out)| (row, *schedule, tile * TILE, out))
+        });
+    let fill = |(row, schedule, first, out): (usize, &Schedule, usize, &mut [T])| {
+        Row::new(steps, T::precisions(), stop).write(schedule, first, out).map_err(|halt| halt.in_row(row))
+    };
     if schedules.len() * steps.len() < TILE {
-        tiles.for_each(|(schedule, first, out)| fill(schedule, steps, first, out));
+        let mut tiles = tiles;
+        tiles.try_for_each(fill)
     } else {
-        tiles
-            .collect::<Vec<_>>()
-            .into_par_iter()
-            .for_each(|(schedule, first, out)| fill(schedule, steps, first, out));
+        tiles.collect::<Vec<_>>().into_par_iter().try_for_each(fill)
     }
-}
-
-/// Fills `out` with a schedule's values at the steps from index `first` on.
-pub(crate) fn fill<T: Value>(schedule: &Schedule, steps: Steps<'_>, first: usize, out: &mut [T]) {
-    if let Steps::Any(array) = steps {
-        for (out, &x) in out.iter_mut().zip(&array[first..]) {
-            *out = T::of(schedule.at(x));
-        }
-        return;
-    }
-    Row { steps, precisions: T::precisions() }.schedule(schedule, Map::IDENTITY, Line::IDENTITY, first, out);
 }

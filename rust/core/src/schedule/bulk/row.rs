@@ -1,29 +1,89 @@
 //! One row: clock, tracks, cycles and segments, each cut to the steps that it holds.
+//!
+//! A row is evaluated from the outside in, over ranges of indices and never step by step: each level (a clock's piece, a
+//! cycle, a segment) finds by bisection the first index that belongs to its next part, and hands the range before it
+//! to the level below. What the levels do to a step is one line through the range (`Map`), and what they do to a value
+//! another (`Affine`), so that the innermost level is a shape over evenly spaced u, which `blocks` writes. A product
+//! of tracks, or a clip, is no line: such rows are computed in float64 a chunk at a time. A map is measured from the
+//! first step of its range, not from 0, since far out the difference of two large numbers would lose the digits of u.
+//!
+//! Tried: step by step through `Schedule::at` (20 to 100 times slower), and writing what follows a segment's end before
+//! its curve (a row with a tail took 0.24 ns a value, in the order of addresses 0.18; bench/results/schedules.md).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::blocks::Blocks;
+use super::halt::Halt;
 use super::kernels::level;
-use super::map::{Line, Map};
+use super::map::{Affine, Map};
 use super::steps::Steps;
 use super::value::Value;
-use crate::schedule::polynomial::{F64, Precision};
-use crate::schedule::{Decay, Schedule, Segment, Shape, Tail, Track};
+use crate::schedule::cycle::Decay;
+use crate::schedule::expansion::{F64, Precision};
+use crate::schedule::form::Schedule;
+use crate::schedule::segment::{Content, Tail};
+use crate::schedule::shapes::Shape;
+
+type Track = crate::schedule::track::Track<Schedule>;
+type Segment = crate::schedule::segment::Segment<Schedule>;
 
 /// Values that a product of tracks computes at a time.
 const CHUNK: usize = 512;
 
 pub(super) struct Row<'a> {
-    pub(super) steps: Steps<'a>,
-    pub(super) precisions: &'static [Precision; 2],
+    steps: Steps<'a>,
+    precisions: &'static [Precision; 2],
+    stop: &'a AtomicBool,
+    /// Whether what is written is the result: on the way to one, a value may overflow and be cut by a cap.
+    last: bool,
 }
 
-impl Row<'_> {
-    pub(super) fn schedule<T: Value>(
+impl<'a> Row<'a> {
+    pub(super) fn new(steps: Steps<'a>, precisions: &'static [Precision; 2], stop: &'a AtomicBool) -> Self {
+        Self { steps, precisions, stop, last: true }
+    }
+
+    /// Writes a schedule's values at the steps from index `first` on.
+    pub(super) fn write<T: Value>(
+        &self,
+        schedule: &Schedule,
+        first: usize,
+        out: &mut [T],
+    ) -> Result<(), Halt> {
+        let Steps::Any(array) = self.steps else {
+            return self.schedule(schedule, Map::IDENTITY, Affine::IDENTITY, first, out);
+        };
+        for (index, out) in out.chunks_mut(CHUNK).enumerate() {
+            self.go_on()?;
+            let first = first + index * CHUNK;
+            for (out, &x) in out.iter_mut().zip(&array[first..]) {
+                *out = T::of(schedule.at(x));
+            }
+            self.sound(first, out)?;
+        }
+        Ok(())
+    }
+
+    fn go_on(&self) -> Result<(), Halt> {
+        if self.stop.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
+    }
+
+    /// Whether what was written are numbers.
+    fn sound<T: Value>(&self, first: usize, out: &[T]) -> Result<(), Halt> {
+        match out.iter().position(|value| !value.is_finite()) {
+            Some(index) if self.last => Err(Halt::Overflow { row: 0, step: self.steps.at(first + index) }),
+            _ => Ok(()),
+        }
+    }
+
+    fn schedule<T: Value>(
         &self,
         schedule: &Schedule,
         map: Map,
-        line: Line,
+        affine: Affine,
         first: usize,
         out: &mut [T],
-    ) {
+    ) -> Result<(), Halt> {
         let end = first + out.len();
         let mut j = first;
         while j < end {
@@ -32,127 +92,176 @@ impl Row<'_> {
             let map = if piece.is_identity() { map } else { map.anchored(self.steps.at(j)).through(piece) };
             let out = &mut out[j - first..stop - first];
             if schedule.is_plain() {
-                let line = Line { factor: line.factor * schedule.scale, ..line };
-                self.track(&schedule.tracks[0], map, line, j, out);
+                let affine = Affine { factor: affine.factor * schedule.scale, ..affine };
+                self.track(&schedule.tracks[0], map, affine, j, out)?;
             } else {
-                self.product(schedule, map, line, j, out);
+                self.product(schedule, map, affine, j, out)?;
             }
             j = stop;
         }
+        Ok(())
     }
 
     /// Tracks combined, clipped and scaled, in float64 a chunk at a time.
-    fn product<T: Value>(&self, schedule: &Schedule, map: Map, line: Line, first: usize, out: &mut [T]) {
-        let row = Row { steps: self.steps, precisions: &F64 };
+    fn product<T: Value>(
+        &self,
+        schedule: &Schedule,
+        map: Map,
+        affine: Affine,
+        first: usize,
+        out: &mut [T],
+    ) -> Result<(), Halt> {
+        let row = Row { precisions: &F64, last: false, ..*self };
         let (mut values, mut factors) = ([0.0; CHUNK], [0.0; CHUNK]);
         for (index, out) in out.chunks_mut(CHUNK).enumerate() {
             let first = first + index * CHUNK;
             let values = &mut values[..out.len()];
-            row.track(&schedule.tracks[0], map, Line::IDENTITY, first, values);
+            row.track(&schedule.tracks[0], map, Affine::IDENTITY, first, values)?;
             for track in &schedule.tracks[1..] {
                 let factors = &mut factors[..out.len()];
-                row.track(track, map, Line::IDENTITY, first, factors);
+                row.track(track, map, Affine::IDENTITY, first, factors)?;
                 for (value, factor) in values.iter_mut().zip(factors) {
                     *value = schedule.floor + (*value - schedule.floor) * *factor;
                 }
             }
             for (out, value) in out.iter_mut().zip(values) {
-                *out = T::of(line.apply(schedule.finish(*value)));
+                *out = T::of(affine.apply(schedule.finish(*value)));
             }
+            self.sound(first, out)?;
         }
+        Ok(())
     }
 
-    fn track<T: Value>(&self, track: &Track, map: Map, line: Line, first: usize, out: &mut [T]) {
+    fn track<T: Value>(
+        &self,
+        track: &Track,
+        map: Map,
+        affine: Affine,
+        first: usize,
+        out: &mut [T],
+    ) -> Result<(), Halt> {
         let Some(cycle) = track.cycle() else {
-            return self.segments(track, map, line, 1.0, first, out);
+            return self.segments(track, map, affine, 1.0, first, out);
         };
         if T::FULL && !cycle.is_exact() {
+            self.go_on()?;
             for (i, out) in out.iter_mut().enumerate() {
-                *out = T::of(line.apply(track.at(map.local(self.steps.at(first + i)))));
+                *out = T::of(affine.apply(track.at(map.local(self.steps.at(first + i)))));
             }
-            return;
+            return self.sound(first, out);
         }
         let end = first + out.len();
         let mut j = first;
         while j < end {
             let place = cycle.place(map.local(self.steps.at(j)));
             if let Some(value) = cycle.ended(place.index) {
-                level(&mut out[j - first..], T::of(line.apply(value)));
-                return;
+                return self.level(T::of(affine.apply(value)), j, &mut out[j - first..]);
             }
             let next = cycle.start(place.index + 1.0);
             let stop = self.steps.first(j + 1, end, map, next, false);
-            let (line, gain) = match cycle.decay() {
-                Decay::None => (line, 1.0),
-                Decay::Peak(factor) => (line, factor.powf(place.index)),
+            let (affine, gain) = match cycle.decay() {
+                Decay::None => (affine, 1.0),
+                Decay::Peak(factor) => (affine, factor.powf(place.index)),
                 Decay::Amplitude { factor, about } => {
                     let left = factor.powf(place.index);
                     let shift = about * (1.0 - left);
-                    (line.after(left + shift, shift), 1.0)
+                    (affine.after(left + shift, shift), 1.0)
                 }
             };
             let map = map.anchored(self.steps.at(j)).into(place.start, place.stretch);
-            self.segments(track, map, line, gain, j, &mut out[j - first..stop - first]);
+            self.segments(track, map, affine, gain, j, &mut out[j - first..stop - first])?;
             j = stop;
         }
+        Ok(())
     }
 
     fn segments<T: Value>(
         &self,
         track: &Track,
         map: Map,
-        line: Line,
+        affine: Affine,
         gain: f64,
         first: usize,
         out: &mut [T],
-    ) {
+    ) -> Result<(), Halt> {
         let end = first + out.len();
         let mut j = first;
         while j < end {
             let (segment, next) = track.segment(map.local(self.steps.at(j)));
             let stop = next.map_or(end, |next| self.steps.first(j + 1, end, map, next.start, next.after));
-            self.segment(segment, map, line, gain, j, &mut out[j - first..stop - first]);
+            self.segment(segment, map, affine, gain, j, &mut out[j - first..stop - first])?;
             j = stop;
         }
+        Ok(())
     }
 
     fn segment<T: Value>(
         &self,
         segment: &Segment,
         map: Map,
-        line: Line,
+        affine: Affine,
         gain: f64,
         first: usize,
         out: &mut [T],
-    ) {
+    ) -> Result<(), Halt> {
+        self.go_on()?;
         let end = first + out.len();
-        let (a, b) = (segment.a * gain, segment.b);
-        // Before the origin, and past the end of a clamped tail, the value stands still.
+        // Before the origin, and past the end of a clamped tail, the value does not change.
         let begin = if map.local(self.steps.at(first)) >= segment.origin {
             first
         } else {
             self.steps.first(first, end, map, segment.origin, false)
         };
-        let finish = segment.origin + segment.length;
         let stop = match segment.tail {
-            Tail::Clamp => self.steps.first(begin, end, map, finish, false),
+            Tail::Clamp => self.steps.first(begin, end, map, segment.finish(), false),
             Tail::Continue => end,
         };
+        let constant = |x: f64| T::of(affine.apply(segment.at(x, gain)));
         if begin > first {
-            level(&mut out[..begin - first], T::of(line.apply(segment.at(segment.origin, gain))));
+            self.level(constant(segment.origin), first, &mut out[..begin - first])?;
         }
         let (curve, tail) = out[begin - first..].split_at_mut(stop - begin);
-        match &segment.shape {
-            _ if curve.is_empty() => {}
-            Shape::Inner(inner) => {
-                let map = map.anchored(self.steps.at(begin)).into(segment.origin, segment.length);
-                self.schedule(&inner.schedule, map, line.after(a, b), begin, curve);
-            }
-            _ => self.blocks(segment, map, line.apply(a), line.apply(b), begin, curve),
+        if !curve.is_empty() {
+            self.curve(segment, map, affine, gain, begin, curve)?;
         }
         // Last: memory is written faster in the order of its addresses.
-        if !tail.is_empty() {
-            level(tail, T::of(line.apply(segment.at(finish, gain))));
+        if tail.is_empty() { Ok(()) } else { self.level(constant(segment.finish()), stop, tail) }
+    }
+
+    fn curve<T: Value>(
+        &self,
+        segment: &Segment,
+        map: Map,
+        affine: Affine,
+        gain: f64,
+        first: usize,
+        out: &mut [T],
+    ) -> Result<(), Halt> {
+        let (a, b) = (segment.a * gain, segment.b);
+        let shape = match &segment.content {
+            Content::Shape(shape) => shape,
+            Content::Inner(inner) => {
+                let map = map.anchored(self.steps.at(first)).into(segment.origin, segment.length);
+                return self.schedule(inner, map, affine.after(a, b), first, out);
+            }
+        };
+        let (a, b) = (affine.apply(a), affine.apply(b));
+        if a == b || matches!(shape, Shape::Constant(_)) {
+            return self.level(T::of(a), first, out);
         }
+        let blocks = Blocks { steps: self.steps, precisions: self.precisions, segment, shape, map, a, b };
+        blocks.write(first, out);
+        // Only what may have overflowed is looked at again.
+        let last = segment.u(map.local(self.steps.at(first + out.len() - 1)));
+        let largest = b.abs() + (a - b).abs() * shape.largest(last);
+        if T::of(largest).is_finite() { Ok(()) } else { self.sound(first, out) }
+    }
+
+    fn level<T: Value>(&self, value: T, first: usize, out: &mut [T]) -> Result<(), Halt> {
+        level(out, value);
+        if value.is_finite() || !self.last {
+            return Ok(());
+        }
+        Err(Halt::Overflow { row: 0, step: self.steps.at(first) })
     }
 }

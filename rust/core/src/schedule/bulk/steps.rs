@@ -1,7 +1,7 @@
 //! The steps of a bulk evaluation.
 
 use super::map::Map;
-use crate::schedule::{STEP_LIMIT, ScheduleError};
+use crate::schedule::error::{ScheduleError, check_step};
 
 /// The optimizer steps of a bulk evaluation.
 #[derive(Debug, Clone, Copy)]
@@ -27,11 +27,8 @@ impl<'a> Steps<'a> {
     /// # Errors
     /// When one is NaN, negative, or at or past 2^53.
     pub fn of(array: &'a [f64]) -> Result<Self, ScheduleError> {
-        if let Some(step) = array.iter().find(|step| !(0.0..STEP_LIMIT).contains(*step)) {
-            return Err(ScheduleError::new(
-                "steps",
-                format!("{step} is not a step: a step is a number from 0 to below 2^53"),
-            ));
+        for &step in array {
+            check_step(step)?;
         }
         let (Some(&start), Some(&last)) = (array.first(), array.last()) else {
             return Ok(Self::Rising(array));

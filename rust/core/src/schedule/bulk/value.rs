@@ -2,7 +2,7 @@
 
 use super::kernels::{curve_f32, curve_f64, level, line};
 use super::wave::Wave;
-use crate::schedule::polynomial::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
+use crate::schedule::expansion::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
 
 /// float32 or float64: what a row is written in.
 pub trait Value: Copy + Send + Sync + sealed::Kernels {}
@@ -19,6 +19,7 @@ mod sealed {
         const FULL: bool;
         fn precisions() -> &'static [Precision; 2];
         fn of(value: f64) -> Self;
+        fn is_finite(&self) -> bool;
         /// Writes whole blocks of a cosine, and says whether it has a way to.
         fn wave(out: &mut [Self], wave: &Wave) -> bool;
         /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
@@ -53,6 +54,10 @@ impl sealed::Kernels for f32 {
         value as Self
     }
 
+    fn is_finite(&self) -> bool {
+        Self::is_finite(*self)
+    }
+
     fn wave(out: &mut [Self], wave: &Wave) -> bool {
         wave.fill(out);
         true
@@ -84,6 +89,10 @@ impl sealed::Kernels for f64 {
 
     fn of(value: f64) -> Self {
         value
+    }
+
+    fn is_finite(&self) -> bool {
+        Self::is_finite(*self)
     }
 
     fn wave(_: &mut [Self], _: &Wave) -> bool {

@@ -1,0 +1,112 @@
+"""Where the recipe comes from: a file of ours, files of other tools, fields on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from isobatch.cli.terminal.messages import say
+from isobatch.errors import InputError, must_be, unknown
+
+
+def add_from(command: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    group = command.add_argument_group("from another tool, and to another")
+    group.add_argument(
+        "--from",
+        dest="source",
+        action="append",
+        metavar="FILE",
+        help="another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
+        "second file of the same run",
+    )
+    group.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
+    add_set(command)
+
+
+def add_set(command: argparse.ArgumentParser) -> None:
+    """Adds --set."""
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the recipe; overrides the file",
+    )
+
+
+def add_to(command: argparse.ArgumentParser) -> None:
+    """Adds what names a target and its job."""
+    command.add_argument("--to", metavar="TOOL", help="also print the plan as this tool's file or arguments")
+    command.add_argument("--name", default="isobatch", help="the job's name, for launchers")
+    command.add_argument(
+        "--script",
+        default="train.py",
+        metavar="WORDS",
+        help="the training script and its arguments, for launchers",
+    )
+    command.add_argument("--image", help="a container image, for launchers that run one")
+
+
+def fields(args: argparse.Namespace) -> dict[str, Any]:
+    """What --set gives."""
+    import json
+
+    changes: dict[str, Any] = {}
+    for entry in args.set:
+        name, equals, text = entry.partition("=")
+        if not equals:
+            raise must_be("FIELD=VALUE", entry, field="--set")
+        try:
+            changes[name] = json.loads(text)
+        except ValueError:
+            changes[name] = text
+    return changes
+
+
+def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
+    """The Recipe in the files of --from, and what each of them said."""
+    from isobatch.recipes.recipe import Recipe
+    from isobatch.tools.reading.read import recipe_fields
+
+    given = fields(args)
+    legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
+    for name in given:
+        if name not in legal:
+            raise unknown("field", name, legal, field=f"--set {name}")
+    if isinstance(given.get("betas"), list):
+        given["betas"] = tuple(given["betas"])
+    found, pages = recipe_fields(args.source, given, tool=args.tool)
+    try:
+        recipe = Recipe(**found)
+    except InputError as error:
+        if error.field in given:
+            raise error.at(field=f"--set {error.field}") from None
+        raise error.at(file=args.source[0]) from None
+    for page in pages:
+        for note in page.notes:
+            say(f"{page.file}: {note}")
+    return recipe, pages
+
+
+def job(args: argparse.Namespace, resume: str | None = None) -> Any:
+    """The Job that the options describe."""
+    import shlex
+
+    from isobatch.tools.writing.planned import Job
+
+    try:
+        command = tuple(shlex.split(args.script))
+    except ValueError as error:
+        raise InputError(f"--script cannot be read: {error}", field="--script") from None
+    return Job(name=args.name, command=command, image=args.image, resume=resume)
+
+
+def show(made: Any) -> None:
+    """Prints a file for a tool under a plan; what a format without comments cannot hold goes to stderr."""
+    print(f"\n{made}", end="")
+    if made.file.endswith(".json"):
+        sys.stdout.flush()
+        for note in made.notes:
+            say(f"{made.tool}: {note}")

@@ -1,0 +1,68 @@
+"""How the texts of options are read, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from isobatch.words import shown
+
+
+def count(text: str) -> int:
+    """A whole number from 1, with separators or without.
+
+    >>> count("1,024")
+    1024
+    """
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        raise _must_be("a whole number, at least 1", text) from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def path(text: str) -> str:
+    """A path: the empty text is none."""
+    if not text:
+        raise _must_be("a path", text)
+    return text
+
+
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise _must_be("names between commas", text)
+    return found
+
+
+def gpu_counts(text: str) -> range | list[int]:
+    """`1..64` as a range (both ends are in it), `8,16,24` as a list.
+
+    >>> gpu_counts("1..3"), gpu_counts("8,16")
+    (range(1, 4), [8, 16])
+    """
+    first, dots, last = text.partition("..")
+    try:
+        if not dots:
+            return [int(part) for part in text.split(",")]
+        ends = range(int(first), int(last) + 1)
+    except ValueError:
+        raise _must_be("a range such as 1..64, or a list such as 2,4,6", text) from None
+    if not ends:
+        raise argparse.ArgumentTypeError(f"must be a range that rises, got {text}")
+    return ends
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers between commas; whole ones are whole."""
+    try:
+        return [int(part) if re.fullmatch(r"\s*\d+\s*", part) else float(part) for part in text.split(",")]
+    except ValueError:
+        raise _must_be("a list such as 2,4,6", text) from None
+
+
+def _must_be(expected: str, text: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"must be {expected}, got {shown(text)}")

@@ -1,0 +1,1 @@
+"""What people see: messages, tables, and data on stdout."""

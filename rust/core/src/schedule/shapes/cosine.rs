@@ -1,0 +1,100 @@
+//! Cosine: ((1 + cos π·waves·u^stretch)/2)^exponent.
+
+use std::f64::consts::PI;
+
+use super::Curve;
+use crate::schedule::error::{ScheduleError, finite, positive};
+use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS, TERMS_F64};
+use crate::schedule::record::Record;
+
+/// The half wave from 1 at u = 0 to 0 at u = 1, with the peers' variations.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cosine {
+    waves: f64,
+    stretch: f64,
+    exponent: f64,
+    wrap: bool,
+}
+
+impl Cosine {
+    /// The plain half wave.
+    pub const HALF_WAVE: Self = Self { waves: 1.0, stretch: 1.0, exponent: 1.0, wrap: false };
+
+    /// The shape with `waves` half waves; `wrap` restarts at 1 after each of them (transformers' restarts, rounding
+    /// included) instead of coming back up.
+    ///
+    /// # Errors
+    /// When `waves` is not finite or an exponent is not above 0.
+    pub fn new(waves: f64, stretch: f64, exponent: f64, wrap: bool) -> Result<Self, ScheduleError> {
+        Ok(Self {
+            waves: finite("waves", waves)?,
+            stretch: positive("stretch", stretch)?,
+            exponent: positive("exponent", exponent)?,
+            wrap,
+        })
+    }
+
+    /// The angle that u = 1 stands for, where the value is (1 + cos(angle·u))/2 and nothing else.
+    pub(crate) fn plain_angle(self) -> Option<f64> {
+        (self.stretch == 1.0 && self.exponent == 1.0 && !self.wrap && self.waves > 0.0)
+            .then_some(PI * self.waves)
+    }
+}
+
+impl Curve for Cosine {
+    const NAME: &'static str = "cosine";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        let number = |field| record.number(field);
+        Self::new(number("waves")?, number("stretch")?, number("exponent")?, record.flag("wrap")?)
+    }
+
+    fn at(&self, u: f64) -> f64 {
+        let stretched = if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
+        // The order of the products is the peers' own: far out, an ulp of the angle is many of the value.
+        let angle =
+            if self.wrap { PI * ((self.waves * stretched) % 1.0) } else { (PI * self.waves) * stretched };
+        let half = (1.0 + angle.cos()) * 0.5;
+        if self.exponent == 1.0 { half } else { half.powf(self.exponent) }
+    }
+
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
+        let rate = self.plain_angle()?;
+        if rate * u > 2.0 * PI && expander.entire.terms == TERMS_F64 {
+            // Waves away, `at` itself has lost bits of the angle: only the same rounding is close to it.
+            return None;
+        }
+        // Whole blocks fill a half wave, counted from the first minimum, so that every minimum is a centre: there the
+        // odd terms vanish, nothing cancels and nothing falls below it.
+        let reach = PI / (2.0 * (PI / (2.0 * expander.entire.trig)).ceil()) / rate;
+        let minimum = 1.0 / self.waves;
+        let centre = minimum + 2.0 * reach * ((u - minimum) / (2.0 * reach) + 0.5).floor();
+        let (sin, cos) = match (rate * centre).sin_cos() {
+            (_, cos) if cos < -1.0 + 1e-12 => (0.0, -1.0),
+            turned => turned,
+        };
+        let mut c = [0.0; MAX_TERMS];
+        c[0] = 0.5 * (1.0 + cos);
+        let mut term = 0.5;
+        let angle = rate * reach;
+        let turns = [-sin, -cos, sin, cos];
+        for (k, c) in c.iter_mut().enumerate().take(expander.entire.terms).skip(1) {
+            term *= angle / k as f64;
+            *c = term * turns[(k - 1) % 4];
+        }
+        Some(Expansion { reach, centre, coefficients: c, degree: expander.entire.terms - 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_from_one_to_zero_and_back() {
+        let half = Cosine::HALF_WAVE;
+        assert_eq!([half.at(0.0), half.at(1.0), half.at(2.0)], [1.0, 0.0, 1.0]);
+        let wrap = Cosine::new(2.0, 1.0, 1.0, true).unwrap();
+        assert_eq!(wrap.at(0.5), 1.0);
+    }
+}

@@ -1,0 +1,152 @@
+"""Figures of time: no split of a grid beats the best, an elastic answer divides and none beats it, a sweep's rows are plans, fits find
+what made their data."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+import isobatch as ib
+from invariants.plans import PROFILE
+from pairs import ours, random_pairs
+from reference import elastic as brute
+
+
+def check_goodput(seed: int, pairs: int) -> int:
+    """The best split of random pairs against a grid of splits, in NumPy."""
+    given = ours(random_pairs(pairs, seed))
+    draw = np.random.default_rng(seed)
+    given["lead"] = draw.choice([0.0, 0.3, 1.0], pairs)
+    given["update_seconds"] = draw.choice([0.0, 0.05], pairs)
+    found = ib.optimize_goodput(**given)
+    batch, goodput = found["effective_batch"], found["goodput"]
+    works = batch > 0
+    product = found["micro_batch"] * found["accumulation"] * given["replicas"]
+    assert (product[works] == batch[works]).all(), f"the product: seed {seed}"
+    assert (batch[works] <= given["max_batch"][works]).all() and (
+        batch[works] >= given["tuned_batch"][works]
+    ).all(), seed
+    assert (found["micro_batch"][works] <= given["max_micro_batch"][works]).all(), f"the cap: seed {seed}"
+    for row in range(pairs):
+        most = int(given["max_batch"][row] // given["replicas"][row])
+        micro = (
+            np.unique(draw.integers(1, min(most, int(given["max_micro_batch"][row])) + 1, 24))
+            if most
+            else np.zeros(0, int)
+        )
+        passes = np.arange(1, 40)
+        b, a = (each.ravel() for each in np.meshgrid(micro, passes))
+        m = given["replicas"][row] * a * b
+        legal = (m >= given["tuned_batch"][row]) & (m <= given["max_batch"][row])
+        if not legal.any():
+            continue
+        assert works[row], f"there is a split: seed {seed}, row {row}"
+        b, a, m = b[legal], a[legal], m[legal]
+        one = {name: np.asarray(column)[row] if np.ndim(column) else column for name, column in given.items()}
+        compute = one["compute_constant"] + one["compute_per_sample"] * b
+        lead = one["lead"] * compute
+        last = lead + ((compute - lead) ** one["overlap"] + one["sync_seconds"] ** one["overlap"]) ** (
+            1 / one["overlap"]
+        )
+        seconds = (a - 1) * compute + last + one["update_seconds"]
+        rivals = m / seconds * (one["noise_scale"] + one["tuned_batch"]) / (one["noise_scale"] + m)
+        assert goodput[row] >= rivals.max() * (1 - 1e-9), f"a grid does better: {rivals.max()} > {goodput[row]}: seed {seed}, row {row}: {one}"  # fmt: skip
+    return pairs
+
+
+def check_elastic(seed: int, questions: int) -> int:
+    """Small questions against every batch tried; large ones against divisibility; many at once against one by one."""
+    draw = random.Random(seed)
+    asked = []
+    for number in range(questions):
+        gpus = (
+            range(1, draw.randint(2, 40))
+            if draw.random() < 0.5
+            else sorted(draw.sample(range(1, 70), draw.randint(1, 9)))
+        )
+        one = {
+            "gpus": gpus, "max_batch": draw.choice([1, 7, 100, 300]), "micro_batches": draw.sample(range(1, 20), draw.randint(1, 4)),
+            "model_parallel": draw.choice([1, 1, 2, 3]), "gpus_per_node": draw.choice([None, None, 4]), "prefer_larger": draw.random() < 0.5,
+        }  # fmt: skip
+        found = ib.elastic(**one)
+        batch, weight, splits = brute.elastic(**one)
+        case = f"seed {seed}, question {number}: {one}: {found}"
+        assert (found.effective_batch, found.weight) == (batch, weight), (
+            f"every batch tried gives {batch}, {weight}: {case}"
+        )
+        assert [*zip(found.gpus, found.micro_batch, found.accumulation, strict=True)] == splits, (
+            f"splits {splits}: {case}"
+        )
+        asked.append(one)
+    caps = [draw.randint(1, 10**5) for _ in range(questions)]
+    many = ib.elastic_many(max_batch=caps, micro_batches=[1, 2, 4, 6], gpus=range(1, 200))
+    for cap, found in zip(caps, many, strict=True):
+        assert found == ib.elastic(range(1, 200), max_batch=cap, micro_batches=[1, 2, 4, 6]), (
+            f"many is not one by one: {cap}"
+        )
+        for count, micro, accumulation in zip(found.gpus, found.micro_batch, found.accumulation, strict=True):
+            assert micro * accumulation * count == found.effective_batch <= cap, f"{count} GPUs: {found}"
+    return questions
+
+
+def check_sweeps(seed: int, sweeps: int) -> int:
+    """A sweep's rows are the plans of its counts."""
+    draw = random.Random(seed)
+    for _ in range(sweeps):
+        recipe = ib.Recipe(
+            effective_batch=draw.choice([64, 256, 1000]),
+            lr=0.1,
+            duration="1000st",
+            noise_scale=draw.choice([None, 3e3]),
+        )
+        node = ib.Cluster(
+            gpus_per_node=draw.choice([4, 8]), memory_gib=draw.choice([None, 40.0]), price_per_gpu_hour=2.0
+        )
+        gpus = sorted(draw.sample(range(1, 65), 12))
+        if not any(count <= node.gpus_per_node or count % node.gpus_per_node == 0 for count in gpus):
+            continue
+        policy = draw.choice(["keep", 512])
+        found = ib.sweep(recipe, gpus, profile=PROFILE, cluster=node, policy=policy)
+        for row, count in enumerate(found.columns["gpus"].tolist()):
+            shape = ib.Cluster(
+                nodes=max(1, count // node.gpus_per_node), gpus_per_node=min(count, node.gpus_per_node),
+                memory_gib=node.memory_gib, price_per_gpu_hour=2.0,
+            )  # fmt: skip
+            plan = ib.plan(recipe, shape, profile=PROFILE, policy=policy)
+            for name in ("micro_batch", "effective_batch", "total_steps", "hours", "cost", "memory_gib"):
+                got, want = found.columns[name][row].item(), getattr(plan, name)
+                assert got == want or (want is None and (got == -1 or got != got)), (
+                    f"{name} on {count}: {got}, {want}"
+                )
+        hours = found.columns["hours"]
+        if found.fastest is not None:
+            assert found.columns["gpus"][np.nanargmin(hours)] == found.fastest
+    return sweeps
+
+
+def check_fits(seed: int, fits: int) -> int:
+    """A fit of what a law made finds the law, and its interval holds it."""
+    draw = random.Random(seed)
+    for _ in range(fits):
+        batches = sorted(draw.sample(range(8, 10**5), draw.randint(2, 8)))
+        least, slope = 10 ** draw.uniform(3, 9), 10 ** draw.uniform(0, 5)
+        found = ib.fit_critical_batch(batches, [least + slope * batch for batch in batches])
+        case = f"seed {seed}: {batches}, {least}, {slope}: {found}"
+        assert abs(found.critical_batch / (least / slope) - 1) < 1e-3 or slope * batches[-1] < 1e-9 * least, (
+            case
+        )
+        if found.interval is not None:
+            low, high = found.interval
+            assert 0 <= low <= high, case
+        exponent, coefficient = draw.uniform(-1, 2), 10 ** draw.uniform(-6, 1)
+        power = ib.fit_power(batches, [coefficient * batch**exponent for batch in batches])
+        assert abs(power.exponent - exponent) < 1e-8, f"{power}: {exponent}"
+        said = ib.laws(
+            parameters=10 ** draw.uniform(6, 13),
+            tokens=10 ** draw.uniform(8, 14),
+            effective_batch=draw.choice([None, 1024]),
+        )
+        for (low, high), laws in ((said.lr, said.lr_laws), (said.batch_tokens, said.batch_laws)):
+            assert 0 < low <= high < float("inf") and all(low <= law.value <= high for law in laws), said
+    return fits

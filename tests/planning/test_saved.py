@@ -1,0 +1,239 @@
+"""Plans in files: those of every schema that was released, those of a newer one, and those that were changed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import isobatch as ib
+from isobatch.forecast.profile import Constant
+
+DATA = Path(__file__).parent.parent / "data"
+RELEASED = {
+    (schema, name): text
+    for schema in (1,)
+    for name, text in json.loads((DATA / f"plan-{schema}.json").read_text(encoding="utf-8")).items()
+}
+RECIPE = ib.Recipe(
+    effective_batch=256,
+    lr=0.1,
+    optimizer="sgd",
+    dataset_size=5120,
+    duration="10ep",
+    warmup="1ep",
+    weight_decay=1e-4,
+)
+PROFILE = ib.Profile(
+    gradient_bytes=1e8,
+    compute_constant=Constant(value=0.01),
+    compute_per_sample=Constant(value=0.001),
+    overlap=Constant(value=1),
+    intra_latency_us=Constant(value=5),
+    intra_gb_s=Constant(value=1),
+    memory_fixed_gib=Constant(value=2),
+    memory_per_sample_gib=Constant(value=0.5),
+    noise_scale=Constant(value=2048),
+)
+NODE = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0, memory_gib=10)
+
+
+def made():
+    run = ib.plan(RECIPE, 8, max_micro_batch=32)
+    moved = ib.replan(run, at_step=31, cluster=4)
+    return {
+        "plain": run,
+        "moved": moved,
+        "moved twice": ib.replan(moved, at_step=50, effective_batch=512),
+        "ragged": ib.plan(RECIPE, 7, ragged=True, max_micro_batch=16),
+        "uneven": ib.plan(RECIPE, 7, uneven=True, max_micro_batch=16),
+        "grown": ib.plan(RECIPE, 8, policy=1024, rule="sqrt"),
+        "infeasible": ib.plan(RECIPE, 7),
+        "profile": ib.plan(RECIPE, NODE, profile=PROFILE),
+        "goodput": ib.plan(RECIPE, NODE, profile=PROFILE, policy="goodput", max_batch=2048),
+        "too late": ib.plan(RECIPE, NODE, profile=PROFILE, deadline_hours=1e-3),
+        "moved by profile": ib.replan(ib.plan(RECIPE, NODE, profile=PROFILE), at_step=50, cluster=4, profile=PROFILE),
+    }  # fmt: skip
+
+
+MADE = made()
+
+
+@pytest.mark.parametrize("key", RELEASED, ids=lambda key: f"{key[1]}-{key[0]}")
+def test_plans_of_every_released_schema_are_read(key):
+    text = RELEASED[key]
+    plan = ib.Plan.from_json(json.dumps(text))
+    for name, value in text.items():
+        if name in (
+            "status",
+            "rule",
+            "micro_batch",
+            "effective_batch",
+            "lr",
+            "total_steps",
+            "steps_per_epoch",
+        ):
+            assert getattr(plan, name) == value
+    if plan.status != "infeasible" and plan.total_steps:
+        assert plan.lr_at(plan.total_steps // 2) > 0
+    again = ib.Plan.from_json(plan.to_json().replace(f'"{ib.__version__}"', '"0.0.1"'))
+    assert again == plan
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_plan_is_what_was_saved(name, tmp_path):
+    plan = MADE[name]
+    plan.save(tmp_path / "plan.json")
+    again = ib.Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert type(again) is type(plan)
+    assert json.loads(plan.to_json())["settings"]["policy"] == plan.policy
+
+
+def test_a_newer_schema_says_what_to_do():
+    text = MADE["plain"].to_json()
+    with pytest.raises(ib.InputError) as caught:
+        ib.Plan.from_json(text.replace("isobatch.plan/1", "isobatch.plan/9"), file="run.json")
+    assert str(caught.value) == (
+        "run.json: schema 'isobatch.plan/9' is newer than this isobatch reads ('isobatch.plan/1'): upgrade isobatch"
+    )
+    for other in ("isobatch.report/1", "isobatch.plan/x", ""):
+        with pytest.raises(ib.InputError, match="schema must be 'isobatch.plan/1'"):
+            ib.Plan.from_json(text.replace("isobatch.plan/1", other))
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("plain", {"micro_batch": 99}, "effective_batch"),
+        ("plain", {"micro_batch": 99, "effective_batch": 99 * 8}, None),
+        ("plain", {"micro_batch": 64, "effective_batch": 512}, "micro_batch"),  # above the cap
+        ("plain", {"lr": 0.2}, None),
+        ("plain", {"lr": 0.0}, "lr"),
+        ("plain", {"total_steps": 5}, None),
+        ("plain", {"world_size": 9}, "world_size"),
+        ("plain", {"status": "infeasible"}, "status"),
+        ("plain", {"reasons": ["not_divisible"]}, "status"),
+        ("infeasible", {"micro_batch": 4}, "micro_batch"),
+        ("ragged", {"micro_batch": 2**30}, "effective_batch"),
+        ("profile", {"micro_batch": 8}, "effective_batch"),
+        ("profile", {"lr": 0.3}, None),
+        ("moved", {"total_steps": 7}, None),
+    ],
+)
+def test_a_plan_that_was_edited_is_refused_by_the_fields_that_differ(name, changes, field, older):
+    text = json.loads(MADE[name].to_json()) | changes
+    if older:
+        if field is None:
+            return
+        text["isobatch"] = "0.0.1"
+    with pytest.raises(ib.InputError) as caught:
+        ib.Plan.from_json(json.dumps(text), file="run.json")
+    assert str(caught.value).startswith("run.json: ")
+    assert field in (None, caught.value.field)
+    if field is None:
+        for key, value in changes.items():
+            assert f"{key} is {value}" in str(caught.value) or len(changes) > 1
+
+
+def test_what_comes_out_is_said():
+    text = json.loads(MADE["plain"].to_json()) | {"lr": 0.2, "total_steps": 5}
+    with pytest.raises(ib.InputError, match=r"lr is 0\.2, 0\.1 comes out; total_steps is 5, 200 comes out"):
+        ib.Plan.from_json(json.dumps(text))
+
+
+def test_moves_that_did_not_happen_are_refused():
+    text = json.loads(MADE["moved twice"].to_json())
+    for change in (
+        {"step": 5},
+        {"offset": 0},
+        {"samples": 7},
+        {"velocity_factor": 3.0},
+        {"step": 2**60},
+        {"step": -1},
+    ):
+        wrong = json.loads(json.dumps(text))
+        wrong["moves"][1] |= change
+        with pytest.raises(ib.InputError):
+            ib.Plan.from_json(json.dumps(wrong))
+    wrong = json.loads(json.dumps(text))
+    wrong["moves"][0]["before"]["lr"] = 0.3
+    with pytest.raises(ib.InputError, match=r"lr is 0\.3, 0\.1 comes out"):
+        ib.Plan.from_json(json.dumps(wrong))
+
+
+def places(value, path=()):
+    """Every place in a JSON value."""
+    yield path
+    if isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, key))
+
+
+def changed(value, path, new):
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(copy[path[0]], path[1:], new)
+    return copy
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([0, 1, -1, 2**31, 2**40, 2**53, 2**63, 1e308, -1e308, 5e-324, 1e400]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(
+        [
+            "",
+            "90ep",
+            "1e15ep",
+            "9007199254740992st",
+            "0.000000000000001%",
+            "keep",
+            "not_divisible",
+            "16 1 99999999",
+        ]
+    ),
+    st.text(max_size=8),
+    st.lists(st.integers(0, 9), max_size=3),
+)
+PATHS = {name: list(places(json.loads(plan.to_json()))) for name, plan in MADE.items()}
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.data(), name=st.sampled_from(list(MADE)), older=st.booleans(), count=st.integers(1, 3))
+def test_a_mutated_plan_is_refused_or_works(data, name, older, count):
+    text = json.loads(MADE[name].to_json())
+    if older:
+        text["isobatch"] = "0.0.1"
+    for _ in range(count):
+        path = data.draw(st.sampled_from(PATHS[name]))
+        # A mutation before may have taken the place away.
+        with contextlib.suppress(KeyError, TypeError, IndexError, AttributeError):
+            text = changed(text, path, data.draw(VALUES))
+    start = time.perf_counter()
+    with contextlib.suppress(ib.InputError):
+        plan = ib.Plan.from_json(json.dumps(text))
+        plan.explain()
+        if plan.status != "infeasible":
+            plan.position(5)
+            plan.micro_batches(0)
+            plan.lr_at(5)
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "null", '{"schema": 1}', "[" * 100_000, '{"a":' * 50_000, '{"schema":"isobatch.plan/1"}'],
+)
+def test_what_is_no_plan(text):
+    with pytest.raises(ib.InputError):
+        ib.Plan.from_json(text)

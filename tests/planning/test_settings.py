@@ -1,0 +1,161 @@
+"""The settings: one list, and every place that derives from it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+import isobatch as ib
+from isobatch import _core
+from isobatch.cli.options.settings import add_settings
+from isobatch.planning import settings as home
+from isobatch.recipes import recipe as recipes
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def of_the_core():
+    return [name for name, table, _ in _core.fields() if table == "settings"]
+
+
+def keywords():
+    return list(get_type_hints(home.Keywords))
+
+
+def options():
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    return [action.dest for action in parser._actions]
+
+
+def documented():
+    text = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
+    return re.findall(r"`(\w+)`", text)
+
+
+def described():
+    return re.findall(r"^ {8}(\w+(?:, \w+)*):", ib.plan.__doc__, re.MULTILINE)
+
+
+PLACES = {
+    "Keywords": keywords,
+    "the command line": options,
+    "docs/planning.md": documented,
+    "the docstring of plan": lambda: [name for line in described() for name in line.split(", ")],
+    "the core": of_the_core,
+}
+
+
+def forgotten(places):
+    """What is missing where, of the settings."""
+    return [
+        f"{place} lacks {name}"
+        for place, found in places.items()
+        for name in home.Settings._fields
+        if name not in found
+    ]
+
+
+def test_every_place_has_every_setting():
+    assert forgotten({place: find() for place, find in PLACES.items()}) == []
+    assert list(home.Settings._fields) == of_the_core() == keywords()
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", home.Settings._fields)
+def test_a_setting_that_is_forgotten_somewhere_is_named(place, name):
+    found = {where: [it for it in find() if (where, it) != (place, name)] for where, find in PLACES.items()}
+    assert forgotten(found) == [f"{place} lacks {name}"]
+
+
+def test_the_types_of_keywords_are_those_of_the_settings():
+    assert get_type_hints(home.Keywords) == get_type_hints(home.Settings)
+
+
+def test_replan_takes_every_setting():
+    run = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st", gpus=8), 8)
+    other = {
+        "policy": "grow", "rule": "sqrt", "max_micro_batch": 4, "max_batch": 512, "batch_tolerance": 0.1, "micro_batch_multiple": 2,
+        "require_multiple": True, "ragged": True, "uneven": True, "beta_half_life": True, "deadline_hours": 5.0, "budget": 9.0,
+    }  # fmt: skip
+    assert list(other) == list(home.Settings._fields)
+    for name, value in other.items():
+        assert getattr(home.DEFAULTS, name) != value
+        assert getattr(ib.replan(run, at_step=5, **{name: value}).settings, name) == value
+
+
+def named(legal):
+    return set(re.split(r", | or ", legal.partition(";")[0]))
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("policy", home.Policy),
+        ("rule", home.Rule),
+        ("optimizer", recipes.Optimizer),
+        ("decay", recipes.Decay),
+        ("convention", recipes.Convention),
+        ("precision", recipes.Precision),
+    ],
+)
+def test_the_names_in_types_are_those_of_the_core(field, names):
+    assert get_origin(names) is Literal
+    (legal,) = [legal for name, _, legal in _core.fields() if name == field]
+    assert set(get_args(names)) == {name for name in named(legal) if " " not in name}
+
+
+def test_a_keyword_that_is_none_is_named_with_the_nearest():
+    recipe = ib.Recipe(effective_batch=256, lr=0.1)
+    with pytest.raises(ib.InputError, match="unknown setting 'polizy': did you mean 'policy'"):
+        ib.plan(recipe, 8, polizy="keep")
+    with pytest.raises(ib.InputError, match="unknown setting 'scaling_rule': did you mean 'rule'"):
+        ib.plan(recipe, 8, scaling_rule="sqrt")
+    with pytest.raises(ib.InputError, match="unknown setting 'profil': did you mean 'profile'"):
+        ib.replan(ib.plan(recipe, 8), at_step=3, profil=None)
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(recipe, 8, polizy="keep", rulee="sqrt")
+    assert caught.value.fields == ("polizy", "rulee")
+
+
+def test_several_bad_settings_are_said_at_once():
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8, rule="lineer", max_batch=0)
+    assert caught.value.fields == ("rule", "max_batch")
+    assert "did you mean 'linear'" in str(caught.value)
+
+
+def test_an_integer_policy_of_replan_is_effective_batch():
+    run = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st"), 8)
+    with pytest.raises(
+        ib.InputError, match=r"policy must be a name, got 512: a batch to reach is effective_batch="
+    ):
+        ib.replan(run, at_step=5, policy=512)
+    assert ib.replan(run, at_step=5, effective_batch=512).effective_batch == 512
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        (0, "GPUs must be at least 1, got 0"),
+        (-8, "GPUs must be at least 1, got -8"),
+        (2**31 + 1, "GPUs must be at most 2,147,483,648, got 2147483649"),
+        (7.5, "cluster must be a Cluster or a number of GPUs, got 7.5"),
+        ("8", "cluster must be a Cluster or a number of GPUs, got "),
+        (True, "GPUs must be at most"),
+    ],
+)
+def test_gpus_that_are_none(cluster, message):
+    with pytest.raises(ib.InputError, match=message):
+        ib.plan(ib.Recipe(effective_batch=256, lr=0.1), cluster)
+
+
+def test_what_is_no_recipe():
+    with pytest.raises(
+        ib.InputError, match=r"recipe must be a Recipe, got .*: Recipe\(\*\*fields\) makes one"
+    ):
+        ib.plan({"effective_batch": 256, "lr": 0.1}, 8)
