@@ -110,6 +110,8 @@ def _batch(
     demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
     if cap and demand > cap:
         raise _Infeasible("multiple_unmet")
+    if _uneven(recipe, options, wanted, replicas, cap):
+        return wanted, cap
     highest = options.get("max_batch")
     batch = split.tolerated(
         wanted, replicas, options.get("batch_tolerance", 0.0), demand, highest, cap, ramped="ramp" in recipe
@@ -158,6 +160,10 @@ def _split(
         if batch % replicas or len({size for rank in sizes for size in rank}) > 1:
             row["reasons"].add("ragged")
             return sizes[0][0], len(sizes[0])
+    uneven = _uneven(recipe, options, batch, replicas, cap)
+    if uneven:
+        row["reasons"].add("uneven")
+        return uneven[0], -(-uneven[1] // replicas)
     if recipe.get("ramp"):
         micro, accumulation, met = _ramp_split(batch, replicas, cap, recipe, multiple)
         if not met and options.get("require_multiple"):
@@ -173,6 +179,18 @@ def _split(
         assert found is not None
         row["reasons"].add("multiple_missed")
     return found
+
+
+def _uneven(
+    recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int, cap: int | None
+) -> tuple[int, int] | None:
+    """(micro_batch, micro-batches of a step over all replicas) where the first replicas may do one more; each does one."""
+    within = replicas <= wanted <= (options.get("max_batch") or wanted)
+    if not options.get("uneven") or recipe.get("ramp") or not within or wanted % replicas == 0:
+        return None
+    most = wanted // replicas if cap is None else min(cap, wanted // replicas)
+    demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
+    return split.split(wanted, 1, most, demand)
 
 
 def _ramp_split(
@@ -250,7 +268,7 @@ def _length(
     known = {"dataset": dataset, "seq_len": recipe.get("seq_len")}
     per_epoch = None
     if dataset is not None and convention != "megatron":
-        exact = "ragged" in row["reasons"] or convention == "exact"
+        exact = bool({"ragged", "uneven"} & row["reasons"]) or convention == "exact"
         if exact:
             epoch = steps.exact_epoch(dataset, batch, drop_last)
         else:

@@ -9,7 +9,7 @@ import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from ddp.validating import failed, threads, validate
+from ddp.validating import failed, refused, threads, validate
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Report, Verdict
 from isobatch.validate.report import comparing
@@ -250,3 +250,37 @@ def test_a_batch_that_one_process_cannot_do_in_time_is_made_smaller(two):
     assert "a smaller step than the plan's 32000" in proof.text
     assert 16 <= proof.values["samples"] < 16_000
     assert (report.step.accumulation, report.step.planned_accumulation) < (500, 2000)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("ddp.workloads:raises", "the workload's factory raised ValueError: no data at /data (workloads.py:"),
+        ("ddp.workloads:tuple_loss", "must return a scalar tensor, got tuple: return the loss"),
+        ("ddp.workloads:vector_loss", "got one of shape (8,): return its mean over the samples"),
+        ("ddp.workloads:float_loss", "got float: return the loss, without .item()"),
+        ("ddp.workloads:loss_without_gradient", "must return a tensor with a gradient"),
+        ("ddp.workloads:failing_loss", "Workload.loss raised KeyError: 'pixels' (workloads.py:"),
+        ("ddp.workloads:nan_everywhere", "the loss is not finite on any rank"),
+        ("ddp.workloads:unused_parameters", "the loss does not use spare, and DDP waits"),
+        ("os:system", "the workload's factory raised TypeError"),
+        ("os:name", "workload must be a function without arguments, got 'os:name'"),
+    ],
+)
+def test_a_workload_that_cannot_work_is_refused_in_one_line(two, workload, message):
+    for said in two(refused, made(), workload=workload):
+        assert message in said
+        assert "\n" not in said
+    assert two(threads) == [[], []]
+
+
+def test_memory_of_a_size_is_not_that_of_a_larger_one_before(two):
+    """After a search up to hundreds of samples: 1 MiB a sample in small pieces, and 8 MiB in a large one."""
+    for workload, mib in ("many_small", 1), ("eight_mib_a_sample", 8):
+        plan = made(micro_batch=32, effective_batch=64)
+        report = check(
+            two, plan, workload=f"ddp.workloads:{workload}", find_micro_batch=True, memory_above_gib=0.4
+        )
+        assert report.micro_batch_search.largest_micro_batch > 32
+        found = {row.micro_batch: row.peak_memory_bytes / 2**20 for row in report.step.micro_batches}
+        assert found[32] - found[16] == pytest.approx(16 * mib, rel=0.5), found
