@@ -1,14 +1,22 @@
 """What must not drift apart: the core's tables, Python's records, the documents, and what an import loads."""
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import isobatch as ib
+import isobatch.cli
 from isobatch import _core
+from isobatch.planning.settings import Policy
+from isobatch.schedules.form import Shape
+from isobatch.schedules.kind import KINDS
+from reference import schedules as schedule_oracle
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,6 +63,52 @@ def test_a_plan_holds_the_cores_values_in_their_order():
 def test_documents_name_everything(page, names):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def rows_of(page, pattern):
+    """What the first column of a document's tables names."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    found = [
+        name for line in lines if line.startswith("| `") for name in re.findall(pattern, line.split("|")[1])
+    ]
+    assert found
+    return found
+
+
+def test_every_command_has_its_row_and_every_row_its_command():
+    commands = isobatch.cli.commands()
+    assert len(commands) > 5
+    assert sorted(rows_of("docs/commands.md", r"`isobatch (\w+)`")) == sorted(commands)
+
+
+def test_commands_are_listed_in_the_order_of_the_documents():
+    assert rows_of("docs/commands.md", r"`isobatch (\w+)`") == isobatch.cli.commands()
+
+
+def test_every_public_name_has_its_row_and_every_row_its_name():
+    public = set(ib.__all__) - {"__version__"}
+    assert set(rows_of("docs/names.md", r"`ib\.(\w+)`")) == public
+
+
+def test_every_policy_is_documented():
+    policies = get_args(Policy)
+    assert len(policies) > 2
+    legal = next(legal for name, _, legal in _core.fields() if name == "policy")
+    text = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/*.md"))
+    assert [name for name in policies if f"`{name}`" not in text and f'"{name}"' not in text] == []
+    assert [name for name in policies if name not in legal.replace(",", "").split()] == []
+
+
+def test_functions_are_short():
+    long = []
+    for path in sorted((ROOT / "python" / "isobatch").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                if lines > 60:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name} has {lines} lines")
+    assert not long
 
 
 def test_the_page_of_reasons_says_what_the_core_says():
@@ -177,3 +231,54 @@ def test_the_validator_knows_the_recipes_precisions():
 
     (legal,) = (text for name, kind, text in _core.fields() if (name, kind) == ("precision", "job"))
     assert {name for name in AUTOCAST if name} == set(re.findall(r"\w*\d+", legal))
+
+
+# ---- kinds of schedule: file, oracle, text, document ----
+
+
+def test_every_file_of_a_kind_is_listed():
+    files = {path.stem for path in (ROOT / "python/isobatch/schedules/kinds").glob("*.py")} - {"__init__"}
+    assert files
+    assert files == set(KINDS), "python/isobatch/schedules/kinds/__init__.py has a line for each file"
+
+
+def test_every_kind_has_an_oracle():
+    assert sorted(schedule_oracle.ARGUMENTS) == sorted(KINDS), "tests/reference/schedules.py: ARGUMENTS"
+    assert [name for name in KINDS if not hasattr(schedule_oracle, name)] == []
+
+
+def test_every_kind_that_builds_has_a_text():
+    texts = {name: text for name, (_, text) in schedule_oracle.ARGUMENTS.items()}
+    assert {name for name, kind in KINDS.items() if kind.build} == {
+        name for name, text in texts.items() if text
+    }
+    assert [name for name, text in texts.items() if text and ib.schedules.check_spec(text).kind != name] == []
+
+
+def schedule_row(kind):
+    """The row of a kind in docs/schedules.md, from its signature and the first line of its docstring."""
+    given = [
+        name
+        if p.default is p.empty
+        else f"{name}={p.default:g}"
+        if type(p.default) is float
+        else f"{name}={p.default}"
+        for name, p in inspect.signature(kind.constructor).parameters.items()
+    ]
+    text = ", ".join(f"{name} …" if argument.many else name for name, argument in kind.arguments.items())
+    in_recipe = "" if kind.build is None else f"`{kind.name}({text})`" if text else f"`{kind.name}`"
+    first = inspect.getdoc(kind.constructor).partition("\n")[0]
+    return f"| `{kind.name}({', '.join(given)})` | {in_recipe} | {first} |"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_has_its_row(name):
+    page = (ROOT / "docs/schedules.md").read_text(encoding="utf-8")
+    assert schedule_row(KINDS[name]) in page.splitlines(), (
+        f"docs/schedules.md lacks: {schedule_row(KINDS[name])}"
+    )
+
+
+def test_every_shape_of_the_form_is_one_of_the_core():
+    shapes = {shape.kind for shape in Shape.__args__}
+    assert shapes == {*_core.schedule_shapes(), "inner"}

@@ -210,9 +210,8 @@ def faults(folder: Path, alone: Path) -> tuple[list[str], float]:
             found.append(f"step {step} has other samples")
         if {line["lr"] for line in ranks} != {theirs[step][0]["lr"]}:
             found.append(f"step {step} has another learning rate")
-    for epoch in range(EPOCHS):
-        if sorted(seen.get(epoch, [])) != [*range(SAMPLES)]:
-            found.append(f"epoch {epoch} has not each sample once")
+    wrong = [epoch for epoch in range(EPOCHS) if sorted(seen.get(epoch, [])) != [*range(SAMPLES)]]
+    found += [f"epoch {epoch} has not each sample once" for epoch in wrong]
     ours, other = (checkpoint(path)["model"] for path in (folder, alone))
     apart = max(float((ours[name] - other[name]).abs().max() / other[name].abs().max()) for name in other)
     if not apart <= CLOSE:
@@ -225,7 +224,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="where the runs' logs and checkpoints go")
     parser.add_argument("--repetitions", type=int, default=2, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first repetition's seed")
-    parser.add_argument("--limit", type=float, default=400, metavar="SECONDS", help="for one repetition")
+    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for one repetition")
     parser.add_argument("--pause", default="0.3", metavar="SECONDS", help="that each step lasts longer")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no agent outlives this

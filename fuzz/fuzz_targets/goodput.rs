@@ -1,7 +1,7 @@
 //! The best split is in its limits, finite, and no other split that is tried does better.
 #![no_main]
 
-use isobatch_core::goodput::{Pair, optimize};
+use isobatch_core::forecast::{Case as Pair, optimize};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 

@@ -1,8 +1,8 @@
 //! Any input is a plan that obeys arithmetic or has a reason, and rows that are planned together are those planned alone.
 #![no_main]
 
-use isobatch_core::fleet::{Column, Columns, Data, Fleet, Kind, Out, Pairs};
-use isobatch_core::input::{Field, Input, Table, Value};
+use isobatch_core::bulk::{ElementType, Fleet, InputColumn, InputTable, Pairs, ResultColumn, ResultSlice};
+use isobatch_core::input::{Field, Input, Record, Value};
 use isobatch_core::plan::{Row, plan, plan_or_not};
 use isobatch_fuzz::{Given, field, hold};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
@@ -18,45 +18,45 @@ struct Case {
     varying: Vec<(u8, [Given; CLUSTERS])>,
 }
 
-fn bits(values: &Out<'_>, row: usize) -> u64 {
+fn bits(values: &ResultSlice<'_>, row: usize) -> u64 {
     match values {
-        Out::U8(values) => values[row].into(),
-        Out::U64(values) => values[row],
-        Out::I32(values) => i64::from(values[row]).cast_unsigned(),
-        Out::I64(values) => values[row].cast_unsigned(),
-        Out::F64(values) => values[row].to_bits(),
+        ResultSlice::U8(values) => values[row].into(),
+        ResultSlice::U64(values) => values[row],
+        ResultSlice::I32(values) => i64::from(values[row]).cast_unsigned(),
+        ResultSlice::I64(values) => values[row].cast_unsigned(),
+        ResultSlice::F64(values) => values[row].to_bits(),
     }
 }
 
 /// Every column of a fleet's rows.
 fn columns(fleet: &Fleet<'_>) -> Vec<Vec<u64>> {
     let rows = fleet.rows();
-    let one = |column: Column| {
+    let one = |column: ResultColumn| {
         macro_rules! planned {
             ($kind:ident $zero:expr) => {{
                 let mut memory = vec![$zero; rows];
-                fleet.plan(vec![(column, Out::$kind(&mut memory))]);
-                (0..rows).map(|row| bits(&Out::$kind(&mut memory), row)).collect()
+                fleet.plan(vec![(column, ResultSlice::$kind(&mut memory))]);
+                (0..rows).map(|row| bits(&ResultSlice::$kind(&mut memory), row)).collect()
             }};
         }
-        match column.kind() {
-            Kind::U8 => planned!(U8 0),
-            Kind::U64 => planned!(U64 0),
-            Kind::I32 => planned!(I32 0),
-            Kind::I64 => planned!(I64 0),
-            Kind::F64 => planned!(F64 0.0),
+        match column.element() {
+            ElementType::U8 => planned!(U8 0),
+            ElementType::U64 => planned!(U64 0),
+            ElementType::I32 => planned!(I32 0),
+            ElementType::I64 => planned!(I64 0),
+            ElementType::F64 => planned!(F64 0.0),
         }
     };
-    Column::ALL.iter().map(|column| one(*column)).collect()
+    ResultColumn::ALL.iter().map(|column| one(*column)).collect()
 }
 
 /// The columns of some tables, of which a later one of a field takes the place of an earlier one.
-fn table<'a>(case: &Case, codes: &'a [Vec<u32>; 2], of: fn(Table) -> bool) -> Columns<'a> {
-    let mut columns: Vec<(Field, Data<'a>)> = Vec::new();
+fn table<'a>(case: &Case, codes: &'a [Vec<u32>; 2], of: fn(Record) -> bool) -> InputTable<'a> {
+    let mut columns: Vec<(Field, InputColumn<'a>)> = Vec::new();
     let mut put = |field: Field, values: Vec<Value>| {
-        if of(field.table()) {
+        if of(field.record()) {
             columns.retain(|(other, _)| *other != field);
-            columns.push((field, Data::Codes(&codes[usize::from(values.len() > 1)], values)));
+            columns.push((field, InputColumn::Codes(&codes[usize::from(values.len() > 1)], values)));
         }
     };
     put(Field::EffectiveBatch, vec![Value::Int(256)]);
@@ -67,15 +67,16 @@ fn table<'a>(case: &Case, codes: &'a [Vec<u32>; 2], of: fn(Table) -> bool) -> Co
     for (number, given) in &case.varying {
         put(field(*number), given.iter().map(|given| given.value(field(*number))).collect());
     }
-    Columns { rows: CLUSTERS, columns }
+    InputTable { rows: CLUSTERS, columns }
 }
 
 fuzz_target!(|case: Case| {
     let codes = [vec![0; CLUSTERS], (0..CLUSTERS as u32).collect()];
     let fleet = Fleet {
         shared: Input::default(),
-        jobs: table(&case, &codes, |table| table != Table::Cluster),
-        clusters: table(&case, &codes, |table| table == Table::Cluster),
+        workloads: &[],
+        jobs: table(&case, &codes, |table| table != Record::Cluster),
+        clusters: table(&case, &codes, |table| table == Record::Cluster),
         pairs: Pairs::Crossed,
         stop: None,
     };
@@ -83,15 +84,15 @@ fuzz_target!(|case: Case| {
     let (mut row, mut brief) = (Row::unknown(), Row::unknown());
     for number in 0..fleet.rows() {
         let input = fleet.input(number);
-        plan(&input, &mut row);
-        plan_or_not(&input, &mut brief);
+        plan(&input, &[], &mut row);
+        plan_or_not(&input, &[], &mut brief);
         hold(&input, &row);
         assert_eq!(
             (row.reasons, row.micro_batch, row.total_steps),
             (brief.reasons, brief.micro_batch, brief.total_steps)
         );
         let reasons = [row.reasons.bits(), row.micro_batch.cast_unsigned(), row.lr.to_bits()];
-        let at = |name: &str| Column::ALL.iter().position(|column| column.name() == name).unwrap();
+        let at = |name: &str| ResultColumn::ALL.iter().position(|column| column.name() == name).unwrap();
         assert_eq!(
             ["reasons", "micro_batch", "lr"].map(|name| together[at(name)][number]),
             reasons,

@@ -87,8 +87,8 @@ impl Given {
             Given::Int(n) => Value::Int(*n),
             Given::Share(n) => Value::Real(f64::from(*n) / 65536.0),
             Given::Real(x) => Value::Real(*x),
-            Given::Word(n) => Value::read(field, WORDS[usize::from(*n) % WORDS.len()]),
-            Given::Text(text) => Value::read(field, text),
+            Given::Word(n) => field.read(WORDS[usize::from(*n) % WORDS.len()]),
+            Given::Text(text) => field.read(text),
         }
     }
 }
@@ -136,7 +136,7 @@ pub fn hold(input: &Input, row: &Row) {
         assert!(count == UNKNOWN || (1..=1 << 53).contains(&count), "{input:?} {row:?}");
     }
     let epoch = [row.samples_per_epoch, row.padded_samples, row.dropped_samples];
-    if let Some(dataset) = input.job.dataset_size.filter(|_| row.steps_per_epoch != UNKNOWN) {
+    if let Some(dataset) = input.recipe.dataset_size.filter(|_| row.steps_per_epoch != UNKNOWN) {
         assert_eq!(epoch[0] - epoch[1] + epoch[2], i64::try_from(dataset).unwrap(), "{input:?} {row:?}");
         assert!(epoch[1] == 0 || epoch[2] == 0, "{input:?} {row:?}");
     } else {

@@ -35,6 +35,19 @@ def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.u
     return np.ascontiguousarray(column, np.uint64)
 
 
+def real(value: Any, field: str, legal: str, is_legal: Callable[[Any], Any]) -> float:
+    """One number as a float.
+
+    >>> real([1, 2], "tokens", "a number above 0", lambda x: x > 0)
+    Traceback (most recent call last):
+    isobatch.errors.InputError: tokens must be a number above 0, got [1, 2]
+    """
+    column = reals(value, field, legal, is_legal) if np.ndim(value) == 0 else None
+    if column is None:
+        raise must_be(legal, value, field=field)
+    return float(column[0])
+
+
 def common_rows(columns: dict[str, NDArray[Any]]) -> int:
     """The number of rows that the columns agree on."""
     rows = max(map(len, columns.values()))

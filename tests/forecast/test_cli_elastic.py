@@ -14,6 +14,14 @@ def test_prints_the_batch_and_its_counts(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "effective batch 96 works at 6 GPU counts"
     assert lines[1:3] == ["GPUs  micro-batch  accumulation", "1     4            24"]
+    assert lines[-1] == (
+        "torchrun --nnodes 1:8 --nproc-per-node 1 (5, 7 nodes do not divide it: there ElasticRun needs uneven=True)"
+    )
+
+
+def test_torchrun_gets_whole_nodes(capsys):
+    assert run("--max-batch", "64", "--micro-batches", "4", "--gpus", "4,8", "--gpus-per-node", "4") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "torchrun --nnodes 1:2 --nproc-per-node 4"
 
 
 def test_json_for_programs(capsys):

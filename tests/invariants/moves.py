@@ -62,7 +62,7 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
                 f"the position of step {before}, done before: {case}"
             )
     here = run.position(step)
-    assert moved.total_steps > step, f"no step is left of {moved.total_steps}: {case}"
+    assert moved.total_steps >= step, f"{moved.total_steps} steps, of which {step} were done: {case}"
     if moved.moves and moved.moves[-1].step == step:
         move = moved.moves[-1]
         assert move.samples == moved.position(step).samples, (
@@ -72,16 +72,16 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
             f"{move.epoch, move.offset}, {moved.position(step)}: {case}"
         )
         assert moved.position(step).samples >= here.samples, f"samples are lost: {case}"
-        back = ib.replan(moved, at_step=step, cluster=run.cluster, effective_batch=run.effective_batch)
-        if run.settings.policy != "grow":
+        if run.settings.policy != "grow" and moved.total_steps > step:
+            back = ib.replan(moved, at_step=step, cluster=run.cluster, effective_batch=run.effective_batch)
             assert back.position(run.total_steps) == run.position(run.total_steps), f"there and back: {case}"
     # Samples only grow, by a batch a step at most, up to the end of the run.
     last = moved.total_steps
-    marks = sorted({step, step + 1, (step + last) // 2, max(step, last - 1), last})
+    marks = sorted({step, min(step + 1, last), (step + last) // 2, max(step, last - 1), last})
     seen = [moved.position(mark).samples for mark in marks]
     assert seen == sorted(seen), f"the samples fall: {seen}: {case}"
     most = max(moved.effective_batch, moved.recipe.dataset_size or 0)
-    one = moved.position(step + 1).samples - moved.position(step).samples
+    one = moved.position(step + 1).samples - moved.position(step).samples if step < last else 1
     assert 0 < one <= most, f"step {step} takes {one} samples: {case}"
     rates = [moved.lr_at(mark) for mark in marks if mark < last]
     assert all(0 <= rate < float("inf") for rate in rates), f"rates {rates}: {case}"

@@ -15,7 +15,7 @@ from reference import plan as oracle
 def check_oracle(seed: int, plans: int) -> int:
     """Plans random rows and compares every result column with the oracle's."""
     draw = random.Random(seed)
-    rows = [(job(draw), cluster(draw), options(draw)) for _ in range(plans)]
+    rows = [(job(draw), cluster(draw), _uneven(draw, options(draw))) for _ in range(plans)]
     for recipe, _, settings in rows:
         if "ramp" in recipe:
             settings.pop("ragged", None)
@@ -81,11 +81,10 @@ def check_alone(seed: int, plans: int) -> int:
     values = {name: found[name].tolist() for name in names}
     for number, (recipe, shape, settings) in enumerate(rows):
         case = f"seed {seed}, row {number}: {recipe}, {shape}, {settings}, profile {profile is not None}"
-        try:
-            plan = ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings)
-        except ib.InputError as error:
+        plan, said = _planned(recipe, shape, settings, profile)
+        if plan is None:
             named = ib.reasons_of(values["reasons"][number])
-            assert any(reason.value.startswith("invalid") for reason in named), f"{error}: {case}: {named}"
+            assert any(reason.value.startswith("invalid") for reason in named), f"{said}: {case}: {named}"
             continue
         bits = sum(1 << reason.bit for reason in plan.reasons)
         assert bits == values["reasons"][number], f"reasons {plan.reasons}: {case}"
@@ -96,6 +95,16 @@ def check_alone(seed: int, plans: int) -> int:
                 assert got == want or missing, f"{name} is {want} alone and {got} in a fleet: {case}"
         _check_whole(plan, case)
     return plans
+
+
+def _planned(
+    recipe: dict[str, Any], shape: dict[str, Any], settings: dict[str, Any], profile: ib.Profile | None
+) -> tuple[ib.Plan | None, str]:
+    """The plan, or what is said of an input that cannot be one."""
+    try:
+        return ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings), ""
+    except ib.InputError as error:
+        return None, str(error)
 
 
 def _more(draw: random.Random, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -118,9 +127,14 @@ def _shape(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def _wider(draw: random.Random, settings: dict[str, Any], profile: ib.Profile | None) -> dict[str, Any]:
+def _uneven(draw: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
     if draw.random() < 0.2 and not settings.get("ragged"):
         settings["uneven"] = True
+    return settings
+
+
+def _wider(draw: random.Random, settings: dict[str, Any], profile: ib.Profile | None) -> dict[str, Any]:
+    _uneven(draw, settings)
     if profile is not None:
         chances = {"deadline_hours": [0.01, 100.0], "budget": [1.0, 1e5]}
         settings |= {name: draw.choice(values) for name, values in chances.items() if draw.random() < 0.2}
@@ -136,7 +150,7 @@ def _check_whole(plan: ib.Plan, case: str) -> None:
         return
     ranks = range(plan.data_parallel) if plan.data_parallel <= 8 else (0, plan.data_parallel - 1)
     shares = [plan.micro_batches(rank) for rank in ranks]
-    assert all(0 < sizes.min() and sizes.max() <= plan.micro_batch for sizes in shares), case
+    assert all(sizes.min() > 0 and sizes.max() <= plan.micro_batch for sizes in shares), case
     if plan.data_parallel <= 8:
         assert sum(int(sizes.sum()) for sizes in shares) == plan.effective_batch, f"the ranks' shares: {case}"
     if plan.total_steps is not None:

@@ -1,6 +1,62 @@
-"""The native kinds, written out in NumPy as their docstrings have them."""
+"""The native kinds, written out in NumPy as their docstrings have them, and arguments to try each with."""
 
 import numpy as np
+
+# Kind → its arguments after the learning rate, by name, and a text (None: it has none).
+ARGUMENTS = {
+    "constant": ({}, "constant"),
+    "cosine": ({"steps": 90, "end": 0.01}, "cosine(until=90%)"),
+    "cosine_restarts": (
+        {"period": 10, "multiplier": 2.0, "decay": 0.7, "end": 0.001},
+        "cosine_restarts(1ep, multiplier=2)",
+    ),
+    "exponential": ({"gamma": 0.9, "every": 7}, "exponential(gamma=0.97, every=2.4ep)"),
+    "goyal": ({"steps_per_epoch": 1.5, "start": 0.01}, "goyal"),
+    "inverse_sqrt": ({"timescale": 15}, "inverse_sqrt"),
+    "linear": ({"steps": 90, "end": 0.01}, "linear"),
+    "linear_to_zero": ({"steps": 90}, "linear_to_zero"),
+    "multistep": ({"milestones": [20, 20, 70], "gamma": 0.3}, "multistep(3ep, 6ep)"),
+    "one_cycle": ({"steps": 90, "rise_steps": 30, "start": 0.01, "end": 0.001}, "one_cycle"),
+    "one_minus_sqrt": ({"steps": 90}, "one_minus_sqrt"),
+    "polynomial": ({"steps": 90, "power": 2.5, "end": 0.01}, "polynomial(power=2.5)"),
+    "rex": ({"steps": 90, "end": 0.02}, "rex"),
+    "step": ({"every": 30, "gamma": 0.3}, "step(3ep, gamma=0.5)"),
+    "table": ({}, None),
+    "tanh": ({"steps": 90}, "tanh"),
+    "trapezoid": ({"steps": 90, "warmup_steps": 10, "decay_steps": 30, "end": 0.01}, "trapezoid"),
+    "vaswani": ({"warmup_steps": 40}, "vaswani"),
+    "wsd": ({"steps": 90, "decay_steps": 30, "end": 0.01}, "wsd(decay=20%, shape=rex)"),
+}
+# What stands in the place of the learning rate, where that is no learning rate.
+FIRST = {"table": [0.1, 0.05, 0.08, 0.01], "vaswani": 512}
+
+
+def constant(x, lr):
+    return np.full(len(x), lr)
+
+
+def linear_to_zero(x, lr, steps):
+    return lr - lr * _u(x, steps)
+
+
+def table(x, values):
+    return np.interp(x, range(len(values)), values)
+
+
+def trapezoid(x, lr, steps, warmup_steps, decay_steps, end=0.0):
+    x = np.asarray(x, float)
+    return np.where(x < warmup_steps, lr * x / warmup_steps, wsd(x, lr, steps, decay_steps, end))
+
+
+def goyal(x, lr, steps_per_epoch, start=0.0):
+    epoch = np.asarray(x, float) / steps_per_epoch
+    rise = start + (lr - start) * epoch / 5
+    return np.where(epoch < 5, rise, lr * 0.1 ** np.searchsorted([30, 60, 80], epoch, side="right"))
+
+
+def vaswani(x, model_dim, warmup_steps):
+    n = np.asarray(x, float) + 1
+    return model_dim**-0.5 * np.minimum(n**-0.5, n * warmup_steps**-1.5)
 
 
 def _u(x, steps):

@@ -85,7 +85,7 @@ def test_what_is_no_schedule():
             S.from_torch(scheduler)
     opt = optimizer()
     chain = peer.ChainedScheduler([peer.CosineAnnealingLR(opt, 9, eta_min=0.01), peer.StepLR(opt, 3)], opt)
-    with pytest.raises(InputError, match="product"):
+    with pytest.raises(InputError, match="chain of factors"):
         S.from_torch(chain)
     with pytest.raises(InputError, match="groups"):
         S.from_torch(peer.StepLR(optimizer(), 3), group=2)

@@ -66,9 +66,9 @@ def test_bad_megatron_arguments(change, field):
     ("name", "given", "field"),
     [
         ("LinearScheduler", {"max_duration": "10 fortnights"}, "max_duration"),
-        ("LinearScheduler", {"max_duration": "10ep"}, "t_max"),
+        ("LinearScheduler", {"max_duration": "10ep"}, "batches_per_epoch"),
         ("LinearScheduler", {"max_duration": "10.5ba"}, "max_duration"),
-        ("StepScheduler", {"step_size": "10sp", "max_duration": "10ba"}, "step_size"),
+        ("StepScheduler", {"step_size": "10sp", "max_duration": "10ba"}, "samples_per_batch"),
         (
             "CosineAnnealingWithWarmupScheduler",
             {"t_warmup": "1ba", "t_max": "9sp", "max_duration": "10ba"},

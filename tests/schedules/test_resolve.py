@@ -8,14 +8,9 @@ from isobatch import schedules as S
 from isobatch.errors import InputError
 from isobatch.schedules import Units, check_spec, resolve
 from isobatch.schedules.kind import KINDS
+from reference import schedules as oracle
 
 ONE = Units(tuned_batch=256, batch=256, steps_per_epoch=100, seq_len=1000)
-GIVEN = {
-    "exponential": "exponential(gamma=0.97, every=2.4ep)",
-    "step": "step(3ep, gamma=0.5)",
-    "multistep": "multistep(3ep, 6ep)",
-    "cosine_restarts": "cosine_restarts(1ep, multiplier=2)",
-}
 
 
 def made(spec, units=ONE, **change):
@@ -25,7 +20,7 @@ def made(spec, units=ONE, **change):
 
 @pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.build])
 def test_every_kind_warms_up_to_the_peak(kind):
-    schedule = made(GIVEN.get(kind, kind), warmup_start=0.1, min_lr=0.001)
+    schedule = made(oracle.ARGUMENTS[kind][1], warmup_start=0.1, min_lr=0.001)
     assert (schedule.at(0), schedule.at(50)) == (0.1, 0.25)
     assert schedule.at(100) == pytest.approx(0.4, rel=1e-4)
     values = schedule.values(range(1500))

@@ -88,6 +88,15 @@ def test_has_the_values_of_the_class(name, arguments, lr):
         assert_same(schedule, stepped(scheduler, 119))
 
 
+@pytest.mark.parametrize("name", ["ConstantLR", "LinearLR", "PolynomialLR"])
+def test_no_iterations(name):
+    """The closed forms divide by 0; stepped, the classes stay where they begin."""
+    assert_same(
+        getattr(ours, name)(0.1, total_iters=0),
+        stepped(getattr(peer, name)(optimizer(0.1), total_iters=0), 9),
+    )
+
+
 def test_one_cycle_rebounds_at_its_total_and_raises_past_it():
     schedule = ours.OneCycleLR(0.1, max_lr=1.0, total_steps=20)
     values = stepped(peer.OneCycleLR(optimizer(0.1), max_lr=1.0, total_steps=20), 20)
@@ -166,11 +175,11 @@ def test_a_million_steps_do_not_drift():
 @pytest.mark.parametrize(
     ("name", "arguments", "field"),
     [
-        ("StepLR", {"step_size": 0}, "every"),
+        ("StepLR", {"step_size": 0}, "step_size"),
         ("MultiStepLR", {"milestones": [-1]}, "milestones"),
         ("ConstantLR", {"factor": 2.0}, "factor"),
         ("LinearLR", {"start_factor": 0.0}, "start_factor"),
-        ("LinearLR", {"total_iters": 0}, "total_iters"),
+        ("LinearLR", {"total_iters": -1}, "total_iters"),
         ("CosineAnnealingLR", {"T_max": float("nan")}, "T_max"),
         ("OneCycleLR", {"max_lr": 0.1}, "total_steps"),
         ("OneCycleLR", {"max_lr": 0.1, "total_steps": 10, "anneal_strategy": "cubic"}, "anneal_strategy"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from isobatch import words
@@ -76,4 +77,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"effective batch {words.count(found.effective_batch)} works at {counts}")
         rows = zip(found.gpus, found.micro_batch, found.accumulation, strict=True)
         show_table(("GPUs", "micro-batch", "accumulation"), [[str(cell) for cell in row] for row in rows])
+        print(torchrun_line(found.gpus, args.gpus_per_node or 1))
     return 0 if found.effective_batch is not None else 1
+
+
+def torchrun_line(gpus: Sequence[int], per_node: int) -> str:
+    """torchrun's flags for a run that lives on these GPU counts, and what happens at the counts between that do not divide.
+
+    >>> torchrun_line((8, 16, 32), per_node=8)
+    'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide it: there ElasticRun needs uneven=True)'
+    """
+    nodes = sorted(count // per_node for count in gpus)
+    line = f"torchrun --nnodes {nodes[0]}:{nodes[-1]} --nproc-per-node {per_node}"
+    between = [str(count) for count in range(nodes[0], nodes[-1]) if count not in nodes]
+    if not between:
+        return line
+    return f"{line} ({words.few(between, 8)} nodes do not divide it: there ElasticRun needs uneven=True)"

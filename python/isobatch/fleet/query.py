@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.fleet import strays
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.pairs import pairs_of
@@ -139,7 +139,9 @@ def query(
     """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
     shared = settings_of(settings)._asdict()
     # Refused here, once, rather than in every row.
-    _core.plan_fleet((0, []), (0, []), shared, None, [])
+    faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(shared)]
+    if faults:
+        raise together(faults)
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
     side = None if clusters is None else _read("cluster", clusters)
@@ -149,7 +151,7 @@ def query(
 
 
 def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: Any) -> None:
-    if select not in SELECT:
+    if not isinstance(select, str) or select not in SELECT:
         raise unknown("choice", select, SELECT, field="select")
     if type(top) is not int or not 0 < top < 2**32:
         raise must_be("a whole number from 1 to 2^32-1", top, field="top")
@@ -168,6 +170,8 @@ def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: 
 def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
+    if not isinstance(columns, Iterable):
+        raise must_be("names of columns", columns, field="columns")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     for at, name in enumerate(names):
         if not isinstance(name, str):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from isobatch.nearest import nearest
 from isobatch.words import few, printable
 
-_CLOSE = 0.8
+_CLOSE = 0.82
 """How alike two names must be, from 0 to 1, for one to be taken for a slip of the other."""
 
 

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError
+from isobatch.checked import real
+from isobatch.errors import InputError, must_be
 from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
@@ -89,6 +90,8 @@ def sweep(
             f"is {profile!r}, must be a Profile: without one no count is faster", field="profile"
         )
     node = Cluster() if cluster is None else cluster
+    if not isinstance(node, Cluster):
+        raise must_be("a Cluster", cluster, field="cluster")
     counts = np.asarray(gpus)
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
         raise InputError("must be a sequence of whole numbers from 1", field="gpus")
@@ -128,9 +131,7 @@ def _critical(
     if isinstance(given, CriticalBatch):
         return given.critical_batch, "Emin/Smin of runs at several batches (McCandlish et al., 1812.06162)"
     if given is not None:
-        if not given > 0:
-            raise InputError(f"is {given}, must be a number of samples above 0", field="critical_batch")
-        return float(given), "as given"
+        return real(given, "critical_batch", "a number of samples above 0", lambda x: x > 0), "as given"
     noise = recipe.noise_scale
     if noise is None:
         noise = profile.noise_scale_over_run(recipe.effective_batch)

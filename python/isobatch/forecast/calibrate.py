@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.forecast.fit import Fit
 from isobatch.forecast.measurements import SAME, Measurements, check_steps, check_tables, check_values, joined
 from isobatch.forecast.profile import Constant, Profile, Reduced
@@ -43,7 +43,9 @@ def calibrate(
     >>> round(profile.compute_constant.value, 4), round(profile.compute_per_sample.value, 4), profile.unidentified
     (0.01, 0.001, ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
     """
-    several = [measured] if isinstance(measured, Measurements) else measured
+    several = [measured] if isinstance(measured, Measurements) else _several(measured)
+    if older is not None and not isinstance(older, Profile):
+        raise must_be("a Profile", older, field="older")
     for one in several:
         check_values(one)
     records = joined(several)
@@ -51,6 +53,12 @@ def calibrate(
     check_tables(records)
     profile = Fit(records).profile()
     return profile if older is None else merge(profile, older)
+
+
+def _several(measured: Sequence[Measurements]) -> Sequence[Measurements]:
+    if not isinstance(measured, (list, tuple)) or not all(isinstance(one, Measurements) for one in measured):
+        raise must_be("Measurements, or a list of them", measured, field="measured")
+    return measured
 
 
 def merge(newer: Profile, older: Profile) -> Profile:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isobatch.checked import reals
+from isobatch.checked import real, reals
 from isobatch.errors import InputError
 
 # 97.5 % quantiles of Student's t with 1 to 10 degrees of freedom, and of the normal distribution.
@@ -217,9 +218,13 @@ def laws(*, parameters: float, tokens: float, effective_batch: float | None = No
     >>> [f"{lr:.2g}" for lr in found.lr], [round(b / 1e6, 1) for b in found.batch_tokens]
     (['0.00079', '0.0016'], [1.1, 1.8])
     """
-    for name, value in (("parameters", parameters), ("tokens", tokens), ("effective_batch", effective_batch)):
-        if value is not None:
-            reals(value, name, "a finite number above 0", lambda x: x > 0)
+
+    def above_0(name: str, value: Any) -> float:
+        return real(value, name, "a finite number above 0", lambda x: x > 0)
+
+    parameters, tokens = above_0("parameters", parameters), above_0("tokens", tokens)
+    if effective_batch is not None:
+        effective_batch = above_0("effective_batch", effective_batch)
     step = {
         "name": "Step Law",
         "source": "Li et al. 2025, arXiv:2503.04715, table 1",

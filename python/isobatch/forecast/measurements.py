@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole
 from isobatch.forecast.profile import check_buckets
 
 SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
 """What measurements must share to say something of one another."""
+
+MOST = 2**40
+"""No count that was measured is above it."""
 
 # Medians of the same configuration that differ by more than this factor contradict each other.
 _CONTRADICTION = 2.0
@@ -115,8 +118,10 @@ def check_values(measured: Measurements) -> None:
                 if value is None:
                     continue
                 values = value if isinstance(value, tuple) else (value,)
-                if not values or not all(np.isfinite(v) and v > 0 for v in values):
+                if not values or not all(0 < v < np.inf for v in values):
                     raise InputError(f"is {value}, must be above 0", row=row, field=f"{field}.{name}")
+                if type(value) is int and value > MOST:
+                    raise must_be(f"at most {MOST:,}", value, row=row, field=f"{field}.{name}")
             if isinstance(record, StepRecord) and record.gpus % record.model_parallel:
                 raise InputError("does not divide the GPUs", row=row, field="steps.model_parallel")
     if not measured.gradient_bytes > 0:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 
 _MAX_BATCH = 2**40
 _MAX_PRIMITIVE = 64
+_LISTS = "a list of numbers, or one such list for each row"
 
 Counts: TypeAlias = Sequence[int] | NDArray[Any]
 # Values of all groups, where each group begins and ends in them, and each row's group.
@@ -151,6 +152,8 @@ def elastic_many(
     >>> many.effective_batch.tolist(), len(many[1].gpus)
     ([960, 1680], 13)
     """
+    if type(prefer_larger) is not bool:
+        raise must_be("true or false", prefer_larger, field="prefer_larger")
     cap = _column(max_batch, "max_batch", None, _MAX_BATCH)
     rows = len(cap)
     micros = _groups(micro_batches, "micro_batches", rows)
@@ -218,6 +221,12 @@ def _whole(
 
 def _nested(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> bool:
     """Whether there is one sequence a row, rather than one for all."""
+    if (
+        not isinstance(values, (Sequence, np.ndarray))
+        or isinstance(values, (str, bytes))
+        or not getattr(values, "ndim", 1)
+    ):
+        raise must_be(_LISTS, values, field=field)
     if len(values) == 0:
         raise InputError("is empty, must hold at least one value", field=field)
     if isinstance(values, range) or np.isscalar(values[0]):
@@ -235,8 +244,11 @@ def _cut(
     try:
         flat, cuts = _core.integer_groups(groups)
     except (TypeError, OverflowError):
-        flat = np.asarray(list(chain.from_iterable(groups)))
-        cuts = np.cumsum([0, *map(len, groups)])
+        try:
+            flat = np.asarray(list(chain.from_iterable(groups)))
+            cuts = np.cumsum([0, *map(len, groups)])
+        except (TypeError, ValueError):
+            raise must_be(_LISTS, values, field=field) from None
     empty = cuts[1:] == cuts[:-1]
     if empty.any():
         raise InputError("is empty, must hold at least one value", row=int(empty.argmax()) + 1, field=field)

@@ -86,9 +86,11 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
     Raises:
         InputError: it is no plan, or of another schema.
     """
+    if not isinstance(text, (str, bytes)):
+        raise must_be("JSON text", text, field="text")
     try:
         fields = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise InputError(f"no plan: {str(error)[:500]}", file=file) from None
     schema = fields.pop("schema", None) if isinstance(fields, dict) else None
     match = re.fullmatch(r"isobatch\.plan/(\d{1,9})", schema) if isinstance(schema, str) else None

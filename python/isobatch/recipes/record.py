@@ -35,7 +35,9 @@ def plain(name: str, value: Any) -> Any:
     """A NumPy scalar as the Python number it stands for; anything else as it is."""
     if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
         return value
-    return operator.index(value) if name in INTEGERS and hasattr(value, "__index__") else value.item()
+    if getattr(value, "ndim", 0) or value.dtype.kind not in "biuf":
+        return value  # of which the core says what it should have been
+    return operator.index(value) if name in INTEGERS and value.dtype.kind in "iu" else value.item()
 
 
 class _Named(StructMeta):

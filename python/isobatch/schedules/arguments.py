@@ -53,11 +53,25 @@ def span(field: str, value: object) -> float:
 
 def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> list[float]:
     """Step boundaries that rise; `repeats` lets one be listed more than once."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
+        raise must_be("a list of steps", values, field=field)
     result = [span(field, value) for value in values]
     for before, after in pairwise(result):
         if after < before or (after == before and not repeats):
             raise InputError(f"{field} must rise, got {after:g} after {before:g}", field=field)
     return result
+
+
+def dropped(base: float, gamma: float, count: int) -> float:
+    """base·gamma^count.
+
+    Raises:
+        InputError: it overflows.
+    """
+    try:
+        return base * gamma**count
+    except OverflowError:
+        raise must_be(f"a factor whose power of {count:,} is finite", gamma, field="gamma") from None
 
 
 def choice(field: str, value: str, known: Iterable[str]) -> str:

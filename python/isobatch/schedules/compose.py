@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.schedules.arguments import rate, rising, span
 from isobatch.schedules.form import Form, Inner, Segment, Track
 from isobatch.schedules.schedule import Schedule, lone
@@ -88,6 +88,8 @@ def warmup(schedule: Schedule, steps: float, start: float = 0.0) -> Schedule:
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
     up, first = span("steps", steps), rate("start", start)
+    if not isinstance(schedule, Schedule):
+        raise must_be("a schedule", schedule, field="schedule")
     if up == 0:
         return schedule
     return join([lone(line(0.0, up, first, schedule.at(0))), schedule], [up])

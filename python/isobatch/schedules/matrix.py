@@ -57,9 +57,7 @@ def schedule_matrix(
     columns, count = _steps(steps)
     shape = (len(rows), count)
     if out is None:
-        kind = np.dtype(dtype)
-        if kind not in (np.float32, np.float64):
-            raise InputError(f"dtype must be float32 or float64, got {kind}", field="dtype")
+        kind = _kind(dtype)
         # NumPy asks for huge pages, which matters more than anything else in filling fresh memory.
         out = np.empty(shape, kind)
     else:
@@ -105,11 +103,23 @@ def _steps(steps: range | ArrayLike) -> tuple[Any, int]:
     return array, len(array)
 
 
+def _kind(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses a text as Python
+        kind = None
+    if kind not in (np.float32, np.float64):
+        raise must_be("float32 or float64", dtype if kind is None else str(kind), field="dtype")
+    return kind
+
+
 def _rows(schedules: Any) -> list[Schedule]:
     if isinstance(schedules, Schedule):
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
         return _from_columns(schedules)
+    if not isinstance(schedules, Iterable) or getattr(schedules, "ndim", 1) == 0:
+        raise must_be("schedules, plans or the columns of a table", schedules, field="schedules")
     entries: list[Any] = list(schedules)
     if set(map(type, entries)) == {Schedule}:
         return entries
@@ -172,4 +182,4 @@ def _from_columns(table: Any) -> list[Schedule]:
 
 def _known(value: Any) -> Any:
     """A count of a plan; where NumPy has −1 or NaN, it is not known."""
-    return None if value is None or not value > 0 else value
+    return None if isinstance(value, (int, float)) and not value > 0 else value

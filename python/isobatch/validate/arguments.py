@@ -44,6 +44,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="steps to measure the noise scale over (default 8; 0: not at all)",
     )
+    _add_limits(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """What is expected, and how far off is too far."""
     parser.add_argument("--bus-gb-s", type=float, metavar="X", help="expected all-reduce bus bandwidth, GB/s")
     parser.add_argument(
         "--step-seconds", type=float, metavar="S", help="expected time of an optimizer step, seconds"

@@ -38,10 +38,16 @@ pub fn illegal(py: Python<'_>, field: Field, value: Option<&Bound<'_, PyAny>>) -
     let Some(value) = value else {
         return input_error(py, name, &format!("{name} must be {legal}"));
     };
+    must_be(value, name, legal)
+}
+
+/// The Python exception of a value that is not what it must be.
+pub fn must_be(value: &Bound<'_, PyAny>, field: &str, legal: &str) -> PyErr {
+    let py = value.py();
     let build = || -> PyResult<PyErr> {
         let must_be = MUST_BE.import(py, "isobatch.errors", "must_be")?;
         let named = PyDict::new(py);
-        named.set_item("field", name)?;
+        named.set_item("field", field)?;
         Ok(PyErr::from_value(must_be.call((legal, value), Some(&named))?))
     };
     build().unwrap_or_else(|error| error)

@@ -26,7 +26,7 @@ mod _core {
     #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
-    use crate::forecast::{forecast_rows, micro_batch_rows};
+    use crate::forecast::{all_reduce_rows, forecast_rows, micro_batch_rows, noise_over_run, step_rows};
     #[pymodule_export]
     use crate::goodput::goodput_rows;
     #[pymodule_export]
@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use crate::plan::{Job, length, plan_fields};
     #[pymodule_export]
-    use crate::schedule::{Evaluator, fill_schedules};
+    use crate::schedule::{Evaluator, fill_schedules, schedule_shapes};
     #[pymodule_export]
     use crate::settings::check_settings;
     #[pymodule_export]

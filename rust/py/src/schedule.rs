@@ -2,14 +2,14 @@
 
 use std::sync::atomic::AtomicBool;
 
-use isobatch_core::schedule::{Halt, Schedule, ScheduleError, Steps, Value, fill_matrix};
+use isobatch_core::schedule::{Halt, Schedule, ScheduleError, Shape, Steps, Value, fill_matrix};
 use numpy::{
     AllowTypeChange, Element, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyReadonlyArray1,
     PyReadwriteArray2, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
 
-use crate::errors::{input_error, schedule_error};
+use crate::errors::{input_error, must_be, schedule_error};
 use crate::form::record;
 use crate::pool;
 
@@ -33,7 +33,8 @@ impl Evaluator {
     ///
     /// Raises:
     ///     `InputError`: the step is NaN, negative, at or past 2^53, or past the schedule's end, or the value overflows.
-    fn at(&self, py: Python<'_>, step: f64) -> PyResult<f64> {
+    fn at(&self, py: Python<'_>, step: &Bound<'_, PyAny>) -> PyResult<f64> {
+        let step = step.extract().map_err(|_| must_be(step, "step", "a number from 0 to below 2^53"))?;
         value(&self.schedule, step).map_err(|error| schedule_error(py, &error, None))
     }
 
@@ -72,6 +73,12 @@ fn value(schedule: &Schedule, step: f64) -> Result<f64, ScheduleError> {
 
 fn overflow(step: f64) -> ScheduleError {
     ScheduleError { field: "steps", message: format!("the learning rate overflows at step {step}") }
+}
+
+/// The names of the shapes that a form may have.
+#[pyfunction]
+pub fn schedule_shapes() -> Vec<&'static str> {
+    Shape::NAMES.to_vec()
 }
 
 /// Values below which a second thread costs more than it gives.

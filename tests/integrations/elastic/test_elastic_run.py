@@ -42,8 +42,8 @@ def taken(rank, size, recipe, **settings):
         run = ElasticRun(recipe, **settings)
         batches = iter(run.loader(range(recipe.dataset_size)))
         rows.append([])
-        for span in run.spans():
-            own = run.passes(span, equal=False)
+        for span in run._progress.spans():
+            own = run._progress.passes(span, equal=False)
             ids = [(next(batches).tolist(), one) for one in own]
             rows[-1].append((span, [i for batch, one in ids if not one.stand_in for i in batch], own))
         assert next(batches, None) is None

@@ -50,13 +50,12 @@ class Parser(argparse.ArgumentParser):
 
     def _said(self, error: argparse.ArgumentError) -> InputError:
         name, message = error.argument_name or "", str(error.message)
-        option = name.split("/")[-1]
+        option = name.split("/")[0]
         choice = re.fullmatch(r"invalid choice: (.*) \(choose from (.*)\)", message)
         if choice:
             known = re.findall(r"[\w.+-]+", choice[2])
-            return unknown(
-                "command" if option == "COMMAND" else option, _unquoted(choice[1]), known, field=option
-            )
+            typed = _unquoted(choice[1])
+            return unknown("command", typed, known) if option == "COMMAND" else unknown(option, typed, known)
         kind = re.fullmatch(r"invalid (\w+) value: (.*)", message)
         if kind:
             return InputError(f"{option} must be {_KINDS.get(kind[1], kind[1])}, got {kind[2]}", field=option)

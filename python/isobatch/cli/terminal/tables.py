@@ -21,7 +21,9 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         except ModuleNotFoundError:
             pass
         else:
-            table = Table(*map(Text, headers))
+            table = Table()
+            for name in headers:
+                table.add_column(Text(name))
             for row in rows:
                 table.add_row(*map(Text, row))
             Console().print(table)

@@ -10,12 +10,13 @@ import numpy as np
 from isobatch.fleet.results import STATUS
 from isobatch.fleet.rows import Fleet
 from isobatch.reason import Reason
+from isobatch.words import counted
 
 _INFEASIBLE = STATUS.tolist().index("infeasible")
 
 
 class Summary(msgspec.Struct):
-    """Rows by status and by reason; of each reason that something is illegal, the first row in words."""
+    """Rows by status and by reason; for each reason that says a value is wrong, the first such row in words."""
 
     rows: int = 0
     feasible: int = 0
@@ -52,9 +53,9 @@ class Summary(msgspec.Struct):
 
     def lines(self) -> list[str]:
         """The summary as people read it."""
-        lines = [f"{self.rows} rows: {self.feasible} feasible, {self.infeasible} infeasible"]
+        lines = [f"{counted(self.rows, 'row')}: {self.feasible:,} feasible, {self.infeasible:,} infeasible"]
         for name, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
             reason = Reason(name)
             detail = f"; first in {self.examples[name]}" if name in self.examples else ""
-            lines.append(f"  {reason.severity:10} {count:>9}  {name}: {reason.text}{detail}")
+            lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
         return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isobatch.schedules.arguments import number
+from isobatch.schedules.arguments import factor
 from isobatch.schedules.form import Power, Segment
 from isobatch.schedules.kind import NUMBER, UNTIL, Argument, Run, falling, kind
 from isobatch.schedules.schedule import Schedule
@@ -20,4 +20,4 @@ def polynomial(lr: float, steps: float, power: float = 1.0, end: float = 0.0) ->
     >>> ib.schedules.polynomial(1.0, 4, power=2).at(2)
     0.25
     """
-    return falling(lr, steps, end, Power(exponent=number("power", power)))
+    return falling(lr, steps, end, Power(exponent=factor("power", power)))

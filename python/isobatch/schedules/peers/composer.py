@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Required, TypedDict, Unpack
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules.arguments import length, number, rate
 from isobatch.schedules.form import Cosine, Cycle, Exponential, Inner, Power, Segment, Shape
 from isobatch.schedules.schedule import Schedule, lone
@@ -33,6 +33,8 @@ __all__ = [
     "PolynomialWithWarmupScheduler",
     "StepScheduler",
 ]
+
+MOST_CYCLES = 30_000
 
 _TIME = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(ep|ba|sp|tok|dur)\s*")
 
@@ -64,7 +66,7 @@ class _Run:
         self.per_batch = {"ba": 1, "sp": samples_per_batch, "tok": tokens_per_batch}
         self.duration, self.unit = self._read("max_duration", max_duration)
         if self.unit == "dur":
-            raise InputError(f"{max_duration!r} cannot be measured in itself", field="max_duration")
+            raise must_be("a time in ep, ba, sp or tok", max_duration, field="max_duration")
 
     def share(self, field: str, alpha: float) -> float:
         """A multiple of the optimizer's rate."""
@@ -73,10 +75,10 @@ class _Run:
     def _read(self, field: str, time: str) -> tuple[float, str]:
         match = _TIME.fullmatch(str(time))
         if match is None:
-            raise InputError(f"{time!r} is no time such as 10ep, 500ba, 1e6sp, 1e9tok or 0.5dur", field=field)
+            raise must_be("a time such as 10ep, 500ba, 1e6sp, 1e9tok or 0.5dur", time, field=field)
         value, unit = float(match[1]), match[2]
         if unit != "dur" and value != int(value):
-            raise InputError(f"{time!r} must be a whole number", field=field)
+            raise must_be(f"a whole number of {unit}", time, field=field)
         return value, unit
 
     def time(self, field: str, time: str) -> tuple[int, str]:
@@ -86,7 +88,7 @@ class _Run:
             value, unit = value * self.duration, self.unit
         if unit == "ep":
             if self.per_epoch is None:
-                raise InputError(f"{time!r} needs batches_per_epoch", field=field)
+                raise missing("batches_per_epoch", f"{field} is in ep")
             value, unit = value * self.per_epoch, "ba"
         return int(value), unit
 
@@ -94,7 +96,7 @@ class _Run:
         """What one batch counts for in a unit."""
         worth = self.per_batch[unit]
         if worth is None:
-            raise InputError(f"needs {'samples' if unit == 'sp' else 'tokens'}_per_batch", field=field)
+            raise missing(f"{'samples' if unit == 'sp' else 'tokens'}_per_batch", f"{field} is in {unit}")
         return int(length(field, worth))
 
     def clocked(self, schedule: Schedule, field: str, unit: str) -> Schedule:
@@ -126,12 +128,10 @@ class _Run:
         warm, unit = self.time("t_warmup", t_warmup)
         total, other = self.time("t_max", t_max)
         if unit != other:
-            raise InputError(f"{t_warmup!r} and t_max {t_max!r} must come to the same unit", field="t_warmup")
+            raise must_be(f"in the unit of t_max ({t_max})", t_warmup, field="t_warmup")
         run, whole = self.time("max_duration", "1dur")
         if whole == other and total < run:
-            raise InputError(
-                f"{t_max!r} is shorter than max_duration: the end would be undefined", field="t_max"
-            )
+            raise must_be("at least max_duration", t_max, field="t_max")
         rise = [line(0.0, warm, 0.0, a)] if warm else []
         rest = level(warm, a)
         if total > warm and a != b:
@@ -249,7 +249,13 @@ def CosineAnnealingWarmRestartsScheduler(
     segments: list[Segment] = []
     while True:
         if over < 1:
-            raise InputError("the cycles shrink to nothing before the run ends", field="t_mult")
+            raise InputError(
+                f"t_mult must leave every cycle at least one step, got {growth:g}", field="t_mult"
+            )
+        if len(segments) >= MOST_CYCLES:
+            raise InputError(
+                f"t_0 and t_mult must give at most {MOST_CYCLES:,} cycles in the run", field="t_0"
+            )
         wave = Segment(start=start, origin=start, length=over, a=run.lr, b=bottom, shape=Cosine())
         if int(growth * over) == over or start > whole:
             # From here on the cycles are equal.

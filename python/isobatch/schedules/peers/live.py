@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.schedules.peers import torch as ours
 from isobatch.schedules.peers import transformers
 from isobatch.schedules.schedule import Schedule
@@ -37,7 +37,7 @@ _LAMBDAS = {
 
 
 def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
-    """The schedule of a live torch or transformers scheduler, from its step 0, whatever step it stands at.
+    """The schedule of a live torch or transformers scheduler, from its step 0, whatever step it has reached.
 
     Args:
         scheduler: any scheduler that `isobatch.schedules.torch` has, SequentialLR and ChainedScheduler of them
@@ -61,14 +61,16 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         for part in scheduler._schedulers:
             if type(part).__name__ not in _FACTORS or getattr(part, "eta_min", False):
                 raise InputError(
-                    f"a chain that holds {type(part).__name__} is not a product of factors", field="scheduler"
+                    f"scheduler must be a chain of factors, got one with {type(part).__name__}",
+                    field="scheduler",
                 )
         return ours.ChainedScheduler(_base(scheduler._schedulers[0], group), parts)
     if kind == "OneCycleLR":
         return _one_cycle(scheduler, group)
     if kind not in {*_ATTRIBUTES, "LambdaLR", "MultiStepLR", "CyclicLR"}:
         raise InputError(
-            f"a {kind} cannot be read as a schedule; `table` can hold what it printed", field="scheduler"
+            f"scheduler must be one that follows a formula, got {kind}; put what it printed into `table`",
+            field="scheduler",
         )
     base = _base(scheduler, group)
     if kind == "LambdaLR":
@@ -96,7 +98,7 @@ _FACTORS = {
 def _base(scheduler: Any, group: int) -> float:
     bases = scheduler.base_lrs
     if not 0 <= group < len(bases):
-        raise InputError(f"{group} is none of the optimizer's {len(bases)} groups", field="group")
+        raise must_be(f"from 0 to {len(bases) - 1}, the optimizer's groups", group, field="group")
     return float(bases[group])
 
 
@@ -106,7 +108,8 @@ def _lambda(function: Any, base: float) -> Schedule:
     name = _LAMBDAS.get(getattr(inner, "__name__", ""))
     if name is None or not inner.__module__.startswith("transformers."):
         raise InputError(
-            "its function is none of transformers'; `table` can hold what it printed", field="scheduler"
+            "scheduler must have a function of transformers, got another; put what it printed into `table`",
+            field="scheduler",
         )
     if name == "cosine" and "min_lr_rate" in inspect.signature(inner).parameters:
         name = "cosine_with_min_lr"
@@ -136,7 +139,8 @@ def _one_cycle(scheduler: Any, group: int) -> Schedule:
 def _cyclic(scheduler: Any, base: float, group: int) -> Schedule:
     if scheduler._scale_fn_custom is not None:
         raise InputError(
-            "its scale_fn is an arbitrary function; `table` can hold what it printed", field="scheduler"
+            "scheduler must have no scale_fn of its own, got one; put what it printed into `table`",
+            field="scheduler",
         )
     up = scheduler.total_size * scheduler.step_ratio
     return ours.CyclicLR(

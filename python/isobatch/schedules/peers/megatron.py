@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isobatch.errors import InputError
-from isobatch.schedules.arguments import length, rate, span
+from isobatch.errors import InputError, missing, must_be
+from isobatch.schedules.arguments import choice, length, rate, span
 from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape
 from isobatch.schedules.schedule import Schedule, lone
 from isobatch.schedules.segments import level, line
@@ -35,7 +35,7 @@ def OptimizerParamScheduler(
         init_lr: the learning rate at 0.
         min_lr: the learning rate at the end.
         lr_warmup_steps: length of the warmup, its end included.
-        wsd_decay_steps: length of WSD's decay, at the end.
+        wsd_decay_steps: length of WSD's decay, at the end; with 0 it drops there.
         lr_wsd_decay_style: linear, cosine, exponential or minus_sqrt.
         increment: what one optimizer step counts for.
 
@@ -50,9 +50,14 @@ def OptimizerParamScheduler(
     top, first, bottom = rate("max_lr", max_lr), rate("init_lr", init_lr), rate("min_lr", min_lr)
     total, warm = length("lr_decay_steps", lr_decay_steps), span("lr_warmup_steps", lr_warmup_steps)
     if bottom > top or first > top:
-        raise InputError(f"init_lr ({first:g}) and min_lr ({bottom:g}) may not be above it", field="max_lr")
+        raise InputError(
+            f"max_lr must be at least init_lr ({first:g}) and min_lr ({bottom:g}), got {top:g}",
+            field="max_lr",
+        )
     if warm >= total:
-        raise InputError(f"{warm:g} is not below lr_decay_steps ({total:g})", field="lr_warmup_steps")
+        raise InputError(
+            f"lr_warmup_steps must be below lr_decay_steps ({total:g}), got {warm:g}", field="lr_warmup_steps"
+        )
     rise = [line(0.0, warm, first, top)] if warm else []
     past = level(total, bottom, after=True)
 
@@ -78,7 +83,7 @@ def OptimizerParamScheduler(
             schedule = lone(*rise, inner, past)
         case "WSD":
             if wsd_decay_steps is None or lr_wsd_decay_style is None:
-                raise InputError("WSD needs wsd_decay_steps and lr_wsd_decay_style", field="wsd_decay_steps")
+                raise missing("wsd_decay_steps", "WSD needs it, and lr_wsd_decay_style")
             # 2·½^u − 1 has its asymptote as far below the end as the peak is above it.
             curves: dict[str, tuple[Shape, float]] = {
                 "linear": (Power(), bottom),
@@ -86,16 +91,13 @@ def OptimizerParamScheduler(
                 "exponential": (Exponential(rate=0.5), 2 * bottom - top),
                 "minus_sqrt": (Power(stretch=0.5), bottom),
             }
-            if lr_wsd_decay_style not in curves:
-                raise InputError(
-                    f"{lr_wsd_decay_style!r} is none of {', '.join(curves)}", field="lr_wsd_decay_style"
-                )
-            shape, b = curves[lr_wsd_decay_style]
-            decay = fall(total - length("wsd_decay_steps", wsd_decay_steps), shape, b)
-            schedule = lone(*rise, level(warm, top), decay, past)
+            shape, b = curves[choice("lr_wsd_decay_style", lr_wsd_decay_style, curves)]
+            over = span("wsd_decay_steps", wsd_decay_steps)
+            decay = [fall(total - over, shape, b)] if over else []
+            schedule = lone(*rise, level(warm, top), *decay, past)
         case _:
-            styles = "constant, linear, cosine, inverse-square-root, WSD"
-            raise InputError(f"{lr_decay_style!r} is none of {styles}", field="lr_decay_style")
+            styles = "constant, linear, cosine, inverse-square-root or WSD"
+            raise must_be(styles, lr_decay_style, field="lr_decay_style")
     if increment == 1:
         return schedule
     return schedule.with_clock([(0, 0), (1, length("increment", increment))])

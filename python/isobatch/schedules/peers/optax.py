@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isobatch.errors import InputError
-from isobatch.schedules.arguments import length, number, rate, rising
+from isobatch.schedules.arguments import choice, length, number, rate, rising
 from isobatch.schedules.compose import join
 from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape
 from isobatch.schedules.schedule import Schedule, lone
@@ -130,14 +129,12 @@ def piecewise_interpolate_schedule(
     [1.0, 0.75, 0.5]
     """
     shapes: dict[str, Shape] = {"linear": Power(), "cosine": Cosine()}
-    if interpolate_type not in shapes:
-        raise InputError(f"{interpolate_type!r} is neither cosine nor linear", field="interpolate_type")
+    shape = shapes[choice("interpolate_type", interpolate_type, shapes)]
     value, start = number("init_value", init_value), 0.0
     segments: list[Segment] = []
     for boundary, scale in _sorted(boundaries_and_scales):
         a, value = value, value * scale
         if boundary > start:
-            shape = shapes[interpolate_type]
             segments.append(
                 Segment(start=start, origin=start, length=boundary - start, a=a, b=value, shape=shape)
             )

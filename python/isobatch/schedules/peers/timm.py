@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isobatch.errors import InputError
+from isobatch.errors import must_be
 from isobatch.schedules import kinds
-from isobatch.schedules.arguments import length, number, rate, span
+from isobatch.schedules.arguments import choice, length, number, rate, span
 from isobatch.schedules.form import (
     Cosine,
     Cycle,
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def _warmed(body: Schedule, warmup_t: float, init: float, peak: float, prefix: bool) -> Schedule:
-    """A straight line to peak, then body: from its step 0 where prefix, else from where it stands by then."""
+    """A straight line to peak, then body: from its step 0 where prefix, else from where it is by then."""
     warm = span("warmup_t", warmup_t)
     if warm == 0:
         return body
@@ -124,7 +124,7 @@ def TanhLRScheduler(
 ) -> Schedule:
     """m + (lr·d^i − m)·(1 − tanh(lb·(1 − u) + ub·u))/2 in cycle i with u = t/Ti, then m = lr_min.
 
-    Without warmup_prefix the warmup rises to where the decay stands by then.
+    Without warmup_prefix the warmup rises to where the decay is by then.
 
     >>> TanhLRScheduler(1.0, t_initial=10, lb=-1, ub=1).at(5)
     0.5
@@ -199,10 +199,10 @@ def WSDLRScheduler(
     peak, bottom = rate("lr", lr), rate("lr_min", lr_min)
     total, over, warm = length("t_initial", t_initial), length("decay_t", decay_t), span("warmup_t", warmup_t)
     if over > total:
-        raise InputError(f"{decay_t} is above t_initial ({t_initial})", field="decay_t")
+        raise must_be(f"at most t_initial ({t_initial})", decay_t, field="decay_t")
     ratio = number("decay_ratio", decay_ratio)
     if not 0 < ratio < 1:
-        raise InputError(f"{decay_ratio} is not between 0 and 1", field="decay_ratio")
+        raise must_be("a number between 0 and 1", decay_ratio, field="decay_ratio")
     # (r^u − r)/(1 − r) goes from 1 to 0 as a + … of the other shapes do, with its asymptote below 0.
     shapes: dict[str, tuple[Shape, float]] = {
         "linear": (Power(), 0.0),
@@ -211,9 +211,7 @@ def WSDLRScheduler(
         "power": (Power(stretch=number("decay_power", decay_power)), 0.0),
         "exp": (Exponential(rate=ratio), -ratio / (1 - ratio)),
     }
-    if decay_fn not in shapes:
-        raise InputError(f"{decay_fn!r} is none of {', '.join(shapes)}", field="decay_fn")
-    shape, below = shapes[decay_fn]
+    shape, below = shapes[choice("decay_fn", decay_fn, shapes)]
     at = total - over
     decay = Segment(start=at, origin=at, length=over, b=below, shape=shape)
     share = Track(segments=(level(0.0, 1.0), decay) if at else (decay,))
@@ -225,6 +223,6 @@ def WSDLRScheduler(
         falling = Segment(length=timescale, a=peak, shape=Reciprocal(exponent=power), beyond=True)
         stable = Track(segments=(Segment(shape=Inner(form=lone(falling, low=bottom).form), beyond=True),))
     else:
-        raise InputError(f"{stable_fn!r} is none of constant, rsqrt, power", field="stable_fn")
+        raise must_be("constant, rsqrt or power", stable_fn, field="stable_fn")
     body = Schedule(Form(tracks=(stable, share), floor=bottom))
     return _warmed(body, warm, warmup_lr_init, peak, True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules import kinds
-from isobatch.schedules.arguments import length, rate
+from isobatch.schedules.arguments import length, number, rate, span
 from isobatch.schedules.compose import join, product
 from isobatch.schedules.form import Cosine, Cycle, Exponential, Form, Power, Segment, Shape, Track
 from isobatch.schedules.schedule import Schedule, lone
@@ -37,7 +37,7 @@ __all__ = [
 
 def _share(field: str, value: float) -> float:
     if not 0 <= rate(field, value) <= 1:
-        raise InputError(f"{value} is not between 0 and 1", field=field)
+        raise must_be("a number from 0 to 1", value, field=field)
     return value
 
 
@@ -47,7 +47,7 @@ def StepLR(lr: float, step_size: float, gamma: float = 0.1) -> Schedule:
     >>> StepLR(1.0, step_size=30, gamma=0.5).at(60)
     0.25
     """
-    return kinds.step(lr, step_size, gamma)
+    return kinds.step(lr, length("step_size", step_size), gamma)
 
 
 def MultiStepLR(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> Schedule:
@@ -62,26 +62,30 @@ def MultiStepLR(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> S
 def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Schedule:
     """lr·factor while x < total_iters, then lr.
 
+    With 0 total_iters torch's class stays at lr·factor for ever, as it is stepped (its closed form would be lr).
+
     >>> ConstantLR(1.0, factor=0.5, total_iters=5).values([4, 5]).tolist()
     [0.5, 1.0]
     """
-    base = rate("lr", lr)
-    return lone(level(0.0, base * _share("factor", factor)), level(length("total_iters", total_iters), base))
+    base, until = rate("lr", lr), span("total_iters", total_iters)
+    first = level(0.0, base * _share("factor", factor))
+    return lone(first, level(until, base)) if until else lone(first)
 
 
 def LinearLR(
     lr: float, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: float = 5
 ) -> Schedule:
-    """lr·(start_factor + (end_factor − start_factor)·min(x, N)/N) with N = total_iters.
+    """lr·(start_factor + (end_factor − start_factor)·min(x, N)/N) with N = total_iters; lr·start_factor where N is 0.
 
     >>> LinearLR(1.0, start_factor=0.5, total_iters=4).at(2)
     0.75
     """
     base = rate("lr", lr)
     if not _share("start_factor", start_factor) > 0:
-        raise InputError("0 is not above 0", field="start_factor")
+        raise must_be("above 0 and at most 1", start_factor, field="start_factor")
     a, b = base * start_factor, base * _share("end_factor", end_factor)
-    return lone(line(0.0, length("total_iters", total_iters), a, b))
+    over = span("total_iters", total_iters)
+    return lone(line(0.0, over, a, b)) if over else lone(level(0.0, a))
 
 
 def ExponentialLR(lr: float, gamma: float) -> Schedule:
@@ -94,11 +98,13 @@ def ExponentialLR(lr: float, gamma: float) -> Schedule:
 
 
 def PolynomialLR(lr: float, total_iters: float = 5, power: float = 1.0) -> Schedule:
-    """lr·(1 − min(x, N)/N)^power with N = total_iters.
+    """lr·(1 − min(x, N)/N)^power with N = total_iters; lr where N is 0.
 
     >>> PolynomialLR(1.0, total_iters=4, power=2.0).at(2)
     0.25
     """
+    if span("total_iters", total_iters) == 0:
+        return kinds.constant(lr)
     return kinds.polynomial(lr, total_iters, power)
 
 
@@ -126,7 +132,9 @@ def CosineAnnealingWarmRestarts(lr: float, T_0: float, T_mult: float = 1, eta_mi
     >>> CosineAnnealingWarmRestarts(1.0, T_0=10, T_mult=2).values([9.5, 10, 20, 30]).round(3).tolist()
     [0.006, 1.0, 0.5, 1.0]
     """
-    return kinds.cosine_restarts(lr, T_0, T_mult, end=eta_min)
+    if number("T_mult", T_mult) < 1:
+        raise must_be("at least 1", T_mult, field="T_mult")
+    return kinds.cosine_restarts(lr, length("T_0", T_0), T_mult, end=rate("eta_min", eta_min))
 
 
 def OneCycleLR(
@@ -163,12 +171,12 @@ def OneCycleLR(
     """
     if total_steps is None:
         if epochs is None or steps_per_epoch is None:
-            raise InputError("give total_steps, or epochs and steps_per_epoch", field="total_steps")
+            raise missing("total_steps", "give it, or epochs and steps_per_epoch")
         total_steps = epochs * steps_per_epoch
     total = length("total_steps", total_steps)
     shapes: dict[str, Shape] = {"cos": Cosine(), "linear": Power()}
     if anneal_strategy not in shapes:
-        raise InputError(f"{anneal_strategy!r} is neither cos nor linear", field="anneal_strategy")
+        raise must_be("cos or linear", anneal_strategy, field="anneal_strategy")
     first = rate("max_lr", max_lr) / length("div_factor", div_factor)
     final = first / length("final_div_factor", final_div_factor)
     up = float(_share("pct_start", pct_start) * total) - 1
@@ -190,7 +198,8 @@ def OneCycleLR(
                 break
             if stop <= begin:
                 raise InputError(
-                    f"the phase from step {begin:g} to {stop:g} has no length", field="pct_start"
+                    f"pct_start must leave each phase some steps, got one from step {begin:g} to {stop:g}",
+                    field="pct_start",
                 )
             segments.append(
                 Segment(
@@ -233,7 +242,7 @@ def CyclicLR(
     low, high, up = rate("base_lr", base_lr), rate("max_lr", max_lr), length("step_size_up", step_size_up)
     down = up if step_size_down is None else length("step_size_down", step_size_down)
     if mode not in ("triangular", "triangular2", "exp_range"):
-        raise InputError(f"{mode!r} is none of triangular, triangular2, exp_range", field="mode")
+        raise must_be("triangular, triangular2 or exp_range", mode, field="mode")
     halving = 0.5 if mode == "triangular2" else 1.0
     cycle = Cycle(period=up + down, amplitude_decay=halving, about=low, rounded=quirks)
     triangle = Track(segments=(line(0.0, up, low, high), line(up, down, high, low)), cycle=cycle)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from isobatch.errors import InputError
-from isobatch.schedules.arguments import length, number, rate, span
+from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.schedules.arguments import choice, length, number, rate, span
 from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape
 from isobatch.schedules.schedule import Schedule, lone
 from isobatch.schedules.segments import level, line
@@ -25,9 +25,9 @@ def get_scheduler(
 ) -> Schedule:
     """The schedule that transformers' Trainer makes of the same arguments.
 
-    A warmup is lr·x/W, so that the first update is at 0. Quirks, which `quirks=False` mends: the cosines rise again
-    past the end; cosine_with_restarts finds its restarts by a remainder and may miss one by rounding;
-    cosine_warmup_with_min_lr runs one step ahead, in the warmup and in the decay.
+    A warmup is lr·x/W, so that the first update is at 0. As in transformers, the cosines rise again past the end;
+    cosine_with_restarts finds its restarts by a remainder and may miss one by rounding; cosine_warmup_with_min_lr is
+    one step ahead, in the warmup and in the decay. `quirks=False` has none of this.
 
     Args:
         name: linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, inverse_sqrt,
@@ -47,14 +47,12 @@ def get_scheduler(
     """
     name = getattr(name, "value", name)
     if name not in _NAMES:
-        raise InputError(
-            f"{name!r} is no schedule of transformers; they are {', '.join(_NAMES)}", field="name"
-        )
+        raise unknown("schedule of transformers", name, _NAMES, field="name")
     build, needs = _NAMES[name]
     given = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
     for field in needs:
         if given[field] is None:
-            raise InputError(f"{name} needs it", field=field)
+            raise missing(field, f"{name} needs it")
     warm = span("num_warmup_steps", num_warmup_steps or 0)
     total = None if num_training_steps is None else length("num_training_steps", num_training_steps)
     try:
@@ -106,11 +104,9 @@ def _polynomial(
     lr: float, warm: float, total: float, quirks: bool, lr_end: float = 1e-7, power: float = 1.0
 ) -> Schedule:
     if rate("lr_end", lr_end) >= lr:
-        raise InputError(f"{lr_end} is not below lr ({lr})", field="lr_end")
+        raise must_be(f"below lr ({lr})", lr_end, field="lr_end")
     if total == warm:
-        raise InputError(
-            "the decay has no steps: it must be above num_warmup_steps", field="num_training_steps"
-        )
+        raise must_be(f"above num_warmup_steps ({warm:g})", total, field="num_training_steps")
     if total < warm:
         return lone(*_rise(lr, warm), level(warm, lr_end))
     return lone(
@@ -127,7 +123,7 @@ def _inverse_sqrt(
 
 def _bottom(lr: float, min_lr: float | None, min_lr_rate: float | None) -> float:
     if (min_lr is None) == (min_lr_rate is None):
-        raise InputError("give one of min_lr and min_lr_rate", field="min_lr")
+        raise InputError("min_lr: give either min_lr or min_lr_rate, not both or neither", field="min_lr")
     if min_lr is not None:
         return rate("min_lr", min_lr)
     return lr * rate("min_lr_rate", min_lr_rate)
@@ -188,14 +184,13 @@ def _warmup_stable_decay(
     over, bottom = span("num_decay_steps", num_decay_steps), lr * rate("min_lr_ratio", min_lr_ratio)
     if num_stable_steps is None:
         if total is None:
-            raise InputError("give num_training_steps or num_stable_steps", field="num_training_steps")
+            raise missing("num_training_steps", "give it, or num_stable_steps")
         num_stable_steps = total - warm - over
     rises: dict[str, Shape] = {"linear": Power(), "cosine": Cosine(), "1-sqrt": Power(exponent=0.5)}
     waves = 2 * number("num_cycles", num_cycles)
     falls: dict[str, Shape] = {"linear": Power(), "cosine": Cosine(waves=waves), "1-sqrt": Power(stretch=0.5)}
     for field, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
-        if kind not in rises:
-            raise InputError(f"{kind!r} is none of {', '.join(rises)}", field=field)
+        choice(field, kind, rises)
     segments = [_fall(0.0, warm, bottom, lr, rises[warmup_type])] if warm else []
     decay = warm + number("num_stable_steps", num_stable_steps)
     if num_stable_steps > 0:

@@ -1,5 +1,6 @@
 //! One row: from a recipe, a cluster and the settings to a plan, or to the reasons why there is none.
 
+use super::layout::Replicas;
 use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
 use super::ways_out::{Seek, neighbouring_replicas, not_sought};
 use super::{caution, layout, scale, steps};
@@ -59,8 +60,8 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.nearest_world_size = Nearest::of(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
-    let replicas = world_size / model_parallel;
-    row.data_parallel = as_column(replicas);
+    let replicas = Replicas { count: world_size / model_parallel, model_parallel, divisor };
+    row.data_parallel = as_column(replicas.count);
     let profile = ClusterProfile::of(input, workloads);
     if settings.max_micro_batch.is_none()
         && let Some(profile) = &profile
@@ -69,8 +70,8 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.cap = Cap::Memory(cap);
     }
 
-    let target = layout::target(input, profile.as_ref(), row, replicas, model_parallel, divisor)?;
-    let chosen = layout::layout(input, row, target, replicas, model_parallel, divisor, seek)?;
+    let target = layout::target(input, profile.as_ref(), row, replicas)?;
+    let chosen = layout::layout(input, row, target, replicas, seek)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
         return Err(Reason::TooLarge);

@@ -16,7 +16,7 @@ class Agreed(NamedTuple):
     """What the ranks agreed on: whether somebody was asked to stop, and the sum of their counts."""
 
     stopping: bool
-    count: float
+    total: float
 
 
 class Pending:

@@ -70,10 +70,7 @@ def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
     for leg in legs:
         policy, rule = leg.settings.get("policy", "keep"), leg.settings.get("rule", "auto")
         # Under keep nothing but the batch moves, and that only within its tolerance.
-        asked: dict[str, Any] = {
-            "rule": "none" if policy == "keep" else rule,
-            "max_micro_batch": leg.batch,
-        }
+        asked: dict[str, Any] = {"rule": "none" if policy == "keep" else rule, "max_micro_batch": leg.batch}
         if course is None:
             course = plan(alone, 1, policy=leg.batch, **asked)
         elif (course.effective_batch, course.settings.rule) != (leg.batch, asked["rule"]):

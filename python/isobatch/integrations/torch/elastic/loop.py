@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.agreement import Pending, Ranks
 from isobatch.integrations.torch.elastic.dealing import Pass, Span
+from isobatch.integrations.torch.elastic.progress import Progress
 from isobatch.integrations.torch.elastic.steps import Micro, Step, micros, next_batch
 from isobatch.integrations.torch.elastic.stopping import Signals
 from isobatch.integrations.torch.elastic.weights import Tokens, check_window, count
-
-if TYPE_CHECKING:
-    from isobatch.integrations.torch.elastic.run import ElasticRun
 
 
 class _Window(NamedTuple):
@@ -32,8 +30,10 @@ class _Window(NamedTuple):
 class Loop:
     """The steps from where the run is to its end, or until the training leaves them."""
 
-    def __init__(self, run: ElasticRun, ranks: Ranks, loader: Iterable[Any], tokens: Tokens | None) -> None:
-        self._run, self._ranks, self._loader, self._tokens = run, ranks, loader, tokens
+    def __init__(
+        self, progress: Progress, ranks: Ranks, loader: Iterable[Any], tokens: Tokens | None
+    ) -> None:
+        self._run, self._ranks, self._loader, self._tokens = progress, ranks, loader, tokens
         sampler = getattr(loader, "batch_sampler", None)
         self._equal = bool(getattr(sampler, "equal", False))
         self._pending: Pending | None = None
@@ -67,7 +67,7 @@ class Loop:
                 # With tokens the next window is read while the device still computes the last step.
                 total = 0.0
                 if self._tokens is not None and self._pending is not None:
-                    total = self._pending.result().count
+                    total = self._pending.result().total
                     check_window(total, window.own, window.span.number)
                 ahead = next(windows, None) if self._tokens is not None else None
                 self._pending = self._ranks.begin(
@@ -86,7 +86,7 @@ class Loop:
             yield step
         finally:
             if self.unfinished is None:
-                self._run.completed(step.number)
+                self._run.step = step.number + 1
                 self.current = None
         if self.unfinished is not None:
             raise InputError(
@@ -107,12 +107,12 @@ class Loop:
             yield _Window(span, passes, batches, counts)
 
     def _step(self, window: _Window, total: float) -> Step:
-        replicas = self._run.share[1]
+        replicas = self._run.replicas
         if self._tokens is None:
             factors = [one.samples * replicas / window.span.samples for one in window.passes]
         else:
             # All processes of a replica count the same tokens.
-            total /= self._run.world.size / replicas
+            total /= self._run.processes / replicas
             factors = [own * replicas / total for own in window.counts]
         made: Iterator[Micro] = micros(iter(window.batches), window.passes, factors, equal=self._equal)
         return Step(window.span, made, len(window.passes))

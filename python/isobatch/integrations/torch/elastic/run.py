@@ -14,9 +14,10 @@ from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Ranks
 from isobatch.integrations.torch.elastic.batches import RunBatches
-from isobatch.integrations.torch.elastic.dealing import Pass, Span, passes, spans
+from isobatch.integrations.torch.elastic.driven import Driven
 from isobatch.integrations.torch.elastic.exact import Planned, planned
 from isobatch.integrations.torch.elastic.loop import Loop
+from isobatch.integrations.torch.elastic.progress import Progress
 from isobatch.integrations.torch.elastic.rates import ElasticLR
 from isobatch.integrations.torch.elastic.state import Leg, State
 from isobatch.integrations.torch.elastic.steps import Step
@@ -25,7 +26,6 @@ from isobatch.integrations.torch.elastic.world import check_rendezvous, find_wor
 from isobatch.planning.course import Position
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import settings_of
-from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 
@@ -68,7 +68,7 @@ class ElasticRun:
     >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=10, duration="2ep")
     >>> run = ElasticRun(recipe, max_micro_batch=2)
     >>> [(step.number, step.epoch, [micro.batch.tolist() for micro in step]) for step in run.steps(run.loader(range(10)))][2]
-    (2, 0, [[4, 1]])
+    (2, 0, [[6, 2]])
     >>> run.state_dict()["step"], run.plan.total_steps
     (6, 6)
     """
@@ -87,15 +87,20 @@ class ElasticRun:
         self.world = find_world()
         self._ranks = Ranks(self.world.rank, self.world.size)
         self.seed, self.shuffle = seed, shuffle
-        self._loop: Loop | None = None
+        self._loop: Loop | Driven | None = None
         self._agreed = False
-        self._step = 0
-        self.schedulers: list[ElasticLR] = []
+        self._start = 0
         try:
             self._prepare(recipe, settings)
             self._resume(state, accept)
-            self._replica = replica_of(
-                replica, self.world.rank, self.plan.data_parallel or 0, self.world.size
+            replicas = self._planned.plan.data_parallel or 0
+            self._progress = Progress(
+                self._planned,
+                replica=replica_of(replica, self.world.rank, replicas, self.world.size),
+                processes=self.world.size,
+                step=self._start,
+                seed=seed,
+                shuffle=shuffle,
             )
             self._facts: dict[str, Any] | InputError = self._description()
         except InputError as error:
@@ -122,12 +127,12 @@ class ElasticRun:
         for count in counts:
             if type(count) is not int or count < 1:
                 raise must_be("a whole number from 1", count, field="counts")
-        return {count: self._plan_for(self._cluster(count, None)).plan for count in counts}
+        return {count: self._plan_for(self._cluster(count, None), self._done).plan for count in counts}
 
     @property
     def share(self) -> tuple[int, int]:
         """(this replica, replicas): of a stream that all ranks read, each replica's part."""
-        return self._replica, self.plan.data_parallel or 1
+        return self._progress.replica, self._progress.replicas
 
     @property
     def position(self) -> Position:
@@ -157,26 +162,26 @@ class ElasticRun:
         per_node = per_node or gpus
         return msgspec.structs.replace(self._hardware, nodes=gpus // per_node, gpus_per_node=per_node)
 
-    def _plan_for(self, cluster: Cluster) -> Planned:
-        return planned(self.recipe, cluster, self._settings, self._legs, self._step)
+    def _plan_for(self, cluster: Cluster, step: int) -> Planned:
+        return planned(self.recipe, cluster, self._settings, self._legs, step)
 
     def _resume(self, written: dict[str, Any] | None, accept: Collection[str]) -> None:
         self._legs: tuple[Leg, ...] = ()
         if written is not None:
             before = states.read(written)
-            recipe = states.not_default(self.recipe)
+            recipe = states.recipe_given(self.recipe)
             states.check_same(before, State(0, 0, self.seed, self.shuffle, recipe, ()), accept)
-            self._step, self._legs = before.step, before.legs
-        self._planned = self._plan_for(self._cluster(self.world.size, self.world.per_node))
+            self._start, self._legs = before.step, before.legs
+        self._planned = self._plan_for(self._cluster(self.world.size, self.world.per_node), self._start)
         if self.plan.status == "infeasible":
             raise InputError(self.plan.explain())
         total = self.plan.total_steps or 0
-        if self._step > total:
+        if self._start > total:
             raise InputError(
-                f"state must be of a step up to {total:,}, the run's end, got {self._step:,}", field="state"
+                f"state must be of a step up to {total:,}, the run's end, got {self._start:,}", field="state"
             )
-        settings = states.not_default(self._settings)
-        leg = Leg(self._step, self.world.size, self.plan.effective_batch or 0, settings)
+        settings = states.settings_given(self._settings)
+        leg = Leg(self._start, self.world.size, self.plan.effective_batch or 0, settings)
         self._legs = states.extended(self._legs, leg)
 
     # ---- agreement ----
@@ -193,12 +198,12 @@ class ElasticRun:
             "warmup_steps",
         )
         return {
-            "step": self._step,
+            "step": self._start,
             **{name: getattr(self.plan, name) for name in names},
             "seed": self.seed,
             "shuffle": self.shuffle,
-            **{f"recipe's {name}": value for name, value in states.not_default(self.recipe).items()},
-            "settings": states.not_default(self._settings),
+            **{f"recipe's {name}": value for name, value in states.recipe_given(self.recipe).items()},
+            "settings": states.settings_given(self._settings),
             "legs": self._legs,
         }
 
@@ -231,7 +236,9 @@ class ElasticRun:
                 f"dataset_size must be {size:,}, as the dataset has, got {self.recipe.dataset_size!r}",
                 field="dataset_size",
             )
-        return DataLoader(dataset, batch_sampler=RunBatches(self, size, equal=equal_passes), **options)
+        return DataLoader(
+            dataset, batch_sampler=RunBatches(self._progress, size, equal=equal_passes), **options
+        )
 
     def scheduler(self, optimizer: Optimizer) -> ElasticLR:
         """A scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
@@ -239,8 +246,9 @@ class ElasticRun:
         Raises:
             InputError: as PlanLR.
         """
-        made = ElasticLR(optimizer, self._planned.course, self._step, self._scheduled)
-        self.schedulers.append(made)
+        made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled)
+        others = [other for other in self._progress.schedulers if other.optimizer is not optimizer]
+        self._progress.schedulers = [*others, made]
         return made
 
     def steps(self, loader: Iterable[Any], tokens: Tokens | None = None) -> Iterator[Step]:
@@ -258,8 +266,15 @@ class ElasticRun:
             InputError: a step is left unfinished, the loader ends before the run, or a step has no token on any rank.
         """
         self._agree()
-        self._loop = Loop(self, self._ranks, loader, tokens)
+        self._loop = Loop(self._progress, self._ranks, loader, tokens)
         return self._loop.steps()
+
+    def driven(self) -> Driven:
+        """The run for a trainer that has its own loop: the integrations for transformers and Lightning use it."""
+        if not isinstance(self._loop, Driven):
+            self._agree()
+            self._loop = Driven(self._progress, self._ranks)
+        return self._loop
 
     @property
     def stopping(self) -> bool:
@@ -291,20 +306,6 @@ class ElasticRun:
             )
         return states.write(self._state())
 
-    # ---- what its parts ask of it ----
-
-    def spans(self) -> Iterator[Span]:
-        """The samples of each step that is left."""
-        return spans(self._planned.course, self.recipe.dataset_size or 0, self._step)
-
-    def passes(self, span: Span, *, equal: bool) -> list[Pass]:
-        """What this replica does in a step."""
-        return passes(self.plan, span, self._replica, uneven=Reason.UNEVEN in self.plan.reasons, equal=equal)
-
-    def completed(self, number: int) -> None:
-        """Counts a step."""
-        self._step = number + 1
-
     def _scheduled(self, scheduler: ElasticLR) -> None:
         """Checks that a scheduler is stepped where it belongs."""
         step = None if self._loop is None else self._loop.current
@@ -319,10 +320,10 @@ class ElasticRun:
     def _done(self) -> int:
         """Steps that are done, the one under way included where nothing of it is left to do."""
         if self._loop is None or self._loop.current is None or self._loop.unfinished:
-            return self._step
+            return self._progress.step
         return self._loop.current.number + 1
 
     def _state(self) -> State:
         done = self._done
         samples = self._planned.course.position(done).samples
-        return State(done, samples, self.seed, self.shuffle, states.not_default(self.recipe), self._legs)
+        return State(done, samples, self.seed, self.shuffle, states.recipe_given(self.recipe), self._legs)

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isobatch.errors import InputError, together
-from isobatch.planning.settings import Settings
+from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule
 from isobatch.words import shown
 
 SCHEMA = "isobatch.elastic/1"
+
+_DEFAULTS = {kind.name: kind.default for kind in msgspec.structs.fields(Recipe)}
 
 
 class Leg(NamedTuple):
@@ -49,16 +51,18 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True):
     legs: list[tuple[int, int, int, int]]
 
 
-def not_default(record: Recipe | Settings) -> dict[str, Any]:
-    """The fields of a record that are not as they are by default, as JSON types."""
-    if isinstance(record, Settings):
-        return record.changed()
-    kinds = msgspec.structs.fields(type(record))
+def recipe_given(recipe: Recipe) -> dict[str, Any]:
+    """The fields of a recipe that are not as they are by default, as JSON types."""
     fields = {
-        kind.name: getattr(record, kind.name) for kind in kinds if getattr(record, kind.name) != kind.default
+        name: value for name, value in msgspec.structs.asdict(recipe).items() if value != _DEFAULTS[name]
     }
     plain: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=_plain)
     return plain
+
+
+def settings_given(settings: Settings) -> dict[str, Any]:
+    """The settings that are not as they are by default."""
+    return {name: value for name, value in settings._asdict().items() if value != getattr(DEFAULTS, name)}
 
 
 def write(state: State) -> dict[str, Any]:
@@ -101,25 +105,21 @@ def check_same(before: State, now: State, accept: Collection[str]) -> None:
     Raises:
         InputError: a recipe field, the seed or shuffle is another; or `accept` has a name that nothing has.
     """
-    names = {*(kind.name for kind in msgspec.structs.fields(Recipe)), "seed", "shuffle"}
-    if wrong := [name for name in accept if name not in names]:
+    if wrong := [name for name in accept if name not in {*_DEFAULTS, "seed", "shuffle"}]:
         raise InputError(
             f"accept must have names of recipe fields, seed or shuffle, got {wrong[0]!r}", field="accept"
         )
-    then, here = ({**state.recipe, "seed": state.seed, "shuffle": state.shuffle} for state in (before, now))
-    kinds = {kind.name: kind.default for kind in msgspec.structs.fields(Recipe)}
-    differ = [
-        name
-        for name in sorted({*then, *here} - {*accept})
-        if then.get(name, kinds.get(name)) != here.get(name, kinds.get(name))
-    ]
+    then, here = (
+        {**_DEFAULTS, **state.recipe, "seed": state.seed, "shuffle": state.shuffle} for state in (before, now)
+    )
     errors = [
         InputError(
-            f"{name} must be {shown(then.get(name, kinds.get(name)))} as in the checkpoint, got "
-            f'{shown(here.get(name, kinds.get(name)))}: change it back, or pass accept=("{name}",)',
+            f"{name} must be {shown(then[name])} as in the checkpoint, got {shown(here.get(name))}: change it back, or pass "
+            f'accept=("{name}",)',
             field=name,
         )
-        for name in differ
+        for name in then
+        if name not in accept and then[name] != here.get(name)
     ]
     if errors:
         raise together(errors)

@@ -49,10 +49,12 @@ class Micro(NamedTuple):
                     "loader by run.loader(dataset, equal_passes=True)",
                     field="equal_passes",
                 )
-            if hasattr(model, "set_requires_gradient_sync"):
-                model.set_requires_gradient_sync(self.last)
-            elif not self.last and hasattr(model, "no_sync"):
-                stack.enter_context(model.no_sync())
+            sharded: Any = getattr(model, "set_requires_gradient_sync", None)
+            quiet: Any = getattr(model, "no_sync", None)
+            if sharded is not None:
+                sharded(self.last)
+            elif quiet is not None and not self.last:
+                stack.enter_context(quiet())
         return stack
 
 

@@ -1,4 +1,4 @@
-//! What plain plans need of clusters.
+//! What the lanes need of clusters.
 
 use super::arithmetic::BLOCK;
 use super::numbers::NumberColumn;

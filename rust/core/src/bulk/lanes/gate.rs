@@ -14,15 +14,15 @@ use crate::reason::Reason;
 use crate::rules::{Decay, Optimizer, Rule};
 
 impl ScalarRecipe {
-    /// That of a recipe; `None` where it is not plain.
+    /// That of a recipe; `None` where it is not usual.
     pub fn of(input: &Input) -> Option<ScalarRecipe> {
         let Input { recipe, settings, .. } = input;
         // A batch that unequal devices share may not divide, and an average that is scaled takes a power.
         let divides =
             recipe.tuned_replicas().is_none_or(|tuned| recipe.effective_batch.is_multiple_of(tuned));
-        let plain = (settings.policy != Policy::Grow || divides)
+        let usual = (settings.policy != Policy::Grow || divides)
             && (settings.policy == Policy::Keep || recipe.ema_decay.is_nan());
-        if !plain || input.invalid().is_some() {
+        if !usual || input.invalid().is_some() {
             return None;
         }
         ScalarRecipe::with(input, |recipe| tuned_warmup(recipe).ok())
@@ -41,9 +41,9 @@ impl ScalarRecipe {
         }
         ScalarRecipe::with(input, |recipe| {
             // The steps of the tuned run, which the planner counts too, are then those that the recipe says, or fewer.
-            let plain =
+            let usual =
                 recipe.warmup.unit == Unit::Steps && recipe.duration.is_none_or(|d| d.unit != Unit::Epochs);
-            plain.then(|| Some(recipe.warmup.fraction_of_ten().0))
+            usual.then(|| Some(recipe.warmup.fraction_of_ten().0))
         })
     }
 
@@ -112,7 +112,7 @@ impl Asked {
             deadline_hours,
             budget,
         } = *settings;
-        let plain = policy != Policy::Goodput
+        let usual = policy != Policy::Goodput
             && max_batch.is_none()
             && batch_tolerance == 0.0
             && micro_batch_multiple == 1
@@ -120,8 +120,8 @@ impl Asked {
             && deadline_hours.is_nan()
             && budget.is_nan();
         let rule = if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer) };
-        let plain = plain && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
-        plain.then_some(Asked { policy, rule, max_micro_batch })
+        let usual = usual && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
+        usual.then_some(Asked { policy, rule, max_micro_batch })
     }
 }
 
@@ -135,6 +135,9 @@ impl Lengths {
     #[allow(clippy::option_option, reason = "as in `with`")]
     fn of(recipe: &Recipe, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<Lengths> {
         let epochs = recipe.convention != Convention::Megatron;
+        if recipe.convention == Convention::Transformers && recipe.warmup.unit == Unit::Percent {
+            return None; // The Trainer rounds it in floats.
+        }
         let of = |length: Length, floor| LaneLength::of(length, epochs, floor);
         let total = match recipe.duration {
             Some(duration) => Some(of(duration, !epochs)?),
@@ -150,7 +153,7 @@ impl Lengths {
         } else if recipe.warmup.unit == Unit::Percent && total.is_none() {
             None
         } else {
-            Some(of(recipe.warmup, false)?)
+            Some(of(recipe.warmup, !epochs && recipe.warmup.unit == Unit::Tokens)?)
         };
         Some(Lengths { total, warmup })
     }
@@ -197,7 +200,7 @@ fn one(
         batch_norm,
         device_batches: Stated(unequal_devices),
     } = recipe;
-    if ramp.is_some() {
+    if ramp.is_some() || convention == Convention::Exact {
         return None;
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;

@@ -1,4 +1,4 @@
-//! Plain rows of many jobs: those of one kind differ in numbers, which are taken column by column.
+//! Usual rows of many jobs: those of one kind differ in numbers, which are taken column by column.
 
 use super::arithmetic::BLOCK;
 use super::block::Lanes;
@@ -14,7 +14,7 @@ use crate::input::{FieldKind, Input, Value};
 #[derive(Debug)]
 pub(crate) struct RecipeGroups<'a> {
     keys: Vec<Key<'a>>,
-    /// By the key of a row; `None` where they are not plain.
+    /// By the key of a row; `None` where they are not usual.
     recipes: Vec<Option<ScalarRecipe>>,
     /// Their numbers where a row has none.
     common: ScalarRecipe,
@@ -38,7 +38,7 @@ enum KeyColumn<'a> {
 const FLAGS: [Value; 4] = [Value::Int(0), Value::Int(1), Value::Missing, Value::Illegal];
 
 impl<'a> RecipeGroups<'a> {
-    /// `None` where there are more kinds than it pays to prepare for so many rows, or none is plain.
+    /// `None` where there are more kinds than it pays to prepare for so many rows, or none is usual.
     pub fn of(shared: &Input, jobs: &'a InputTable<'a>, rows: usize) -> Option<RecipeGroups<'a>> {
         let mut common = shared.clone();
         let (mut numbers, mut fields, mut keys) = (Vec::new(), Vec::new(), Vec::new());
@@ -116,7 +116,7 @@ impl OwnRecipes {
         OwnRecipes(Box::new(LaneRecipe::new()))
     }
 
-    /// Takes these rows' recipes, and leaves rows that are not plain.
+    /// Takes these rows' recipes, and leaves rows that are not usual.
     pub fn set(&mut self, groups: &RecipeGroups<'_>, jobs: &[u32], lanes: &mut Lanes) {
         let recipe = &mut *self.0;
         recipe.share(&groups.common);

@@ -1,4 +1,4 @@
-//! Rows planned together, where they are plain.
+//! Rows planned together, where they are usual.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::input::Input;
 const WORTH: usize = 8;
 const WORTH_ALONE: usize = 4;
 
-/// What plain rows are planned from; without `groups`, only those of one job are planned together.
+/// What usual rows are planned from; without `groups`, only those of one job are planned together.
 pub struct Prepared<'a> {
     shapes: ClusterShapes,
     groups: Option<RecipeGroups<'a>>,
@@ -32,7 +32,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Plain rows, planned together.
+/// Usual rows, planned together.
 pub struct LanePlanner<'a> {
     prepared: &'a Prepared<'a>,
     input: [Input; 1],
@@ -55,7 +55,7 @@ impl<'a> LanePlanner<'a> {
         }
     }
 
-    /// Plans plain rows from `start` on, at most `rows`, which stand at `at` in the columns. Gives how many were looked at, and
+    /// Plans usual rows from `start` on, at most `rows`, which are at `at` in the columns. Gives how many were looked at, and
     /// of these those that are left; `None` for all.
     pub fn plan(
         &mut self,

@@ -1,4 +1,4 @@
-//! What plain plans need of a job and the settings, one for all lanes or one for each.
+//! What the lanes need of a job and the settings, one for all lanes or one for each.
 
 use super::arithmetic::{At, BLOCK};
 use super::length::LaneLength;
@@ -73,7 +73,7 @@ recipe! {
     micro_batch accumulation gpus model_parallel max_micro_batch
     /// 0 where they are not known.
     dataset seq_len
-    /// Of a number that plain plans do not depend on.
+    /// Of a number that the lanes do not depend on.
     unused;
     kind: // The same for many jobs.
     /// The batch to reach is this, and the tuned one where it is kept, or so much more for each replica.

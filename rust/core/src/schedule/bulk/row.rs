@@ -34,11 +34,13 @@ pub(super) struct Row<'a> {
     steps: Steps<'a>,
     precisions: &'static [Precision; 2],
     stop: &'a AtomicBool,
+    /// Whether what is written is the result: on the way to one, a value may overflow and be cut by a cap.
+    last: bool,
 }
 
 impl<'a> Row<'a> {
     pub(super) fn new(steps: Steps<'a>, precisions: &'static [Precision; 2], stop: &'a AtomicBool) -> Self {
-        Self { steps, precisions, stop }
+        Self { steps, precisions, stop, last: true }
     }
 
     /// Writes a schedule's values at the steps from index `first` on.
@@ -69,8 +71,8 @@ impl<'a> Row<'a> {
     /// Whether what was written are numbers.
     fn sound<T: Value>(&self, first: usize, out: &[T]) -> Result<(), Halt> {
         match out.iter().position(|value| !value.is_finite()) {
-            None => Ok(()),
-            Some(index) => Err(Halt::Overflow { row: 0, step: self.steps.at(first + index) }),
+            Some(index) if self.last => Err(Halt::Overflow { row: 0, step: self.steps.at(first + index) }),
+            _ => Ok(()),
         }
     }
 
@@ -109,7 +111,7 @@ impl<'a> Row<'a> {
         first: usize,
         out: &mut [T],
     ) -> Result<(), Halt> {
-        let row = Row { precisions: &F64, ..*self };
+        let row = Row { precisions: &F64, last: false, ..*self };
         let (mut values, mut factors) = ([0.0; CHUNK], [0.0; CHUNK]);
         for (index, out) in out.chunks_mut(CHUNK).enumerate() {
             let first = first + index * CHUNK;
@@ -257,6 +259,9 @@ impl<'a> Row<'a> {
 
     fn level<T: Value>(&self, value: T, first: usize, out: &mut [T]) -> Result<(), Halt> {
         level(out, value);
-        if value.is_finite() { Ok(()) } else { Err(Halt::Overflow { row: 0, step: self.steps.at(first) }) }
+        if value.is_finite() || !self.last {
+            return Ok(());
+        }
+        Err(Halt::Overflow { row: 0, step: self.steps.at(first) })
     }
 }

@@ -1,0 +1,219 @@
+"""However a command ends, it says so in a line and by its exit code: 2 for what the user can change, 3 for our own faults."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+import isobatch.cli
+from isobatch.cli import main
+from isobatch.cli.terminal.messages import say
+
+RECIPE = {"effective_batch": 256, "lr": 0.1}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(RECIPE))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
+        (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
+        (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
+        (["plan", "--gpus", "x"], "isobatch plan: --gpus must be a whole number, at least 1, got 'x'"),
+        (["plan", "--gpus", "0"], "isobatch plan: --gpus must be at least 1, got 0"),
+        (["plan", "--gpus"], "isobatch plan: --gpus needs a value"),
+        (["plan", "--memory-gib", "much"], "isobatch plan: --memory-gib must be a number, got 'much'"),
+        (["replan", "plan.json"], "isobatch replan: --at-step is missing"),
+        (["fleet", "a.csv", "b.csv", "c.csv"], "isobatch fleet: unexpected argument 'c.csv'"),
+        (["fleet", "a.csv", "b.csv", "-o", ""], "isobatch fleet: -o must be a path, got ''"),
+        (["plan", "job.json", "--gpus", "8", "-o", ""], "isobatch plan: -o must be a path, got ''"),
+        (["fleet", "a.csv", "--columns", "job,,lr"], "--columns must be names between commas"),
+        (["validate", "--device", "tpu"], "isobatch validate: unknown --device 'tpu': did you mean 'cpu'?"),
+        (["--completion", "fish"], "isobatch: unknown --completion 'fish': there are bash, zsh, tcsh"),
+    ],
+)
+def test_wrong_use_is_one_line(words, message, capsys):
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("isobatch") and message in captured.err
+    assert "usage:" not in captured.err and captured.err.count("\n") == 1
+
+
+def test_an_abbreviation_is_no_option(recipe, capsys):
+    assert main(["plan", recipe, "--gpus", "8", "--max-micro", "4"]) == 2
+    assert "unknown option '--max-micro'" in capsys.readouterr().err
+
+
+def broken(error):
+    def run(_):
+        raise error
+
+    return run
+
+
+def test_a_fault_of_our_own_is_exit_3_in_one_line(recipe, capsys, monkeypatch):
+    monkeypatch.setattr("isobatch.cli.plan.run", broken(ZeroDivisionError("division\nby zero\x1b[2J")))
+    assert main(["plan", recipe, "--gpus", "8"]) == 3
+    said = capsys.readouterr().err
+    assert "a fault of isobatch itself (ZeroDivisionError: division\\nby zero\\x1b[2J)" in said
+    assert "CONTRIBUTING.md" in said and said.count("\n") == 1 and "Traceback" not in said
+    monkeypatch.setenv("ISOBATCH_TRACEBACK", "1")
+    assert main(["plan", recipe, "--gpus", "8"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("pyarrow.fs", "fleet"), ("torch", "validate"), ("ray", "ray"), ("yaml", "fleet")]
+)
+def test_a_missing_extra_says_what_to_install(recipe, capsys, monkeypatch, package, extra):
+    error = ModuleNotFoundError(f"No module named {package!r}", name=package)
+    monkeypatch.setattr("isobatch.cli.plan.run", broken(error))
+    assert main(["plan", recipe, "--gpus", "8"]) == 2
+    assert f"pip install 'isobatch[{extra}]'" in capsys.readouterr().err
+    monkeypatch.setattr("isobatch.cli.plan.run", broken(ModuleNotFoundError("no", name="isobatch.nothing")))
+    assert main(["plan", recipe, "--gpus", "8"]) == 3
+
+
+def test_fleet_without_pyarrow(tmp_path):
+    (tmp_path / "jobs.csv").write_text("effective_batch,lr\n256,0.1\n")
+    program = "import sys; sys.modules['pyarrow'] = None\nfrom isobatch.cli import main\nsys.exit(main(sys.argv[1:]))"
+    for output in ([], ["-o", "o.csv"], ["-o", "plans/"]):
+        words = ["fleet", "jobs.csv", "jobs.csv", *output]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 2
+        assert "pip install 'isobatch[fleet]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def shell(command, encoding="utf-8", **environment):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, **environment}
+    return subprocess.run(
+        ["sh", "-c", command], capture_output=True, encoding=encoding, env=environment, timeout=60
+    )
+
+
+PROGRAM = f"{sys.executable} -m isobatch plan --set effective_batch=256 --set lr=0.1 --gpus 8"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full")  # noqa: PTH110
+def test_a_stdout_that_takes_nothing():
+    done = shell(f"{PROGRAM} > /dev/full")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "isobatch plan: cannot write to stdout: No space left on device\n",
+    )
+    done = shell(f"{PROGRAM} >&-")
+    assert done.returncode == 2 and "stdout is closed" in done.stderr and done.stderr.count("\n") == 1
+    done = shell(f"{PROGRAM} | true")
+    assert done.returncode == 0 and done.stderr == ""
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_a_terminal_that_lacks_characters(encoding):
+    done = shell(PROGRAM, encoding, PYTHONUTF8="0")
+    assert done.returncode == 0 and "8 GPUs" in done.stdout and done.stderr == ""
+    done = shell(f"{PROGRAM} --json", encoding, PYTHONUTF8="0")
+    assert json.loads(done.stdout)["micro_batch"] == 32
+
+
+def test_what_others_named_does_not_reach_the_terminal_raw(tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    name = "a\x1b[2J\u202e.csv"
+    (tmp_path / name).write_text('job,effective_batch,lr\n"x\x1b[2J\nisobatch fleet: all is well",256,nan\n')
+    (tmp_path / "c.csv").write_text("nodes\n1\n")
+    for words in (["-o", str(tmp_path / "o.csv")], ["--columns", "nothing"]):
+        main(["fleet", str(tmp_path / name), str(tmp_path / "c.csv"), *words])
+        said = capsys.readouterr().err
+        assert "\x1b" not in said and "\u202e" not in said and "\nisobatch fleet: all is well" not in said
+    say("a\x1b[2J\nb")
+    assert capsys.readouterr().err == "a\\x1b[2J\nb\n"
+
+
+def on_a_terminal(*words):
+    """What a terminal of 200 columns shows, and what goes to stderr."""
+    main_end, its_end = pty.openpty()
+    try:
+        done = subprocess.Popen(
+            [sys.executable, "-m", "isobatch", *map(str, words)],
+            stdout=its_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
+        )
+        os.close(its_end)
+        shown = b""
+        while True:
+            try:
+                more = os.read(main_end, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            shown += more
+        _, said = done.communicate(timeout=60)
+        assert done.returncode == 0, said
+        return shown.decode(), said
+    finally:
+        os.close(main_end)
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    pytest.importorskip("rich", reason="tables on a terminal come with the extra 'fleet'")
+    (tmp_path / "c.csv").write_text("nodes\n1\n")
+    return ["fleet", tmp_path / "jobs.csv", tmp_path / "c.csv"]
+
+
+def test_cells_are_no_markup(fleet):
+    fleet[1].write_text(
+        "job,effective_batch,lr\n[/nope],256,0.1\n[link=file:///etc]x[/link] :smile:,256,0.1\n"
+    )
+    shown, _ = on_a_terminal(*fleet)
+    assert "[/nope]" in shown and "[link=file:///etc]x[/link] :smile:" in shown
+
+
+def test_a_terminal_shows_the_columns_that_were_asked_for(fleet):
+    rows = "".join(f"j{n},256,0.1\n" for n in range(459))
+    fleet[1].write_text(f"job,effective_batch,lr\n{rows}")
+    shown, said = on_a_terminal(*fleet, "--columns", "job,beta2")
+    assert "beta2" in shown and "0.999" in shown and "j39" in shown and "j40" not in shown
+    assert "showing 40 of 459 rows, 2 of 2 columns; use -o FILE for all" in said
+    _, said = on_a_terminal(*fleet)
+    assert "showing 40 of 459 rows, 9 of " in said
+
+
+def test_columns_that_are_no_fields_are_said_once(tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    (tmp_path / "jobs.csv").write_text(
+        "job,effective_batch,lr,weight_dcay,team\na,256,0.1,0.1,x\nb,256,0.1,0.1,x\n"
+    )
+    (tmp_path / "c.csv").write_text("nodes\n1\n")
+    for output in ([], ["-o", str(tmp_path / "o.csv")], ["-o", str(tmp_path / "plans/")]):
+        assert main(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "c.csv"), *output]) == 0
+        said = capsys.readouterr().err
+        assert said.count("not fields, carried along: weight_dcay (weight_decay?), team") == 1
+
+
+def test_a_slip_in_a_column_is_a_warning():
+    import isobatch as ib
+
+    with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$"):
+        ib.plan_fleet({"effective_batch": [8], "lr": [0.1], "weight_dcay": [1], "team": [1]}, [8])
+
+
+def test_every_command_shows_its_help(capsys):
+    for name in isobatch.cli.commands():
+        with pytest.raises(SystemExit) as error:
+            main([name, "--help"])
+        assert error.value.code == 0 and "usage: isobatch" in capsys.readouterr().out

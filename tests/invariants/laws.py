@@ -1,0 +1,82 @@
+"""Every check, and which of them hold each public name to its laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from invariants.calls import check_calls
+from invariants.curves import check_curves
+from invariants.files import check_files
+from invariants.forecasts import check_elastic, check_fits, check_goodput, check_sweeps
+from invariants.moves import check_moves
+from invariants.plans import check_alone, check_oracle
+from invariants.rows import check_rows
+
+
+@dataclass(frozen=True)
+class Check:
+    """`run(seed, size, folder)` plays `size` cases from a seed and gives how many it played; `few` and `many` are sizes."""
+
+    run: Callable[[int, int, Path], int]
+    counts: str
+    few: int
+    many: int
+    share: float
+    """Of the long command's time."""
+
+
+CHECKS = {
+    "rows": Check(lambda seed, size, _: check_rows(seed, size), "bulk rows against identities", 1 << 15, 1 << 20, 3),
+    "oracle": Check(lambda seed, size, _: check_oracle(seed, size), "plans against the oracle in fractions", 400, 10_000, 6),
+    "alone": Check(lambda seed, size, _: check_alone(seed, size), "plans alone against the fleet's row, and their files", 100, 2000, 2),
+    "files": Check(lambda seed, size, folder: check_files(seed, size, folder), "mutated files", 700, 20_000, 6),
+    "calls": Check(lambda seed, size, _: check_calls(seed, size), "calls with any arguments", 700, 10_000, 2),
+    "moves": Check(lambda seed, size, _: check_moves(seed, size), "moves of a run", 20, 500, 2),
+    "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30, 300, 1),
+    "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
+    "elastic": Check(lambda seed, size, _: check_elastic(seed, size), "elastic questions against every batch", 20, 300, 1),
+    "sweeps": Check(lambda seed, size, _: check_sweeps(seed, size), "sweeps against their plans", 5, 100, 0.3),
+    "fits": Check(lambda seed, size, _: check_fits(seed, size), "fits of what a law made", 50, 2000, 0.3),
+}  # fmt: skip
+
+LAWS: dict[str, tuple[str, ...]] = {
+    "Cluster": ("alone", "calls"),
+    "Constant": ("files",),
+    "CriticalBatch": ("fits",),
+    "Elastic": ("elastic",),
+    "ElasticMany": ("elastic",),
+    "FeasiblePlan": ("alone", "files"),
+    "InputError": ("calls", "files"),
+    "Laws": ("fits",),
+    "Manifest": ("tests/fleet/folder",),
+    "Move": ("moves", "files"),
+    "Plan": ("alone", "files", "moves", "oracle"),
+    "PowerFit": ("fits",),
+    "Profile": ("files", "calls"),
+    "Reason": ("rows", "oracle"),
+    "Recipe": ("calls", "files", "alone"),
+    "Settings": ("alone", "calls"),
+    "Sweep": ("sweeps",),
+    "__version__": ("tests/test_guards.py",),
+    "calibrate": ("calls", "tests/forecast"),
+    "elastic": ("elastic", "calls"),
+    "elastic_many": ("elastic", "calls"),
+    "fit_critical_batch": ("fits", "calls"),
+    "fit_power": ("fits", "calls"),
+    "integrations": ("tests/integrations",),
+    "laws": ("fits", "calls"),
+    "optimize_goodput": ("goodput", "calls"),
+    "plan": ("oracle", "alone", "calls"),
+    "plan_files": ("tests/fleet/folder",),
+    "plan_fleet": ("rows", "oracle", "alone", "calls"),
+    "plan_table": ("calls", "tests/fleet"),
+    "reasons_of": ("rows", "oracle", "calls"),
+    "replan": ("moves", "calls"),
+    "schedule_matrix": ("curves", "calls"),
+    "schedules": ("curves", "calls", "files"),
+    "sweep": ("sweeps", "calls"),
+    "validate": ("tests/validate",),
+}
+"""Each public name and the checks, or the tests of its own, that hold its laws."""

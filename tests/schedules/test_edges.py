@@ -1,0 +1,219 @@
+"""Edges that once went wrong: endless, infinite, refused, or off by more than is promised."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from isobatch import schedules as S
+from isobatch.errors import InputError
+from isobatch.schedules.form import Cycle, Form, Inner, Segment, Track
+
+
+def test_a_cap_over_a_curve_that_overflows():
+    schedule = S.optax.exponential_decay(0.01, 1000, 2.0, end_value=0.1)
+    assert schedule.at(1_100_000) == 0.1
+    for dtype in ("f4", "f8"):
+        row = ib.schedule_matrix([schedule], range(0, 1_200_001, 50_000), dtype=dtype)[0]
+        assert row.tolist() == schedule.values(range(0, 1_200_001, 50_000)).astype(dtype).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_value_that_overflows_is_named(dtype):
+    steps = range(0, 3000, 7)
+    with pytest.raises(InputError, match="overflows at step") as error:
+        ib.schedule_matrix([S.constant(0.1), S.exponential(0.1, 2.0)], steps, dtype=dtype)
+    assert error.value.row == 2
+    with pytest.raises(InputError, match="overflows at step 2000"):
+        S.exponential(0.1, 2.0).at(2000)
+    with pytest.raises(InputError, match="overflows at step 2000"):
+        S.exponential(0.1, 2.0).values([0, 2000])
+    # Nothing to grow from.
+    assert S.exponential(0.0, 2.0).at(2000) == 0
+    assert (ib.schedule_matrix([S.exponential(0.0, 2.0)], steps, dtype=dtype) == 0).all()
+    # Too large for float32 alone.
+    big = S.constant(1e39)
+    assert ib.schedule_matrix([big], range(3), dtype="f8").tolist() == [[1e39] * 3]
+    with pytest.raises(InputError, match="overflows"):
+        ib.schedule_matrix([big], range(3))
+
+
+def test_a_decay_shorter_than_a_step_ends_where_it_ends():
+    schedule = S.wsd(1000, 10, 0.0001)
+    row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]
+    assert row.tolist() == [1000.0] * 10 + [0.0] * 20 == schedule.values(range(30)).tolist()
+
+
+# ---- nothing is endless --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(20)
+def test_no_cycle_is_endless():
+    with pytest.raises(InputError, match="period must be"):
+        S.cosine_restarts(0.9, 1e-300)
+    for schedule in (
+        S.cosine_restarts(0.9, 10, multiplier=1e308),
+        S.cosine_restarts(0.9, 10, multiplier=1 + 2**-52),
+        S.cosine_restarts(0.9, 2**-30),
+        S.cosine_restarts(0.9, 1e15, multiplier=3),
+        S.timm.CosineLRScheduler(0.9, 10, cycle_limit=2**52, cycle_mul=1.5),
+    ):
+        steps = [0.0, 5.0, 1e9, 2.0**53 - 1]
+        assert np.isfinite(schedule.values(steps)).all()
+        assert np.isfinite(ib.schedule_matrix([schedule], range(5000))).all()
+        assert schedule.end is None
+        assert schedule._repr_html_()
+
+
+@pytest.mark.timeout(20)
+def test_a_plan_that_was_edited_is_not_endless(tmp_path):
+    recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="1000st", schedule=S.cosine_restarts(0.1, 10))
+    plan = ib.plan(recipe, 8)
+    for edit in ('"period":1e-300', '"period":10.0,"multiplier":1e308', '"period":1e300,"multiplier":1e308'):
+        text = recipe.schedule.to_json().replace('"period":10.0', edit)
+        try:
+            value = S.Schedule.from_json(text).at(5)
+        except InputError:
+            continue
+        assert 0 <= value <= 0.1
+    assert plan.lr_at(5) == pytest.approx(0.05)
+
+
+def test_forms_are_bounded():
+    schedule = S.cosine(0.1, 10)
+    with pytest.raises(InputError, match="200 levels"):
+        for _ in range(300):
+            schedule = S.product(schedule.scaled(0.5))
+    schedule = S.cosine(0.1, 10).scaled(0.5)
+    with pytest.raises(InputError, match="65536 parts"):
+        for _ in range(40):
+            schedule = S.product(schedule, schedule).scaled(0.5)
+    inner = '{"segments":[{"shape":{"kind":"inner","form":{"tracks":['
+    with pytest.raises(InputError, match="json"):
+        S.Schedule.from_json('{"schema":1,"form":{"tracks":[' + inner * 50_000)
+
+
+@pytest.mark.parametrize(
+    "clock", [[(0, 0), (1e-300, 1)], [(0, 0), (1, 1e-300)], [(0, 0), (1, 1e300)], [(0, 1e30)]], ids=str
+)
+def test_clocks_are_bounded(clock):
+    with pytest.raises(InputError, match=r"clock must"):
+        S.cosine(0.1, 10).with_clock(clock)
+
+
+def test_a_field_of_another_sort_is_named():
+    segment = Segment(shape=Inner(form=S.constant(0.1).form), length=0.0)
+    with pytest.raises(InputError, match="length must be a finite number above 0, got 0"):
+        S.Schedule(Form(tracks=(Track(segments=(segment,)),)))
+    with pytest.raises(InputError, match="limit must be a number of cycles, got -1"):
+        S.Schedule(
+            Form(
+                tracks=(
+                    Track(
+                        segments=(Segment(shape=Inner(form=S.constant(0.1).form)),),
+                        cycle=Cycle(period=1.0, limit=-1),
+                    ),
+                )
+            )
+        )
+    with pytest.raises(InputError, match="tracks must hold at least one track"):
+        S.Schedule(Form(tracks=()))
+
+
+# ---- peers and plans -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "multistep(30ep, 60ep)",
+        "step(30ep)",
+        "goyal",
+        "cosine_restarts(10ep)",
+        "wsd(decay=9ep)",
+        "exponential(gamma=0.9, every=2.4ep)",
+        "cosine(until=80ep)",
+    ],
+)
+def test_epochs_where_the_trainer_has_none(text):
+    common = {"effective_batch": 256, "lr": 0.1, "dataset_size": 25_600, "duration": "90ep", "schedule": text}
+    megatron = ib.plan(ib.Recipe(**common, convention="megatron"), 8)
+    torch = ib.plan(ib.Recipe(**common), 8)
+    assert megatron.steps_per_epoch is None
+    steps = range(0, 9001, 50)
+    assert megatron.schedule.values(steps).tolist() == torch.schedule.values(steps).tolist()
+
+
+def test_a_decay_may_end_before_the_run():
+    """GPT-3 (Brown et al. 2020, arXiv:2005.14165): 375 M tokens of warmup, a cosine to a tenth over 260 B tokens of 300 B."""
+    recipe = ib.Recipe(
+        effective_batch=1600,
+        lr=6e-5,
+        min_lr=6e-6,
+        seq_len=2048,
+        duration="300e9tok",
+        warmup="375e6tok",
+        schedule="cosine(until=260e9tok)",
+        optimizer="adam",
+    )
+    plan = ib.plan(recipe, 64)
+    end = round(260e9 / 2048 / 1600)
+    assert plan.schedule.at(end) == plan.schedule.at(plan.total_steps) == 6e-6 < plan.schedule.at(end - 1)
+    assert plan.schedule.end == end < plan.total_steps
+    with pytest.raises(InputError, match="until must be after the warmup of 100 steps, got 50"):
+        S.resolve(
+            "cosine(until=50st)",
+            peak=1.0,
+            warmup_steps=100,
+            total_steps=900,
+            units=S.Units(tuned_batch=1, batch=1),
+        )
+
+
+def test_a_plot_ends_with_the_run():
+    recipe = ib.Recipe(effective_batch=256, lr=0.1, dataset_size=25_600, duration="90ep", schedule="goyal")
+    assert ">9000 steps<" in ib.plan(recipe, 8).schedule._repr_html_()
+    larger = ib.plan(recipe, 16, policy=512)
+    assert larger.schedule.form.run == larger.total_steps == 4500
+    assert S.multistep(0.1, [30, 60]).form.run is None
+
+
+def test_megatron_without_a_decay_drops_at_the_end():
+    schedule = S.megatron.OptimizerParamScheduler(
+        max_lr=0.1,
+        min_lr=0.01,
+        lr_decay_steps=100,
+        lr_decay_style="WSD",
+        wsd_decay_steps=0,
+        lr_wsd_decay_style="cosine",
+    )
+    assert schedule.values([1, 99, 100, 101]).tolist() == [0.1, 0.1, 0.1, 0.01]
+
+
+# ---- signals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_bulk_call_hears_ctrl_c():
+    program = (
+        "import os, signal, threading, time\n"
+        "import numpy as np, isobatch as ib\n"
+        "S = ib.schedules\n"
+        "slow = S.product(*[S.polynomial(0.1, 10**9, 1.37).with_clock([(0, 0), (1, 1.01)])] * 60)\n"
+        "steps = np.random.default_rng(0).uniform(0, 1e9, 200_000)\n"
+        "out = np.empty((64, len(steps)), np.float32)\n"
+        "sent = []\n"
+        "def send():\n"
+        "    sent.append(time.monotonic())\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Timer(0.5, send).start()\n"
+        "try:\n"
+        "    ib.schedule_matrix([slow] * 64, steps, out=out)\n"
+        "except KeyboardInterrupt:\n"
+        "    print(time.monotonic() - sent[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert float(done.stdout) < 1.0  # About 0.1 s; the rest is for machines with other work.

@@ -1,0 +1,167 @@
+"""What any schedule obeys, whatever it is made of.
+
+The bounds are small by default; `HYPOTHESIS_PROFILE=long` looks for longer.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import isobatch as ib
+from isobatch import schedules as S
+from isobatch.errors import InputError
+
+RATE = st.floats(1e-6, 10.0)
+STEPS = st.integers(2, 200)
+WILD = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(-(2**60), 2**60),
+    st.sampled_from([0, 1, -1, 0.5, 1e-300, 1e300, 2.0**53, 2.0**-30]),
+)
+
+
+def grown(children):
+    return st.one_of(
+        st.builds(S.warmup, children, st.integers(0, 50)),
+        st.builds(lambda a, b, x: S.join([a, b], [x]), children, children, STEPS),
+        st.builds(S.product, children, leaf),
+        st.builds(lambda s, factor: s.scaled(factor), children, st.floats(0, 3)),
+        st.builds(
+            lambda s, x, k: s.with_clock([(0, 0), (x, x), (x + 1, x + k)]), children, STEPS, st.floats(0.3, 4)
+        ),
+    )
+
+
+leaf = st.one_of(
+    st.builds(S.constant, RATE),
+    st.builds(S.linear, RATE, STEPS),
+    st.builds(S.cosine, RATE, STEPS, RATE),
+    st.builds(S.polynomial, RATE, STEPS, st.sampled_from([0.5, 1.7, 2.0, 3.0])),
+    st.builds(S.exponential, RATE, st.floats(0.9, 1.01)),
+    st.builds(S.step, RATE, STEPS, st.floats(0.1, 1.0)),
+    st.builds(S.multistep, RATE, st.lists(STEPS, max_size=4).map(sorted), st.floats(0.1, 1.0)),
+    st.builds(S.inverse_sqrt, RATE, STEPS),
+    st.builds(S.rex, RATE, STEPS),
+    st.builds(S.tanh, RATE, STEPS),
+    st.builds(S.one_minus_sqrt, RATE, STEPS),
+    st.builds(S.cosine_restarts, RATE, STEPS, st.sampled_from([1.0, 1.5, 2.0]), st.sampled_from([1.0, 0.5])),
+    st.builds(S.table, st.lists(RATE, min_size=1, max_size=20)),
+)
+schedules = st.recursive(leaf, grown, max_leaves=5)
+steps = st.builds(
+    lambda first, count, stride: range(first, first + count * stride, stride),
+    st.integers(0, 300),
+    st.integers(1, 400),
+    st.integers(1, 9),
+)
+
+
+@given(schedules, steps, st.randoms())
+def test_random_access_is_sequential(schedule, steps, random):
+    """A value depends on its step alone, not on what was asked before or beside it."""
+    values = schedule.values(steps)
+    for index in random.sample(range(len(steps)), min(9, len(steps))):
+        assert schedule.at(steps[index]) == values[index]
+    shuffled = random.sample(range(len(steps)), len(steps))
+    assert (schedule.values([steps[i] for i in shuffled]) == values[shuffled]).all()
+
+
+def near(schedule, steps, matrix, ulps):
+    """Whether a row is within `ulps` of the largest value, at a step that is known to 4 ulp."""
+    steps = np.asarray(steps, float)
+    exact = [schedule.values(np.maximum(steps * (1 + part * 2.0**-50), 0)) for part in (-1, 0, 1)]
+    low, high = np.min(exact, 0), np.max(exact, 0)
+    slack = ulps * float(np.spacing(matrix.dtype.type(max(schedule.peak, high.max()))))
+    row = matrix[0].astype(float)
+    return bool(((row >= low - slack) & (row <= high + slack)).all())
+
+
+@given(schedules, steps)
+def test_the_matrix_is_what_at_is(schedule, steps):
+    for given_steps in (steps, [*steps][::-1], np.array(steps) + 0.5):
+        assert near(schedule, given_steps, ib.schedule_matrix([schedule], given_steps), 1)
+        assert near(schedule, given_steps, ib.schedule_matrix([schedule], given_steps, dtype="f8"), 8)
+
+
+@given(st.lists(schedules, min_size=1, max_size=4), steps)
+def test_a_row_does_not_depend_on_the_others(rows, steps):
+    matrix = ib.schedule_matrix(rows, steps)
+    for row, schedule in zip(matrix, rows, strict=True):
+        assert row.tobytes() == ib.schedule_matrix([schedule], steps).tobytes()
+
+
+@given(schedules)
+def test_what_is_written_is_read(schedule):
+    other = S.Schedule.from_json(schedule.to_json())
+    assert other == schedule
+    assert hash(other) == hash(schedule)
+    assert other.values(range(300)).tobytes() == schedule.values(range(300)).tobytes()
+
+
+@given(
+    st.sampled_from(
+        [
+            S.linear,
+            S.cosine,
+            S.polynomial,
+            S.one_minus_sqrt,
+            S.rex,
+            S.tanh,
+            S.exponential,
+            S.inverse_sqrt,
+            S.step,
+            S.wsd,
+            S.trapezoid,
+            S.one_cycle,
+            S.cosine_restarts,
+            S.vaswani,
+            S.goyal,
+        ]
+    ),
+    st.lists(WILD, min_size=2, max_size=5),
+    st.lists(WILD, min_size=1, max_size=4),
+)
+def test_a_value_is_finite_or_an_input_error(build, arguments, steps):
+    try:
+        schedule = build(*arguments)
+    except (InputError, TypeError):
+        return
+    for step in steps:
+        assert finite_or_refused(schedule.at, step)
+    assert finite_or_refused(ib.schedule_matrix, [schedule], range(50))
+
+
+def finite_or_refused(call, *arguments):
+    try:
+        return np.isfinite(call(*arguments)).all()
+    except InputError as error:
+        return error.field == "steps"
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_one_thread_is_many(threads):
+    program = (
+        "import hashlib, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "import isobatch as ib\n"
+        "from test_matrix import every_kind\n"
+        "for dtype in ('f4', 'f8'):\n"
+        "    rows = [row for row in every_kind() if row.form.last is None]\n"
+        "    matrix = ib.schedule_matrix(rows, range(40_000), dtype=dtype)\n"
+        "    print(hashlib.sha256(matrix.tobytes()).hexdigest())\n"
+    )
+    folder = __file__.rpartition("/")[0]
+    seen = [
+        subprocess.run(
+            [sys.executable, "-c", program, folder],
+            env={"RAYON_NUM_THREADS": str(n)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for n in (1, threads)
+    ]
+    assert seen[0] == seen[1]
