@@ -94,21 +94,6 @@ impl Length {
         bounded(n.div_ceil(d))
     }
 
-    /// `⌈total × self / 100⌉` as transformers' Trainer computes it, in floating point: a product that is rounded past a whole
-    /// number gives one more. `None` past 2^53.
-    #[must_use]
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "0 to 2^53"
-    )]
-    pub fn share_of(self, total: u64) -> Option<u64> {
-        let (mantissa, power) = self.fraction_of_ten();
-        let share = mantissa as f64 / (power as f64 * 100.0);
-        Some((total as f64 * share).ceil()).filter(|&n| n <= MAX_COUNT as f64).map(|n| n as u64)
-    }
-
     /// The fraction in 64 bits, where it fits: dividing 128 bits takes ten times as long.
     fn small_fraction(self, n: u64, d: u64) -> Option<(u64, u64)> {
         Some((
@@ -161,9 +146,6 @@ mod tests {
         let warmup = Length::parse("28.43%").unwrap();
         assert_eq!(warmup.floor_of(7038, 100), Some(2000));
         assert_eq!(warmup.ceil_of(7038, 100), Some(2001));
-        assert_eq!(warmup.share_of(7038), Some(2001));
-        // 0.07 · 100 is 7.000000000000001 in floating point, and so the Trainer warms up over 8 steps.
-        assert_eq!(Length::parse("7%").unwrap().share_of(100), Some(8));
         assert_eq!(Length::parse("29%").unwrap().floor_of(100, 100), Some(29));
     }
 

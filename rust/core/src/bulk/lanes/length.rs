@@ -21,7 +21,6 @@ const TOKENS: f64 = 3.0;
 const STEPS: f64 = 4.0;
 const EPOCHS: f64 = 5.0;
 const TOTALS: f64 = 6.0;
-const SHARES: f64 = 7.0;
 
 /// What lengths are counted in.
 #[derive(Clone, Copy)]
@@ -56,11 +55,6 @@ impl LaneLength<f64> {
         };
         Some(LaneLength { count: whole(count)?, power: whole(power)?, unit, up })
     }
-
-    /// A share of the run as transformers' Trainer takes it: see `Length::share_of`.
-    pub fn rounded_up(self) -> LaneLength<f64> {
-        LaneLength { unit: if self.unit == TOTALS { SHARES } else { self.unit }, ..self }
-    }
 }
 
 impl<T: At<f64>> LaneLength<T> {
@@ -84,14 +78,12 @@ impl LaneLength<f64> {
         let counted = if unit == TUNED_BATCHES { of.tuned_batch } else { 1.0 };
         let counted = if unit == DATASETS { of.dataset } else { counted };
         let counted = if unit == EPOCHS { of.epoch_steps } else { counted };
-        let counted = if unit >= TOTALS { of.total } else { counted };
+        let counted = if unit == TOTALS { of.total } else { counted };
         let held = if unit == TOKENS { of.seq_len } else { 1.0 };
         let held = if unit >= STEPS { 1.0 } else { held * of.batch };
         let (n, d) = (self.count * counted, self.power * held);
         // A product that was rounded is past the limit, too.
-        let steps = divide(n, d, self.up);
-        let steps = if unit == SHARES { -(-(counted * (self.count / self.power))).floor() } else { steps };
-        if (n < LIMIT) & (d < LIMIT) { steps } else { f64::NAN }
+        if (n < LIMIT) & (d < LIMIT) { divide(n, d, self.up) } else { f64::NAN }
     }
 }
 
