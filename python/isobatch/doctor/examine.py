@@ -75,7 +75,11 @@ def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | Non
 
 def _tuned(fields: Mapping[str, Any], found: Found, gpus: int) -> tuple[int | None, Plan | None]:
     """The batch of the tuned run, and the plan that keeps it there."""
-    done = complete(fields, found.keys)
+    try:
+        done = complete(fields, found.keys)
+    except InputError as error:
+        found.notes.append(error.message)
+        return None, None
     batch = done.get("effective_batch")
     if batch is None or done.get("lr") is None:
         return batch, None
