@@ -16,14 +16,6 @@ UNEVEN = {"uneven": True, "max_micro_batch": 2}
 CLOSE = 1e-12
 
 
-@pytest.fixture(scope="module")
-def one():
-    """One rank, with a process group as under torchrun."""
-    pool = Pool(1)
-    yield pool
-    pool.close()
-
-
 def apart(mine, theirs):
     """The largest difference of a tensor, over its largest value."""
     assert mine.keys() == theirs.keys()

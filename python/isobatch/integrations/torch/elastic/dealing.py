@@ -51,7 +51,9 @@ def spans(plan: Plan, dataset: int, step: int) -> Iterator[Span]:
         epoch, offset = (epoch + 1, 0) if ends else (epoch, offset + samples)
 
 
-def passes(plan: Plan, span: Span, replica: int, *, uneven: bool, equal: bool = False) -> list[Pass]:
+def passes(
+    plan: Plan, span: Span, replica: int, *, uneven: bool, equal: bool = False, least: int = 1
+) -> list[Pass]:
     """What a replica does in a step.
 
     Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's samples do not depend on
@@ -59,6 +61,7 @@ def passes(plan: Plan, span: Span, replica: int, *, uneven: bool, equal: bool = 
 
     Args:
         equal: every replica makes the same number of passes, those it lacks being stand-ins.
+        least: the number of passes below which none makes, likewise.
     """
     micro, replicas = plan.micro_batch or 1, plan.data_parallel or 1
     stop = span.offset + span.samples
@@ -74,6 +77,6 @@ def passes(plan: Plan, span: Span, replica: int, *, uneven: bool, equal: bool = 
                 Pass(low + replica, high, sharing, len(range(low + replica, high, sharing)), last=False)
             )
     stand_in = Pass(span.offset, span.offset + 1, 1, 0, last=False)
-    own += [stand_in] * (max(1, rounds if equal else 0) - len(own))
+    own += [stand_in] * (max(least, rounds if equal else 1) - len(own))
     own[-1] = own[-1]._replace(last=True)
     return own

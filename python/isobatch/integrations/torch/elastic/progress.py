@@ -31,6 +31,13 @@ class Progress:
         self._uneven = Reason.UNEVEN in planned.plan.reasons
 
     @property
+    def rounds(self) -> int:
+        """The passes of a full step, of the replica that makes the most: the first."""
+        plan = self.planned.plan
+        step = Span(0, 0, 0, plan.effective_batch or 0, last_of_epoch=False)
+        return len(passes(plan, step, 0, uneven=self._uneven))
+
+    @property
     def replicas(self) -> int:
         return self.planned.plan.data_parallel or 1
 
@@ -38,6 +45,6 @@ class Progress:
         """The samples of each step that is left."""
         return spans(self.planned.course, self.planned.plan.recipe.dataset_size or 0, self.step)
 
-    def passes(self, span: Span, *, equal: bool) -> list[Pass]:
+    def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """What this replica does in a step."""
-        return passes(self.planned.plan, span, self.replica, uneven=self._uneven, equal=equal)
+        return passes(self.planned.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)

@@ -14,6 +14,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Ranks
 from isobatch.integrations.torch.elastic.batches import RunBatches
+from isobatch.integrations.torch.elastic.driven import Driven
 from isobatch.integrations.torch.elastic.exact import Planned, planned
 from isobatch.integrations.torch.elastic.loop import Loop
 from isobatch.integrations.torch.elastic.progress import Progress
@@ -86,7 +87,7 @@ class ElasticRun:
         self.world = find_world()
         self._ranks = Ranks(self.world.rank, self.world.size)
         self.seed, self.shuffle = seed, shuffle
-        self._loop: Loop | None = None
+        self._loop: Loop | Driven | None = None
         self._agreed = False
         self._start = 0
         try:
@@ -246,7 +247,8 @@ class ElasticRun:
             InputError: as PlanLR.
         """
         made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled)
-        self._progress.schedulers.append(made)
+        others = [other for other in self._progress.schedulers if other.optimizer is not optimizer]
+        self._progress.schedulers = [*others, made]
         return made
 
     def steps(self, loader: Iterable[Any], tokens: Tokens | None = None) -> Iterator[Step]:
@@ -266,6 +268,13 @@ class ElasticRun:
         self._agree()
         self._loop = Loop(self._progress, self._ranks, loader, tokens)
         return self._loop.steps()
+
+    def driven(self) -> Driven:
+        """The run for a trainer that has its own loop: the integrations for transformers and Lightning use it."""
+        if not isinstance(self._loop, Driven):
+            self._agree()
+            self._loop = Driven(self._progress, self._ranks)
+        return self._loop
 
     @property
     def stopping(self) -> bool:

@@ -1,0 +1,208 @@
+"""Elastic runs inside trainers, stopped and gone on: each gives its weights, and the samples and rate of each step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import isobatch as ib
+from isobatch.integrations.torch import ElasticRun
+
+RECIPE = {
+    "effective_batch": 9,
+    "lr": 0.05,
+    "optimizer": "sgd",
+    "dataset_size": 40,
+    "duration": "2ep",
+    "warmup": "3st",
+}
+SETTINGS = {"uneven": True, "max_micro_batch": 3}
+
+
+class Words(torch.utils.data.Dataset):
+    def __init__(self):
+        self.tokens = torch.randint(
+            16, (RECIPE["dataset_size"], 6), generator=torch.Generator().manual_seed(1)
+        )
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        labels = self.tokens[index].clone()
+        labels[6 - index % 4 :] = -100
+        return {"input_ids": self.tokens[index], "labels": labels, "index": index}
+
+
+class Model(nn.Module):
+    """Predicts words; its loss is the mean over its labels, or over those of the whole step where it is told how many."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16)).double()
+
+    def loss(self, input_ids, labels, reduction):
+        return cross_entropy(self.net(input_ids).flatten(0, 1), labels.flatten(), reduction=reduction)
+
+
+class Counting(Model):
+    def forward(self, input_ids, labels, index, **kwargs):
+        return {"loss": self.loss(input_ids, labels, "sum") / kwargs["num_items_in_batch"]}
+
+
+class Averaging(Model):
+    def forward(self, input_ids, labels, index):
+        losses = self.loss(input_ids, labels, "none").view_as(labels).sum(1) / (labels != -100).sum(1)
+        return {"loss": losses.mean()}
+
+
+def size_of_world():
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def transformers(folder, counts, stop=None, resume=False):
+    """With the Trainer of transformers."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
+    sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
+    import transformers as hf
+
+    from isobatch.integrations.elastic_transformers import ElasticTrainer, arguments, state_in
+
+    rates = {}
+
+    class Trainer(ElasticTrainer, hf.Trainer):
+        pass
+
+    class Watch(hf.TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer, **_):
+            rates[state.global_step] = optimizer.param_groups[0]["lr"]
+
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == stop:
+                run.stop()
+
+    checkpoint = resume and str(Path(folder) / f"checkpoint-{resume}")
+    run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(checkpoint or None), **SETTINGS)
+    torch.manual_seed(0)
+    model = Counting() if counts else Averaging()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = hf.TrainingArguments(
+            folder,
+            **arguments(run),
+            max_grad_norm=0.0,
+            use_cpu=True,
+            ddp_backend="gloo",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            logging_strategy="no",
+            remove_unused_columns=False,
+        )
+        trainer = Trainer(
+            model,
+            made,
+            train_dataset=Words(),
+            elastic=run,
+            elastic_optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
+            callbacks=[Watch()],
+        )
+        trainer.train(resume_from_checkpoint=checkpoint or None)
+    return model.net.state_dict(), rates, trainer.state.global_step, run.state_dict()["step"]
+
+
+def lightning(path, stop=None, resume=False):
+    """With Lightning's Trainer."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from isobatch.integrations.elastic_lightning import ElasticLightning, state_in
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    rates = {}
+    run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(path if resume else None), **SETTINGS)
+    elastic = ElasticLightning(run)
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Averaging()
+
+        def training_step(self, batch, index):
+            batch, factor = batch
+            rates[self.global_step] = self.optimizers().param_groups[0]["lr"]
+            return self.model(**batch)["loss"] * factor
+
+        def configure_optimizers(self):
+            return elastic.configure_optimizers(torch.optim.SGD(self.parameters(), lr=0.05))
+
+        def on_train_batch_end(self, *_):
+            if self.global_step == stop:
+                run.stop()
+
+    torch.manual_seed(0)
+    module = Module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            devices=size_of_world(),
+            strategy=DDPStrategy(process_group_backend="gloo"),
+            use_distributed_sampler=False,
+            callbacks=[elastic],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            **elastic.arguments,
+        )
+        trainer.fit(module, elastic.loader(Words()), ckpt_path=path if resume else None)
+        if stop:
+            trainer.save_checkpoint(path)
+    return module.model.net.state_dict(), rates, trainer.global_step, run.state_dict()["step"]
+
+
+def accelerate(checkpoint=None, stop=None):
+    """With a loop of one's own and Accelerate: the model is prepared, the loader and the optimizer need not be."""
+    os.environ.update(ACCELERATE_USE_CPU="true")
+    sys.modules.setdefault("deepspeed", None)
+    from accelerate import Accelerator
+
+    torch.manual_seed(0)
+    own = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        accelerator = Accelerator(cpu=True)
+        model = accelerator.prepare(own)
+    run = ElasticRun(ib.Recipe(**RECIPE), state=checkpoint and checkpoint["run"], **SETTINGS)
+    scheduler, rates = run.scheduler(optimizer), {}
+    if checkpoint:
+        own.load_state_dict(checkpoint["model"])
+    generator = torch.Generator().manual_seed(2)
+    data = torch.randn(RECIPE["dataset_size"], 4, generator=generator, dtype=torch.float64)
+    for step in run.steps(run.loader(data)):
+        for micro in step:
+            rows = micro.batch.to(accelerator.device)
+            with micro.sync(model):
+                accelerator.backward(mse_loss(model(rows[:, :3]), rows[:, 3:]) * micro.weight)
+        rates[step.number] = optimizer.param_groups[0]["lr"]
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        if step.number + 1 == stop:
+            break
+    accelerator.state._reset_state(reset_partial_state=True)
+    made = {
+        "model": {name: value.clone() for name, value in own.state_dict().items()},
+        "run": run.state_dict(),
+    }
+    return made, rates

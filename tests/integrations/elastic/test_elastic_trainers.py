@@ -1,0 +1,55 @@
+"""Runs in trainers that stop on two ranks and go on at one are those that nobody disturbed."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the trainers train with torch")
+
+from ddp import elastic_trainers as trainers  # noqa: E402
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
+STEPS = 10  # two epochs of ⌈40 / 9⌉
+
+
+def same(mine, theirs):
+    assert mine.keys() == theirs.keys()
+    for name in theirs:
+        assert float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) <= 1e-12
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_trainer_of_transformers_goes_on_at_another_size(one, two, tmp_path, counts):
+    ((alone, rates, steps, done),) = one(trainers.transformers, str(tmp_path / "alone"), counts)
+    assert (steps, done, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
+    stopped = two(trainers.transformers, str(tmp_path / "out"), counts, stop=3)
+    assert [made[2:] for made in stopped] == [(4, 4)] * 2
+    ((weights, later, steps, done),) = one(trainers.transformers, str(tmp_path / "out"), counts, resume=4)
+    assert (steps, done) == (STEPS, STEPS)
+    assert {**stopped[0][1], **later} == rates
+    same(weights, alone)
+    back = two(trainers.transformers, str(tmp_path / "out"), counts, resume=4)
+    same(back[0][0], alone)
+
+
+def test_lightning_goes_on_at_another_size(one, two, tmp_path):
+    path = str(tmp_path / "run.ckpt")
+    ((alone, rates, steps, done),) = one(trainers.lightning, path)
+    assert (steps, done, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
+    stopped = two(trainers.lightning, path, stop=3)
+    assert len({made[2:] for made in stopped}) == 1
+    at = stopped[0][2]
+    assert 3 < at < STEPS
+    ((weights, later, steps, done),) = one(trainers.lightning, path, resume=True)
+    assert (steps, done) == (STEPS, STEPS)
+    assert {**stopped[0][1], **later} == rates
+    same(weights, alone)
+    back = two(trainers.lightning, path, resume=True)
+    same(back[0][0], alone)
+
+
+def test_accelerate_goes_on_at_another_size(one, two):
+    ((alone, rates),) = one(trainers.accelerate)
+    stopped = two(trainers.accelerate, stop=4)
+    ((made, later),) = one(trainers.accelerate, stopped[0][0])
+    assert {**stopped[0][1], **later} == rates
+    assert len(rates) == made["run"]["step"] == STEPS
+    same(made["model"], alone["model"])
