@@ -58,7 +58,8 @@ fn maybe(value: Option<Number>) -> Entry {
 }
 
 fn record<const N: usize>(name: &str, fields: [(&str, Entry); N]) -> Record {
-    Record { name: name.into(), fields: fields.map(|(name, entry)| (name.into(), entry)).into() }
+    let names = fields.each_ref().map(|(name, _)| (*name).to_owned());
+    Record { name: name.into(), names: names.into(), entries: fields.map(|(_, entry)| entry).into() }
 }
 
 fn shape(part: &Part) -> Record {

@@ -10,6 +10,7 @@ __all__ = [
     "Evaluator",
     "Job",
     "Workloads",
+    "all_reduce_rows",
     "check_settings",
     "choose_rows",
     "elastic_rows",
@@ -23,6 +24,7 @@ __all__ = [
     "integers",
     "length",
     "micro_batch_rows",
+    "noise_over_run",
     "optimizers",
     "plan_fields",
     "plan_fleet",
@@ -31,6 +33,7 @@ __all__ = [
     "results",
     "rules",
     "schedule_shapes",
+    "step_rows",
     "__version__",
 ]
 
@@ -137,6 +140,20 @@ def forecast_rows(
     rows: int,
     shapes: list[NDArray[np.uint64]],
 ) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]: ...
+def step_rows(
+    constants: list[tuple[float, float]],
+    gradient_bytes: float,
+    buckets: float,
+    shapes: list[NDArray[np.uint64]],
+    sync_seconds: NDArray[np.float64],
+) -> NDArray[np.float64]: ...
+def all_reduce_rows(
+    constants: list[tuple[float, float]],
+    per_node: NDArray[np.uint64],
+    groups: NDArray[np.uint64],
+    bytes: NDArray[np.float64],
+) -> NDArray[np.float64]: ...
+def noise_over_run(noise: list[tuple[float, float]], tuned_batch: float) -> float: ...
 def micro_batch_rows(
     fixed: float, per_sample: float, bytes: NDArray[np.float64], most: int
 ) -> NDArray[np.int64]: ...

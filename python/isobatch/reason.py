@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 from isobatch import _core
 from isobatch.errors import must_be
@@ -93,18 +94,32 @@ class Reason(StrEnum):
 _ALL = tuple(Reason)
 
 
-def reasons_of(bits: int) -> tuple[Reason, ...]:
-    """The reasons in a bit set, infeasibilities first.
+@overload
+def reasons_of(bits: int) -> tuple[Reason, ...]: ...
+@overload
+def reasons_of(bits: Iterable[int]) -> list[tuple[Reason, ...]]: ...
+
+
+def reasons_of(bits: int | Iterable[int]) -> tuple[Reason, ...] | list[tuple[Reason, ...]]:
+    """The reasons in a bit set, or in each of a fleet's column `reasons`; infeasibilities first.
+
+    Args:
+        bits: a bit set, or a column of them.
 
     Raises:
         InputError: it is no bit set, or has a bit that is no reason's.
 
     >>> reasons_of(1 << Reason.RAGGED.bit)
     (<Reason.RAGGED: 'ragged'>,)
+    >>> import numpy as np
+    >>> reasons_of(np.array([0, 1], np.uint64))
+    [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
     """
-    if type(bits) is not int:
-        bits = _whole(bits)
-    return _in(bits)
+    if type(bits) is int:  # each plan asks so
+        return _in(bits)
+    if isinstance(bits, Iterable) and not isinstance(bits, (str, bytes)):
+        return [_in(_whole(each)) for each in bits]
+    return _in(_whole(bits))
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from isobatch import Plan
+from isobatch import InputError, Plan
 from isobatch.validate import Options, Report, Verdict, run
 from isobatch.validate.measure import allreduce, timing
 from isobatch.validate.proofs import machine
@@ -28,6 +28,15 @@ def validate(plan_json, *, path=None, memory_above_gib=None, **options):
     report = run(Plan.from_json(plan_json), Options(extent="quick", **options))
     assert isinstance(report, Report)
     return msgspec.json.encode(report)
+
+
+def refused(plan_json, **options):
+    """What is said to a workload that cannot work; None where it can."""
+    try:
+        run(Plan.from_json(plan_json), Options(extent="quick", **options))
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def threads():

@@ -237,3 +237,68 @@ def quarter_of_the_gpu_a_sample():
         return _loss(model, batch) + 0 * space[0, 0].float()
 
     return Workload(_model(), _sgd, _batch, loss)
+
+
+def raises():
+    raise ValueError("no data at /data")
+
+
+def tuple_loss():
+    return Workload(_model(), _sgd, _batch, lambda m, b: (_loss(m, b), 0))
+
+
+def vector_loss():
+    return Workload(_model(), _sgd, _batch, lambda m, b: (m(b["x"]) - b["y"]).square().mean(1))
+
+
+def float_loss():
+    return Workload(_model(), _sgd, _batch, lambda m, b: _loss(m, b).item())
+
+
+def loss_without_gradient():
+    return Workload(_model(), _sgd, _batch, lambda m, b: _loss(m, b).detach())
+
+
+def failing_loss():
+    return Workload(_model(), _sgd, _batch, lambda m, b: m(b["pixels"]))
+
+
+def nan_everywhere():
+    return Workload(_model(), _sgd, _batch, lambda m, b: _loss(m, b) * float("nan"))
+
+
+def unused_parameters():
+    model = _model()
+    model.register_parameter("spare", nn.Parameter(torch.zeros(3)))
+    return Workload(model, _sgd, _batch, _loss)
+
+
+def many_small():
+    """1 MiB a sample, in pieces so small that the C library keeps them when they are freed."""
+
+    def loss(model, batch):
+        pieces = [torch.ones(1024) for _ in range(256 * batch["x"].shape[0])]
+        return _loss(model, batch) + 0 * pieces[-1][0]
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def refuses_float32():
+    def loss(model, batch):
+        if not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("this kernel takes half precision only")
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def fills_the_device():
+    """In full precision, or in eval mode, only half the samples fit that do in training."""
+
+    def loss(model, batch):
+        spacious = torch.is_grad_enabled() and (not model.training or not torch.is_autocast_enabled("cpu"))
+        if spacious and batch["x"].shape[0] > 4:
+            raise MemoryError
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)

@@ -96,6 +96,32 @@ def test_arguments_that_cannot_be_used_are_named(keywords, message):
     assert message in str(error.value)
 
 
+def test_a_count_with_a_fraction_is_no_count():
+    values = ["9007199254740992.4", "4503599627370497.5", "1281167.0", "1e6", "9007199254740992"]
+    found = statuses("dataset_size", values)
+    assert found == ["infeasible", "infeasible", "ok", "ok", "ok"]
+
+
+def test_a_row_that_cannot_be_planned_has_the_gpus_of_its_cluster():
+    jobs = {"effective_batch": [256, 0, 256], "lr": [np.nan, 0.1, 0.1]}
+    clusters = {"nodes": np.array([2, 0, 2**31]), "gpus_per_node": np.array([8, 8, 8])}
+    found = ib.plan_fleet(jobs, clusters, columns=["world_size", "status"])
+    assert found["world_size"].tolist() == [16, -1, -1] * 3
+    assert found["status"].tolist() == ["infeasible"] * 6 + ["ok", "infeasible", "infeasible"]
+
+
+def test_the_reasons_of_a_column():
+    found = ib.plan_fleet({"effective_batch": [256, 250], "lr": [0.1, 0.1]}, [8], columns=["reasons"])[
+        "reasons"
+    ]
+    assert ib.reasons_of(found) == [(), (ib.Reason.NOT_DIVISIBLE,)]
+    assert ib.reasons_of(found.tolist()) == ib.reasons_of(found)
+    assert ib.reasons_of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
+    for wrong in (None, 0.5, "ok", ["ok"]):
+        with pytest.raises(ib.InputError, match="bits must be a bit set"):
+            ib.reasons_of(wrong)
+
+
 def test_columns_may_be_a_generator():
     jobs = {"effective_batch": [256], "lr": [0.1]}
     assert list(ib.plan_fleet(jobs, [8], columns=(name for name in ("lr", "status")))) == ["lr", "status"]

@@ -270,7 +270,7 @@ def test_on_the_command_line(tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
     assert "knee" in shown.err
-    assert "7 counts are left out: they do not fill nodes of 8 GPUs" in shown.err
+    assert "left out 7 GPU counts that fill no whole nodes of 8 GPUs" in shown.err
     assert main(["plan", *job, *known, "--sweep-gpus", "1,3", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "infeasible"]

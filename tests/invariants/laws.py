@@ -28,8 +28,8 @@ class Check:
 
 
 CHECKS = {
-    "rows": Check(lambda seed, size, _: check_rows(seed, size), "bulk rows against identities", 1 << 15, 1 << 22, 3),
-    "oracle": Check(lambda seed, size, _: check_oracle(seed, size), "plans against the oracle in fractions", 400, 20_000, 6),
+    "rows": Check(lambda seed, size, _: check_rows(seed, size), "bulk rows against identities", 1 << 15, 1 << 20, 3),
+    "oracle": Check(lambda seed, size, _: check_oracle(seed, size), "plans against the oracle in fractions", 400, 10_000, 6),
     "alone": Check(lambda seed, size, _: check_alone(seed, size), "plans alone against the fleet's row, and their files", 100, 2000, 2),
     "files": Check(lambda seed, size, folder: check_files(seed, size, folder), "mutated files", 700, 20_000, 6),
     "calls": Check(lambda seed, size, _: check_calls(seed, size), "calls with any arguments", 700, 10_000, 2),

@@ -15,7 +15,7 @@ from reference import plan as oracle
 def check_oracle(seed: int, plans: int) -> int:
     """Plans random rows and compares every result column with the oracle's."""
     draw = random.Random(seed)
-    rows = [(job(draw), cluster(draw), options(draw)) for _ in range(plans)]
+    rows = [(job(draw), cluster(draw), _uneven(draw, options(draw))) for _ in range(plans)]
     for recipe, _, settings in rows:
         if "ramp" in recipe:
             settings.pop("ragged", None)
@@ -127,9 +127,14 @@ def _shape(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def _wider(draw: random.Random, settings: dict[str, Any], profile: ib.Profile | None) -> dict[str, Any]:
+def _uneven(draw: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
     if draw.random() < 0.2 and not settings.get("ragged"):
         settings["uneven"] = True
+    return settings
+
+
+def _wider(draw: random.Random, settings: dict[str, Any], profile: ib.Profile | None) -> dict[str, Any]:
+    _uneven(draw, settings)
     if profile is not None:
         chances = {"deadline_hours": [0.01, 100.0], "budget": [1.0, 1e5]}
         settings |= {name: draw.choice(values) for name, values in chances.items() if draw.random() < 0.2}

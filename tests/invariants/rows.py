@@ -182,7 +182,8 @@ def _hold_batches(
     if settings["policy"] == "keep":
         wanted = tuned
         law(found["lr"] == job["lr"], "keep holds the learning rate")
-        law(found["weight_decay"] == job["weight_decay"], "keep holds the weight decay")
+        tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
+        law(found["weight_decay"] == tuned_decay, "keep holds the weight decay")
     elif settings["policy"] == "grow":
         share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else settings["max_micro_batch"]
         wanted = replicas * (0 if share is None else share)

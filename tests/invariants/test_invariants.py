@@ -31,13 +31,14 @@ def test_every_public_function_is_called_with_anything():
 @pytest.mark.parametrize("name", [name for name in CHECKS if name not in ("files", "calls")])
 def test_a_law(name, tmp_path):
     check = CHECKS[name]
-    for seed in range(3):
+    for seed in range(2):
         assert check.run(seed, check.few, tmp_path) > 0
 
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_any_file_loads_checked_or_is_refused(kind, tmp_path):
-    assert check_files(1, 300, tmp_path, (kind,)) == 300
+    files = 40 if kind == "recipe.yaml" else 300
+    assert check_files(1, files, tmp_path, (kind,)) == files
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -50,8 +51,8 @@ import hashlib, sys
 import isobatch as ib
 from invariants.rows import planned
 
-for seed in range(3):
-    found, *_ = planned(seed, 1 << 17)
+for seed in range(2):
+    found, *_ = planned(seed, 1 << 16)
     for name in sorted(found):
         print(seed, name, hashlib.sha256(found[name].tobytes()).hexdigest())
 """

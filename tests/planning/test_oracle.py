@@ -48,7 +48,7 @@ def job(draw):
         row["duration"] = length(draw, units)
     if draw.random() < 0.8:
         row["warmup"] = length(draw, [*units, *["%"] * ("duration" in row)])
-    row["convention"] = draw.choice(["torch", "torch", "lightning", "transformers", "megatron"])
+    row["convention"] = draw.choice(["torch", "torch", "lightning", "transformers", "megatron", "exact"])
     row["drop_last"] = draw.choice(
         [False, True, "loader"] + ["sampler"] * (row["convention"] != "transformers")
     )

@@ -67,7 +67,13 @@ def test_keep_takes_the_exact_batch_before_any_other():
         (256, 7, 0.02, 259),  # 252 and 259: 3 is less than 4
         (250, 20, 0.05, 240),  # 240 and 260 are as near: the smaller
         (100, 7, 0.02, 98),
-        (10, 4, 0.2, 8),  # 8 and 12 are as near; two tenths are allowed exactly
+        (
+            10,
+            4,
+            0.2,
+            12,
+        ),  # 8 and 12 are as near, and 12 takes micro-batches of 3, not 2; two tenths are allowed exactly
+        (256, 3, 0.05, 255),  # not capped
         (10, 13, 0.3, 13),  # three tenths too, however binary writes them
         (8, 7, 0.125, 7),
     ],
@@ -75,6 +81,58 @@ def test_keep_takes_the_exact_batch_before_any_other():
 def test_keep_takes_the_smallest_change_then_the_smaller_batch(batch, gpus, tolerance, moved):
     plan = ib.plan(adamw(effective_batch=batch), gpus, batch_tolerance=tolerance)
     assert plan.effective_batch == moved
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "cap", "tolerance", "split"),
+    [
+        (256, 3, 4, 0.05, (4, 21, 252)),  # not 255 = 1 × 85 × 3
+        (256, 3, 32, 0.05, (28, 3, 252)),
+        (256, 3, 85, 0.05, (85, 1, 255)),
+        (256, 3, 4, 0.004, (1, 85, 255)),  # nothing else is within the tolerance
+        (256, 7, 8, 0.05, (6, 6, 252)),  # not 259 = 1 × 37 × 7
+    ],
+)
+def test_within_the_tolerance_the_micro_batch_stays_large(batch, gpus, cap, tolerance, split):
+    plan = ib.plan(adamw(effective_batch=batch), gpus, batch_tolerance=tolerance, max_micro_batch=cap)
+    assert counts(plan) == split
+
+
+@pytest.mark.parametrize(
+    ("total", "share", "steps"),
+    [(612, "3%", 19), (78, "3%", 3), (100, "7%", 8), (100, "10%", 10), (1000, "0.1%", 1)],
+)
+def test_the_trainer_rounds_a_share_up_in_floats(total, share, steps):
+    recipe = adamw(duration=f"{total}st", warmup=share)
+    assert ib.plan(msgspec.structs.replace(recipe, convention="transformers"), 8).warmup_steps == steps
+    assert ib.plan(recipe, 8).warmup_steps == int(total * float(share[:-1]) / 100 + 1e-9)
+
+
+def test_megatron_floors_a_warmup_in_tokens():
+    recipe = adamw(effective_batch=1024, seq_len=2048, duration="300e9tok", warmup="375e6tok")
+    assert ib.plan(recipe, 8).warmup_steps == 179
+    assert ib.plan(msgspec.structs.replace(recipe, convention="megatron"), 8).warmup_steps == 178  # 178.8
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "multistep(30ep, 60ep)",
+        "step(30ep)",
+        "goyal",
+        "cosine_restarts(30ep)",
+        "wsd(decay=9ep)",
+        "exponential(0.9, every=1ep)",
+    ],
+)
+def test_an_epoch_in_a_schedule_is_the_datasets_samples_under_megatron(schedule):
+    recipe = adamw(dataset_size=1000, duration="90ep", warmup="1ep", schedule=schedule, convention="megatron")
+    plan = ib.plan(recipe, 4)
+    assert plan.total_steps == 90_000 // 256
+    if schedule.startswith("multistep"):
+        changes = [step for step in range(5, plan.total_steps) if plan.lr_at(step) != plan.lr_at(step - 1)]
+        assert changes == [117, 234]  # 117.19 and 234.38 steps
+    assert 0 <= plan.lr_at(plan.total_steps - 1) <= plan.lr
 
 
 def test_keep_then_takes_the_largest_micro_batch():
@@ -288,9 +346,33 @@ def test_a_ragged_epoch():
     whole = ib.plan(msgspec.structs.replace(recipe, drop_last=True), 7, ragged=True)
     assert (whole.steps_per_epoch, whole.total_steps, whole.warmup_steps) == (10, 40, 10)
     assert (whole.samples_per_epoch, whole.padded_samples, whole.dropped_samples) == (2500, 0, 0)
-    # Without a drop the sampler first pads to the replicas, as torch's does, and a short step ends the epoch.
-    padded = ib.plan(recipe, 7, ragged=True)
-    assert (padded.steps_per_epoch, padded.samples_per_epoch, padded.padded_samples) == (11, 2506, 6)
+    # Its steps take any number of samples: nothing is padded.
+    exact = ib.plan(recipe, 7, ragged=True)
+    assert (exact.steps_per_epoch, exact.samples_per_epoch, exact.padded_samples) == (10, 2500, 0)
+    odd = ib.Recipe(effective_batch=51, lr=0.1, dataset_size=255, duration="4ep")
+    assert (ib.plan(odd, 6, ragged=True).steps_per_epoch, ib.plan(odd, 6, uneven=True).total_steps) == (5, 20)
+
+
+@pytest.mark.parametrize("drop_last", [False, True, "loader", "sampler"])
+def test_exact_counts_the_same_on_every_number_of_gpus(drop_last):
+    recipe = adamw(
+        effective_batch=20,
+        dataset_size=510,
+        duration="4ep",
+        warmup="1ep",
+        convention="exact",
+        drop_last=drop_last,
+    )
+    plans = [
+        ib.plan(recipe, gpus, uneven=uneven, ragged=not uneven)
+        for gpus in range(1, 11)
+        for uneven in (False, True)
+    ]
+    steps = 26 if drop_last is False else 25
+    for plan in plans:
+        assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps) == (steps, 4 * steps, steps)
+        assert (plan.samples_per_epoch, plan.padded_samples) == (510 if drop_last is False else 500, 0)
+    assert len({tuple(plan.lr_at(step) for step in range(4 * steps)) for plan in plans}) == 1
 
 
 # Warmup

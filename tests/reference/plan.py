@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 from reference import ramp, rules, split, steps
@@ -110,8 +110,12 @@ def _batch(
     demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
     if cap and demand > cap:
         raise _Infeasible("multiple_unmet")
+    if _uneven(recipe, options, wanted, replicas, cap):
+        return wanted, cap
     highest = options.get("max_batch")
-    batch = split.tolerated(wanted, replicas, options.get("batch_tolerance", 0.0), demand, highest)
+    batch = split.tolerated(
+        wanted, replicas, options.get("batch_tolerance", 0.0), demand, highest, cap, ramped="ramp" in recipe
+    )
     if batch is None:
         if highest and wanted > highest:
             raise _Infeasible("above_max_batch")
@@ -156,6 +160,10 @@ def _split(
         if batch % replicas or len({size for rank in sizes for size in rank}) > 1:
             row["reasons"].add("ragged")
             return sizes[0][0], len(sizes[0])
+    uneven = _uneven(recipe, options, batch, replicas, cap)
+    if uneven:
+        row["reasons"].add("uneven")
+        return uneven[0], -(-uneven[1] // replicas)
     if recipe.get("ramp"):
         micro, accumulation, met = _ramp_split(batch, replicas, cap, recipe, multiple)
         if not met and options.get("require_multiple"):
@@ -171,6 +179,18 @@ def _split(
         assert found is not None
         row["reasons"].add("multiple_missed")
     return found
+
+
+def _uneven(
+    recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int, cap: int | None
+) -> tuple[int, int] | None:
+    """(micro_batch, micro-batches of a step over all replicas) where the first replicas may do one more; each does one."""
+    within = replicas <= wanted <= (options.get("max_batch") or wanted)
+    if not options.get("uneven") or recipe.get("ramp") or not within or wanted % replicas == 0:
+        return None
+    most = wanted // replicas if cap is None else min(cap, wanted // replicas)
+    demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
+    return split.split(wanted, 1, most, demand)
 
 
 def _ramp_split(
@@ -248,8 +268,9 @@ def _length(
     known = {"dataset": dataset, "seq_len": recipe.get("seq_len")}
     per_epoch = None
     if dataset is not None and convention != "megatron":
-        if "ragged" in row["reasons"]:
-            epoch = steps.ragged_epoch(dataset, replicas, batch, drop_last, convention)
+        exact = bool({"ragged", "uneven"} & row["reasons"]) or convention == "exact"
+        if exact:
+            epoch = steps.exact_epoch(dataset, batch, drop_last)
         else:
             epoch = steps.epoch(
                 dataset, replicas, row["micro_batch"], row["accumulation"], drop_last, convention
@@ -262,7 +283,7 @@ def _length(
             epoch.padded,
             epoch.dropped,
         )
-        if epoch.tail and row["accumulation"] > 1:
+        if epoch.tail and (exact or row["accumulation"] > 1):
             say("uneven_tail")
         if epoch.padded > dataset / 100:
             say("padded")
@@ -272,7 +293,8 @@ def _length(
     rule, optimizer = row["rule"], recipe.get("optimizer", "adamw")
     of_tuned = rule == "adascale"  # its steps are the tuned run's, divided by the gain
     gain = _exact_gain(recipe, batch) if of_tuned and batch != tuned else Fraction(1)
-    length = {"convention": convention, "steps_per_epoch": per_epoch, **known}
+    known["convention"] = convention
+    length = {"steps_per_epoch": per_epoch, **known}
     tuned_per_epoch = (
         _tuned_steps_per_epoch(recipe) if dataset is not None and convention != "megatron" else None
     )
@@ -311,9 +333,11 @@ def _length(
     held = held_in_steps or of_tuned
     if ramp_text and not recipe["warmup"].endswith("%"):
         value, unit = steps.length(recipe["warmup"])
-        samples = ceil(steps.samples(value, unit, tuned, known["seq_len"], dataset))
+        floored = convention == "megatron" and unit == "tok"
+        exact_samples = steps.samples(value, unit, tuned, known["seq_len"], dataset)
+        samples = floor(exact_samples) if floored else ceil(exact_samples)
         text, full = (recipe["ramp"], tuned) if held else (ramp_text, batch)
-        warmup, _ = ramp.run(text, full, samples, floored=False, seq_len=known["seq_len"])
+        warmup, _ = ramp.run(text, full, samples, floored=floored, seq_len=known["seq_len"])
     elif held:
         warmup = steps.warmup_steps(
             recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
@@ -343,6 +367,9 @@ def _exact_gain(recipe: dict[str, Any], batch: int) -> Fraction:
 def _tuned_steps_per_epoch(recipe: dict[str, Any]) -> int:
     """Of the tuned run; where its GPUs are not known, as if one process served the whole batch."""
     replicas = _tuned_replicas(recipe) or 1
+    if recipe.get("convention") == "exact":
+        batch, drop_last = recipe["effective_batch"], recipe.get("drop_last", False)
+        return steps.exact_epoch(recipe["dataset_size"], batch, drop_last).steps
     share = recipe["effective_batch"] // replicas
     micro = recipe.get("micro_batch") or share
     return steps.epoch(

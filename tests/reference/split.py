@@ -48,24 +48,32 @@ def nearest_replicas(batch: int, replicas: int, multiple: int = 1) -> tuple[int 
 
 
 def tolerated(
-    batch: int, replicas: int, tolerance: float, multiple: int = 1, highest: int | None = None
+    batch: int,
+    replicas: int,
+    tolerance: float,
+    multiple: int = 1,
+    highest: int | None = None,
+    cap: int | None = None,
+    *,
+    ramped: bool = False,
 ) -> int | None:
-    """The batch itself where it divides, else the nearest one that does within the tolerance, the smaller of two.
+    """The batch itself where it divides, else one that does within the tolerance; None is above `highest`.
 
-    None is above `highest`.
+    Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of two. With a ramp the
+    nearest of all.
     """
     unit = replicas * multiple
     if batch % unit == 0 and (highest is None or batch <= highest):
         return batch
-    candidates = [batch // unit * unit, batch // unit * unit + unit]
-    if highest is not None and batch > highest:
-        candidates = [highest // unit * unit]
     # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
     allowed = [
         b
-        for b in candidates
-        if b > 0 and abs(b - batch) / batch <= tolerance and (highest is None or b <= highest)
+        for b in range(unit, int(batch * (1 + tolerance)) + 2, unit)
+        if abs(b - batch) / batch <= tolerance and (highest is None or b <= highest)
     ]
+    if not ramped:
+        micro = {b: found[0] for b in allowed if (found := split(b, replicas, cap, multiple))}
+        allowed = [b for b in micro if 4 * micro[b] >= 3 * max(micro.values())]
     return nearest(allowed, batch)
 
 

@@ -68,21 +68,13 @@ def epoch(
     )
 
 
-def ragged_epoch(
-    dataset: int, replicas: int, batch: int, drop_last: bool | str = False, convention: str = "torch"
-) -> Epoch:
-    """An epoch of steps that hold the whole batch, over replicas whose shares differ by a sample.
-
-    Where both drop (accelerate knows but one), whole steps are dealt out and the rest is left. Else the sampler first pads the dataset to a multiple of
-    the replicas, or cuts it, as torch's does, and the loader's drop is that of the last step.
-    """
-    sampler, loader = drops(drop_last)
-    if loader and (sampler or convention == "transformers"):
-        return Epoch(dataset // batch, dataset // batch * batch, 0, dataset % batch, False)
-    served = (dataset // replicas if sampler else -(-dataset // replicas)) * replicas
-    steps = served // batch if loader else -(-served // batch)
-    served = min(served, steps * batch)
-    return Epoch(steps, served, max(served - dataset, 0), max(dataset - served, 0), served % batch > 0)
+def exact_epoch(dataset: int, batch: int, drop_last: bool | str = False) -> Epoch:
+    """An epoch that is dealt out step by step, whoever takes the samples: each is served once, unless the last step is short
+    and dropped."""
+    whole, rest = dataset // batch, dataset % batch
+    if drop_last is not False or not rest:
+        return Epoch(whole, whole * batch, 0, rest, False)
+    return Epoch(whole + 1, dataset, 0, 0, True)
 
 
 def walk(dataset: int, replicas: int, micro: int, accumulation: int, drop_last: bool | str = False) -> Epoch:
@@ -158,14 +150,22 @@ def warmup_steps(
     tuned_batch: int,
     total: int | None,
     *,
+    convention: str = "torch",
     steps_per_epoch: int | None = None,
     dataset: int | None = None,
     seq_len: int | None = None,
 ) -> int | None:
-    """Steps of the warmup, holding its samples; `%` floors. None: a share of a run whose length is not known."""
+    """Steps of the warmup, holding its samples. None: a share of a run whose length is not known.
+
+    A share is floored, by the Trainer rounded up, in floats as it does; tokens are floored by Megatron.
+    """
     value, unit = length(warmup)
     if unit == "%":
+        if total is not None and convention == "transformers":
+            return ceil(total * float(value / 100))
         return None if total is None else floor(value * total / 100)
+    if unit == "tok" and convention == "megatron":
+        return floor(samples(value, unit, tuned_batch, seq_len, dataset) / batch)
     if unit == "ep" and steps_per_epoch is not None:
         return ceil(value * steps_per_epoch)
     return ceil(samples(value, unit, tuned_batch, seq_len, dataset) / batch)

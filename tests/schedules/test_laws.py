@@ -71,7 +71,7 @@ def test_random_access_is_sequential(schedule, steps, random):
 
 
 def near(schedule, steps, matrix, ulps):
-    """Whether a row is within so many ulp of the largest value, at a step that is known to 4 ulp."""
+    """Whether a row is within `ulps` of the largest value, at a step that is known to 4 ulp."""
     steps = np.asarray(steps, float)
     exact = [schedule.values(np.maximum(steps * (1 + part * 2.0**-50), 0)) for part in (-1, 0, 1)]
     low, high = np.min(exact, 0), np.max(exact, 0)

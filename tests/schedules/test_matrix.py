@@ -233,7 +233,7 @@ def test_bad_steps_write_nothing(steps):
 
 
 def test_other_bad_arguments():
-    with pytest.raises(InputError, match="float32 or float64, got int32"):
+    with pytest.raises(InputError, match="dtype must be float32 or float64, got 'int32'"):
         ib.schedule_matrix([S.constant(0.1)], range(3), dtype=np.int32)
     with pytest.raises(InputError, match="row 2: schedules must be schedules or plans, got a str"):
         ib.schedule_matrix([S.constant(0.1), "cosine"], range(3))

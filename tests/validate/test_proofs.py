@@ -9,7 +9,7 @@ import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from ddp.validating import failed, threads, validate
+from ddp.validating import failed, refused, threads, validate
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Report, Verdict
 from isobatch.validate.report import comparing
@@ -205,7 +205,7 @@ def test_the_largest_micro_batch_is_found(two):
     assert [one.micro_batch for one in found.tries] == sorted({one.micro_batch for one in found.tries})
     assert all("rank 1" in one.fault for one in found.tries if not one.fits)
     planned = next(row for row in report.step.micro_batches if row.micro_batch == 8)
-    assert comparing._facts(report)["peak_memory_bytes"] == planned.peak_memory_bytes
+    assert dict(comparing._figures(report))["peak_memory_bytes"].value == planned.peak_memory_bytes
     # It goes into the next plan, and into what a calibration reads.
     plan = ib.plan(ib.Recipe(effective_batch=3072, lr=0.1), 2, max_micro_batch=report.max_micro_batch)
     assert plan.micro_batch <= 37
@@ -250,3 +250,55 @@ def test_a_batch_that_one_process_cannot_do_in_time_is_made_smaller(two):
     assert "a smaller step than the plan's 32000" in proof.text
     assert 16 <= proof.values["samples"] < 16_000
     assert (report.step.accumulation, report.step.planned_accumulation) < (500, 2000)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("ddp.workloads:raises", "the workload's factory raised ValueError: no data at /data (workloads.py:"),
+        ("ddp.workloads:tuple_loss", "must return a scalar tensor, got tuple: return the loss"),
+        ("ddp.workloads:vector_loss", "got one of shape (8,): return its mean over the samples"),
+        ("ddp.workloads:float_loss", "got float: return the loss, without .item()"),
+        ("ddp.workloads:loss_without_gradient", "must return a tensor with a gradient"),
+        ("ddp.workloads:failing_loss", "Workload.loss raised KeyError: 'pixels' (workloads.py:"),
+        ("ddp.workloads:nan_everywhere", "the loss is not finite on any rank"),
+        ("ddp.workloads:unused_parameters", "the loss does not use spare, and DDP waits"),
+        ("os:system", "the workload's factory raised TypeError"),
+        ("os:name", "workload must be a function without arguments, got 'os:name'"),
+    ],
+)
+def test_a_workload_that_cannot_work_is_refused_in_one_line(two, workload, message):
+    for said in two(refused, made(), workload=workload):
+        assert message in said
+        assert "\n" not in said
+    assert two(threads) == [[], []]
+
+
+def test_memory_of_a_size_is_not_that_of_a_larger_one_before(two):
+    """After a search up to hundreds of samples: 1 MiB a sample in small pieces, and 8 MiB in a large one."""
+    for workload, mib in ("many_small", 1), ("eight_mib_a_sample", 8):
+        plan = made(micro_batch=32, effective_batch=64)
+        report = check(
+            two, plan, workload=f"ddp.workloads:{workload}", find_micro_batch=True, memory_above_gib=0.4
+        )
+        assert report.micro_batch_search.largest_micro_batch > 32
+        found = {row.micro_batch: row.peak_memory_bytes / 2**20 for row in report.step.micro_batches}
+        assert found[32] - found[16] == pytest.approx(16 * mib, rel=0.5), found
+
+
+def test_a_workload_that_refuses_float32_is_proven_in_its_own_format(two):
+    report = check(two, made(precision="bf16"), workload="ddp.workloads:refuses_float32")
+    assert failed(report) == {}
+    assert report.proof("gradient").verdict is Verdict.UNCHECKED
+    assert "takes half precision only" in report.proof("gradient").text
+    assert report.proof("gradient_bfloat16").verdict is Verdict.PASS
+
+
+def test_a_validation_needs_no_more_memory_than_the_training(two):
+    report = check(two, made(precision="bf16"), workload="ddp.workloads:fills_the_device")
+    assert failed(report) == {}
+    for name in "gradient", "gradient_bfloat16":
+        proof = report.proof(name)
+        assert (proof.verdict, proof.values["samples"]) == (Verdict.PASS, 24)
+        assert "micro-batches of at most 4 samples" in proof.text
+    assert report.step.micro_batch == 8

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isobatch import _core
 from isobatch.errors import InputError
 from isobatch.forecast.measurements import Measurements
-from isobatch.forecast.profile import GIB, Constant, Profile, Reduced
+from isobatch.forecast.profile import GIB, Constant, Profile, Reduced, core_constants
 
 # A constant whose logarithm is not known to better than this (one standard deviation) is not identified.
 _VAGUE = 0.7
@@ -44,13 +45,11 @@ class Fit:
         replicas = self.shape["gpus"] // self.shape["model_parallel"]
         per_node = np.clip(self.shape["gpus_per_node"] // self.shape["model_parallel"], 1, replicas)
         self.per_node, self.groups = per_node, -(-replicas // per_node)
-        mine = measured.gradient_bytes / self.shape["model_parallel"]
-        leaving = mine * np.minimum(self.shape["model_parallel"], self.shape["gpus_per_node"])
-        self.wire = per_node, self.groups, mine, leaving
-        r_gpus = np.array([r.gpus for r in reduces], np.int64)
-        r_node = np.minimum(np.array([r.gpus_per_node for r in reduces], np.int64), r_gpus)
-        r_bytes = np.array([r.bytes for r in reduces])
-        self.reduce_wire = r_node, -(-r_gpus // np.maximum(r_node, 1)), r_bytes, r_bytes
+        self.core_shape = [self.shape[name].astype(np.uint64) for name in columns]
+        r_gpus = np.array([r.gpus for r in reduces], np.uint64)
+        r_node = np.minimum(np.array([r.gpus_per_node for r in reduces], np.uint64), r_gpus)
+        r_groups = (r_gpus + r_node - 1) // np.maximum(r_node, 1)
+        self.reduce_wire = r_node, r_groups, np.array([r.bytes for r in reduces], np.float64)
         self.table = self._table()
         self.known_sync = self._known_sync()
         self.free = self._free()
@@ -58,7 +57,7 @@ class Fit:
     def _table(self) -> tuple[Reduced, ...]:
         """The measured all-reduces by layout; a size that was measured twice counts by its median."""
         found: dict[tuple[int, int], dict[float, list[float]]] = {}
-        node, groups, size, _ = self.reduce_wire
+        node, groups, size = self.reduce_wire
         for n, g, s, seconds in zip(node, groups, size, self.reduce_seconds, strict=True):
             if n * g > 1:
                 found.setdefault((int(n), int(g)), {}).setdefault(float(s), []).append(float(seconds))
@@ -104,23 +103,15 @@ class Fit:
     def _predict(self, c: dict[str, float]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Seconds of every step and of every all-reduce."""
 
-        def reduce(wire: tuple[Any, ...], pieces: int) -> NDArray[Any]:
-            n, groups, mine, leaving = wire
-            messages = pieces * 1e-6
-            intra = 2 * (n - 1) * (c["intra_latency_us"] * messages + mine / n / (c["intra_gb_s"] * 1e9))
-            latency, bandwidth = c["inter_latency_us"] * messages, c["inter_gb_s"] * 1e9
-            ring = 2 * (groups - 1) * (latency + leaving / groups / bandwidth)
-            tree = 2 * np.log2(groups) * latency + np.where(groups > 1, 2 * leaving / bandwidth, 0)
-            return np.asarray(intra + np.minimum(ring, tree))
-
-        compute = c["compute_constant"] + c["compute_per_sample"] * self.shape["micro_batch"]
-        compute = np.maximum(compute, c["compute_floor"])
-        by_formula = reduce(self.wire, max(1, len(self.measured.bucket_bytes)))
-        sync = np.where(np.isnan(self.known_sync), by_formula, self.known_sync)
-        gamma, lead = c["overlap"], c["lead"] * compute
-        long, short = np.maximum(compute - lead, sync), np.minimum(compute - lead, sync)
-        last = lead + long * (1 + (short / long) ** gamma) ** (1 / gamma)
-        return (self.shape["accumulation"] - 1) * compute + last + c["update"], reduce(self.reduce_wire, 1)
+        constants = core_constants({name: Constant(value=value) for name, value in c.items()})
+        steps = _core.step_rows(
+            constants,
+            self.measured.gradient_bytes,
+            float(max(1, len(self.measured.bucket_bytes))),
+            self.core_shape,
+            self.known_sync,
+        )
+        return steps, _core.all_reduce_rows(constants, *self.reduce_wire)
 
     def _constants(self, theta: NDArray[Any], free: list[str]) -> dict[str, float]:
         nothing = dict.fromkeys(self.NAMES, 0.0) | {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -332,10 +332,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         if not self.noise_by_progress:
             return None if self.noise_scale is None else self.noise_scale.value
-        starts = np.array([start for start, _ in self.noise_by_progress])
-        phi = np.array([noise for _, noise in self.noise_by_progress])
-        share = np.diff(np.append(starts, 1.0)) / (phi + tuned_batch)
-        return float((share * phi).sum() / share.sum())
+        return _core.noise_over_run(list(self.noise_by_progress), tuned_batch)
 
     def _given(self) -> tuple[Any, ...]:
         """What the planner takes: see rust/py/src/outlook.rs."""
@@ -366,33 +363,38 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)]
 
     def _core_constants(self) -> list[tuple[float, float]]:
-        unknown = math.nan, 0.0
+        return core_constants(self.constants())
 
-        def pair(
-            constant: Constant | None, missing: tuple[float, float], unit: float = 1.0
-        ) -> tuple[float, float]:
-            return missing if constant is None else (constant.value * unit, (constant.error or 0.0) * unit)
 
-        def per_byte(bandwidth: Constant | None) -> tuple[float, float]:
-            if bandwidth is None:
-                return unknown
-            seconds = 1e-9 / bandwidth.value
-            return seconds, seconds * (bandwidth.error or 0.0) / bandwidth.value
+def core_constants(known: Mapping[str, Constant]) -> list[tuple[float, float]]:
+    """Constants as the core takes them, in its order and units, each with its error: see rust/py/src/forecast.rs."""
+    unknown = math.nan, 0.0
 
-        return [
-            pair(self.compute_constant, unknown),
-            pair(self.compute_per_sample, unknown),
-            pair(self.compute_floor, (0.0, 0.0)),
-            pair(self.update, (0.0, 0.0)),
-            pair(self.intra_latency_us, unknown, 1e-6),
-            per_byte(self.intra_gb_s),
-            pair(self.inter_latency_us, unknown, 1e-6),
-            per_byte(self.inter_gb_s),
-            pair(self.overlap, (1.0, 0.0)),
-            pair(self.memory_fixed_gib, unknown, GIB),
-            pair(self.memory_per_sample_gib, unknown, GIB),
-            pair(self.lead, (0.0, 0.0)),
-        ]
+    def pair(name: str, missing: tuple[float, float] = unknown, unit: float = 1.0) -> tuple[float, float]:
+        constant = known.get(name)
+        return missing if constant is None else (constant.value * unit, (constant.error or 0.0) * unit)
+
+    def per_byte(name: str) -> tuple[float, float]:
+        bandwidth = known.get(name)
+        if bandwidth is None:
+            return unknown
+        seconds = 1e-9 / bandwidth.value
+        return seconds, seconds * (bandwidth.error or 0.0) / bandwidth.value
+
+    return [
+        pair("compute_constant"),
+        pair("compute_per_sample"),
+        pair("compute_floor", (0.0, 0.0)),
+        pair("update", (0.0, 0.0)),
+        pair("intra_latency_us", unit=1e-6),
+        per_byte("intra_gb_s"),
+        pair("inter_latency_us", unit=1e-6),
+        per_byte("inter_gb_s"),
+        pair("overlap", (1.0, 0.0)),
+        pair("memory_fixed_gib", unit=GIB),
+        pair("memory_per_sample_gib", unit=GIB),
+        pair("lead", (0.0, 0.0)),
+    ]
 
 
 def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:

@@ -290,8 +290,11 @@ class Course:
         """Optimizer steps of the whole run, moves included."""
         if len(self.legs) == 1 or self.first.total_steps is None:
             return self.first.total_steps
-        step = self.legs[-1].when(self.end)
-        return max(floor(step) if self.floors else ceil(step), self.legs[-1].step)
+        leg = self.legs[-1]
+        if self.by_epochs and cast(int, leg.epoch) * self.epoch_steps >= self.end:
+            return leg.step  # The move dropped what was left of the last epoch.
+        step = leg.when(self.end)
+        return max(floor(step) if self.floors else ceil(step), leg.step)
 
     @property
     def warmup_steps(self) -> int | None:
@@ -317,7 +320,8 @@ class Course:
             raise InputError("a schedule needs the run's length", field="duration")
         warmup: float = first.warmup_steps
         total: float = first.total_steps
-        epoch: float | None = first.steps_per_epoch
+        # Megatron has no epochs: there `ep` is the dataset's samples.
+        epoch: float | None = first.steps_per_epoch or self.dataset / self.batch or None
         if self.ramped:  # Counted in samples, here in full batches of them, as Megatron counts.
             warmup, total, epoch = float(self.warm), float(self.end), self.dataset / self.batch or None
         schedule = resolve(

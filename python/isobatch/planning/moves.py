@@ -31,15 +31,16 @@ def moved_at(course: Course, after: Planned, step: int) -> Moved:
     """What a move after `step` optimizer steps of a run means, to the plan `after`."""
     running, here = course.legs[-1].plan, course.position(step)
     repeated = skipped = 0
-    epoch, offset = here.epoch, here.offset
+    samples, epoch, offset = here.samples, here.epoch, here.offset
     dataset = running.recipe.dataset_size
     if dataset is not None and epoch is not None and offset:
         stayed, moved = (rest_of_epoch(plan, dataset, offset) for plan in (running, after))
         repeated, skipped = max(0, moved.padded - stayed.padded), max(0, moved.dropped - stayed.dropped)
         if not moved.steps:
             epoch, offset = epoch + 1, 0
+            samples = epoch * dataset if course.by_epochs else samples
     factor = (after.lr or 0.0) / (running.lr or 1.0)
-    return Moved(step, here.samples, epoch, offset, repeated, skipped, factor)
+    return Moved(step, samples, epoch, offset, repeated, skipped, factor)
 
 
 def whole_run(legs: Legs) -> dict[str, Any]:

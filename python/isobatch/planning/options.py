@@ -60,19 +60,14 @@ def options(asked: Planned, make: Make[P]) -> list[P]:
 
 def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
     cluster, settings = asked.cluster, asked.settings
-    for batch in _by_change(asked):
-        # In whole percent of a percent, upwards: what people copy stays short.
-        share = math.ceil(abs(batch - _target(asked)) / _target(asked) * 1e4) / 1e4
-        if settings.batch_tolerance < share < 1:
-            yield cluster, settings._replace(batch_tolerance=_short(share))
+    yield from ((cluster, settings._replace(batch_tolerance=share)) for share in _tolerances(asked, make))
     weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
     yield cluster, weighted._replace(ragged=True)
     yield cluster, weighted._replace(uneven=True)
     for other in _clusters(asked, make):
         yield other, settings
-    if (
-        Reason.BETA_NOT_POSITIVE in asked.reasons
-    ):  # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
+    if Reason.BETA_NOT_POSITIVE in asked.reasons:
+        # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
         yield cluster, settings._replace(rule="sqrt", beta_half_life=True)
     for name in RESTRICTIONS:
         default = getattr(DEFAULTS, name)
@@ -80,20 +75,38 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
             yield cluster, settings._replace(**{name: default})
 
 
-def _target(asked: Planned) -> int:
-    policy = asked.settings.policy
-    return policy if type(policy) is int else asked.recipe.effective_batch
+def _tolerances(asked: Planned, make: Make[P]) -> list[float]:
+    """Tolerances that give a batch, each just wide enough, the smallest change of the batch first.
+
+    A batch whose micro-batch is half of what another one allows, or less, is left out: many small passes cost more than a
+    few samples.
+    """
+    found: dict[float, P] = {}
+    for share in (0.01, 0.02, 0.05, 0.1, 0.25):
+        if share > asked.settings.batch_tolerance:
+            plan = make(asked.cluster, asked.settings._replace(batch_tolerance=share))
+            if plan.status != "infeasible" and plan.batch_change is not None:
+                found[_short(_moved(asked, plan))] = plan
+    largest = max((plan.layout.micro_batch for plan in found.values()), default=0)
+    good = {share for share, plan in found.items() if 2 * plan.layout.micro_batch > largest}
+    return sorted(good)[:2]
 
 
-def _by_change(asked: Planned) -> list[int]:
-    batches = [batch for batch in asked.nearest_batches if batch is not None]
-    return sorted(batches, key=lambda batch: (abs(batch - _target(asked)), batch))
+def _moved(asked: Planned, plan: Planned) -> float:
+    """How far the batch is from the one that was asked for, as a fraction of it."""
+    policy, settings = asked.settings.policy, plan.settings
+    if type(policy) is int:
+        return abs(plan.layout.effective_batch - policy) / policy
+    if policy == "keep":
+        return abs(plan.batch_change or 0.0)
+    return settings.batch_tolerance  # under the other policies the batch follows the GPUs
 
 
 def _short(share: float) -> float:
     """The share in two significant digits, upwards."""
-    digits = 1 - math.floor(math.log10(share))
-    scale: float = 10.0**digits
+    if share == 0:
+        return 0.0
+    scale: float = 10.0 ** (1 - math.floor(math.log10(share)))
     return round(math.ceil(round(share * scale, 6)) / scale, 12)
 
 
@@ -111,6 +124,16 @@ def _clusters(asked: Planned, make: Make[P]) -> Iterator[Cluster]:
                     yield other
                     break
         return
-    for gpus in asked.nearest_world_sizes:
-        if gpus is not None:
-            yield msgspec.structs.replace(cluster, gpus_per_node=gpus)
+    counts = [gpus for gpus in asked.nearest_world_sizes if gpus is not None]
+    for gpus in counts or _halves(cluster.gpus_per_node):
+        other = msgspec.structs.replace(cluster, gpus_per_node=gpus)
+        if make(other, asked.settings).status != "infeasible":
+            yield other
+            if not counts:
+                return
+
+
+def _halves(gpus: int) -> Iterator[int]:
+    while gpus > 1:
+        gpus //= 2
+        yield gpus

@@ -16,7 +16,7 @@ from isobatch.schedules import Schedule, check_spec
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent"]
-Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron"]
+Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron", "exact"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
@@ -46,7 +46,8 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         min_lr: where the schedule ends; scales with the peak.
         seq_len: tokens in a sample.
         drop_last: False, True (sampler and loader), "sampler" or "loader".
-        convention: whose trainer counts the steps: torch, lightning, transformers or megatron.
+        convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing is padded, so that
+            an epoch has the same steps on any number of GPUs.
         gpus, micro_batch, accumulation, model_parallel: the hardware it was tuned on, where known.
         power: the exponent of rule "power".
         noise_scale: the simple gradient noise scale tr(Σ)/|G|², in samples.

@@ -62,6 +62,18 @@ def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> li
     return result
 
 
+def dropped(base: float, gamma: float, count: int) -> float:
+    """base·gamma^count.
+
+    Raises:
+        InputError: it overflows.
+    """
+    try:
+        return base * gamma**count
+    except OverflowError:
+        raise must_be(f"a factor whose power of {count:,} is finite", gamma, field="gamma") from None
+
+
 def choice(field: str, value: str, known: Iterable[str]) -> str:
     """`value` as one of the names."""
     names = [*known]

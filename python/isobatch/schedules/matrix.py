@@ -106,7 +106,7 @@ def _steps(steps: range | ArrayLike) -> tuple[Any, int]:
 def _kind(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         kind = np.dtype(dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SyntaxError):  # NumPy parses a text as Python
         kind = None
     if kind not in (np.float32, np.float64):
         raise must_be("float32 or float64", dtype if kind is None else str(kind), field="dtype")
@@ -118,7 +118,7 @@ def _rows(schedules: Any) -> list[Schedule]:
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
         return _from_columns(schedules)
-    if not isinstance(schedules, Iterable):
+    if not isinstance(schedules, Iterable) or getattr(schedules, "ndim", 1) == 0:
         raise must_be("schedules, plans or the columns of a table", schedules, field="schedules")
     entries: list[Any] = list(schedules)
     if set(map(type, entries)) == {Schedule}:

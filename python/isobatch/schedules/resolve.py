@@ -42,7 +42,7 @@ def resolve(
         units: what st, sp, ep and tok are worth.
 
     Raises:
-        InputError: when the text is not legal, a unit cannot be converted, or a number is out of range.
+        InputError: when the text cannot be read, a unit cannot be converted, or a number is out of range.
 
     >>> from isobatch.schedules import Units, resolve
     >>> units = Units(tuned_batch=256, batch=512, steps_per_epoch=100)

@@ -53,14 +53,18 @@ def _read(text: str) -> Spec:
     for part in (match[2] or "").split(",") if (match[2] or "").strip() else []:
         try:
             name, value = _argument(kind, part, values)
-            many = kind.arguments[name].many
-            values[name] = (*values.get(name, ()), value) if many else value
+            if kind.arguments[name].many:
+                values.setdefault(name, []).append(value)
+            else:
+                values[name] = value
         except InputError as error:
             faults.append(InputError(error.message, field="schedule"))
     faults += _missing(kind, values) if not faults else []
     if faults:
         raise together(faults)
-    return Spec(kind.name, values)
+    return Spec(
+        kind.name, {name: tuple(value) if type(value) is list else value for name, value in values.items()}
+    )
 
 
 def _argument(kind: Kind, part: str, given: dict[str, Any]) -> tuple[str, Any]:

@@ -17,6 +17,7 @@ import msgspec
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError, missing, must_be
+from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
@@ -25,6 +26,7 @@ from isobatch.validate.report.draft import Draft
 from isobatch.validate.report.verdict import Proof, Verdict
 
 RENDEZVOUS_SECONDS = 30.0
+REFUSED = "refused.txt"
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
@@ -43,6 +45,8 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
+        # Into the folder too: where another rank dies of it, nobody is given what this one returns.
+        write_whole(Path(folder) / REFUSED, str(error).encode())
         return str(error)
     return None
 
@@ -91,12 +95,20 @@ def launch(
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=_fork or factory is not None)
+        config = _config(
+            nproc_per_node,
+            nnodes,
+            node_rank,
+            rendezvous,
+            fork=True if factory is not None else None if _fork else False,
+        )
         draft = Draft(plan, options)
         lost = _launch(config, (plan.to_json(), options, folder, factory))
-        path = Path(folder) / "report.json"
+        path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
         if path.exists():
             return Report.load(path)
+        if refused.exists():
+            raise InputError(refused.read_text())
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
         draft.add(
@@ -105,30 +117,20 @@ def launch(
         return draft.report()
 
 
-def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool) -> Any:
+def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool | None) -> Any:
+    """How ranks start: forked, spawned, or as this host allows."""
     # Each rank would else take all cores; OpenMP reads it when torch is first imported.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    if fork:
+    if fork or fork is None:
         _preload()
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
     # What it has to say, the report says.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    if fork:
-        import torch
+    from isobatch.validate.ranks import forking, loopback
 
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            raise InputError(
-                "CUDA is in use in this process, which cannot be forked then: restart the kernel and launch first, or put "
-                "the factory in a module and name it",
-                field="workload",
-            )
-    where: dict[str, Any] = {
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": "127.0.0.1:0",
-        "local_addr": "127.0.0.1",
-    }
+    where: dict[str, Any] = {"rdzv_backend": loopback.register(), "local_addr": loopback.HOST}
     if nnodes > 1:
         host, _, port = (rendezvous or "").rpartition(":")
         if not host or not port.isdigit():
@@ -140,16 +142,27 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
             "rdzv_endpoint": rendezvous,
             "rdzv_configs": {"rank": node_rank, "timeout": RENDEZVOUS_SECONDS},
         }
-    return LaunchConfig(
-        min_nodes=nnodes,
-        max_nodes=nnodes,
-        nproc_per_node=nproc,
-        run_id="isobatch" if nnodes > 1 else uuid.uuid4().hex,
-        max_restarts=0,
-        start_method="fork" if fork else "spawn",
-        logs_specs=DefaultLogsSpecs(),
-        **where,
-    )
+    gpus = forking.gpus()
+    if fork is None:  # forked ranks need not import torch again, but a GPU host's had better be spawned
+        fork = not gpus
+    with forking.asking_nvml():
+        config = LaunchConfig(
+            min_nodes=nnodes,
+            max_nodes=nnodes,
+            nproc_per_node=nproc,
+            run_id="isobatch" if nnodes > 1 else uuid.uuid4().hex,
+            max_restarts=0,
+            start_method="fork" if fork else "spawn",
+            logs_specs=DefaultLogsSpecs(),
+            **where,
+        )
+    if fork and gpus and forking.spoiled():
+        raise InputError(
+            "CUDA was used in this process, so that ranks forked from it cannot use it: restart the kernel and launch first, or "
+            "put the factory in a module and name it",
+            field="workload",
+        )
+    return config
 
 
 def _preload() -> None:

@@ -20,6 +20,7 @@ from isobatch.validate.report.document import Report
 from isobatch.validate.report.draft import Draft
 from isobatch.validate.report.verdict import Proof, Verdict
 from isobatch.validate.step.training import out_of_memory
+from isobatch.validate.step.trying import user_code
 from isobatch.validate.step.workload import Workload, load, made
 from isobatch.validate.trial import Trial
 
@@ -50,7 +51,8 @@ def run(
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     torch.manual_seed(BUILD_SEED)
-    workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
+    with user_code("the workload's factory"):
+        workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
     draft = Draft(plan, options)
     group = Group(options)
     if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
@@ -70,6 +72,9 @@ def run(
     except SignalException:
         # torchrun ends everybody because one rank is gone: stay alive until rank 0 sees which.
         group.pulse.linger()
+        raise
+    except InputError:  # of all ranks alike
+        group.close()
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]

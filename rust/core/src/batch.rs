@@ -71,6 +71,78 @@ pub fn nearer(of: u64, below: Option<u64>, above: Option<u64>) -> Option<u64> {
     }
 }
 
+/// How far a batch is from the one that was asked for, as a fraction of it.
+#[must_use]
+pub fn change(batch: u64, target: u64) -> f64 {
+    batch.abs_diff(target) as f64 / target as f64
+}
+
+/// Batches and accumulations that [`tolerated`] looks at, each.
+const MOST_TRIALS: u64 = 4096;
+
+/// The batch to take instead of `target`, which does not divide: of those within the tolerance (and up to `most`) whose
+/// micro-batch is at least ¾ of the largest that any of them allows, the nearest one, ties to the smaller.
+///
+/// The nearest of all may be a multiple of a prime, and then its micro-batch is 1: that costs more than a batch a little further.
+/// `None` where nothing is found in a bounded number of trials, as with a cap of millions and a tolerance of millionths.
+///
+/// ```
+/// use isobatch_core::batch::tolerated;
+/// // 252 = 4 × 21 × 3; the nearest, 255, is 1 × 85 × 3.
+/// assert_eq!(tolerated(256, 3, 1, 4, 0.05, 1 << 40), Some(252));
+/// ```
+#[must_use]
+pub fn tolerated(
+    target: u64,
+    replicas: u64,
+    divisor: u64,
+    cap: u64,
+    tolerance: f64,
+    most: u64,
+) -> Option<u64> {
+    let unit = replicas * divisor;
+    // In units: every candidate is `units × unit`, and its samples a replica are `units × divisor`.
+    let within = |units: u64| {
+        let batch = units * unit;
+        batch <= most && change(batch, target) <= tolerance
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "at most the target, which is below 2^53"
+    )]
+    let far = (target as f64 * tolerance) as u64 + 1;
+    let low = (target.saturating_sub(far) / unit).max(1);
+    let high = target.saturating_add(far).min(most) / unit;
+    // The float may be off by one at either end.
+    let low = (low..=high).take(3).find(|&units| within(units))?;
+    let high = (low..=high).rev().take(3).find(|&units| within(units))?;
+
+    let cap = cap / divisor;
+    let largest = largest_micro_batch(low, high, cap)?;
+    let fits = |units: u64| split(units, cap, 1).is_some_and(|split| 4 * split.micro_batch >= 3 * largest);
+    // Outwards from the target, on both sides.
+    let (mut under, mut over) = ((target / unit).min(high), (target / unit + 1).max(low));
+    for _ in 0..MOST_TRIALS {
+        let (below, above) = ((under >= low).then_some(under * unit), (over <= high).then_some(over * unit));
+        let batch = nearer(target, below, above)?;
+        if fits(batch / unit) {
+            return Some(batch);
+        }
+        if Some(batch) == below { under -= 1 } else { over += 1 }
+    }
+    None
+}
+
+/// The largest micro-batch up to `cap` that divides any number of samples from `low` to `high`.
+fn largest_micro_batch(low: u64, high: u64, cap: u64) -> Option<u64> {
+    // The more passes, the smaller it is; in so many passes it lies in the range, or not at all.
+    let fewest = low.div_ceil(cap);
+    (fewest..fewest + MOST_TRIALS)
+        .map(|passes| (passes, (high / passes).min(cap)))
+        .find_map(|(passes, micro)| (micro * passes >= low).then_some(micro).filter(|&micro| micro > 0))
+}
+
 /// The divisors of `n` next to `around`: the largest ≤ it and the smallest ≥ it.
 #[must_use]
 pub fn nearest_divisors(n: u64, around: u64) -> (u64, Option<u64>) {
@@ -92,6 +164,27 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_batch_within_the_tolerance_is_the_best_there_is(
+            target in 1u64..3000, replicas in 1u64..40, divisor in 1u64..5, cap in 1u64..200, tolerance in 0.0..0.9,
+            most in 1u64..4000,
+        ) {
+            let unit = replicas * divisor;
+            let micro = |batch: u64| split(batch / replicas, cap, divisor).map_or(0, |split| split.micro_batch);
+            let within: Vec<u64> = (1..=most / unit)
+                .map(|units| units * unit)
+                .filter(|&batch| change(batch, target) <= tolerance)
+                .collect();
+            let largest = within.iter().map(|&batch| micro(batch)).max().unwrap_or(0);
+            let best = within
+                .iter()
+                .copied()
+                .filter(|&batch| micro(batch) > 0 && 4 * micro(batch) >= 3 * largest)
+                .min_by_key(|&batch| (batch.abs_diff(target), batch));
+            prop_assume!(cap >= divisor);
+            prop_assert_eq!(tolerated(target, replicas, divisor, cap, tolerance, most), best);
+        }
+
         #[test]
         fn the_split_is_the_best_there_is(samples in 1u64..5000, cap in 1u64..600, multiple in 1u64..12) {
             let best = (1..=cap.min(samples)).rev().find(|m| samples % m == 0 && m % multiple == 0);

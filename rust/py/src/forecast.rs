@@ -1,5 +1,7 @@
 //! Forecasts in bulk. Values are checked on the Python side, which knows their names.
-use isobatch_core::forecast::{AllReduceTable, Constant, Forecast, Link, Measured, Profile, Shape};
+use isobatch_core::forecast::{
+    self, AllReduceTable, Constant, Forecast, Link, Measured, Placement, Profile, Shape,
+};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use rayon::prelude::*;
@@ -106,6 +108,69 @@ pub fn forecast_rows<'py>(
     let flags: [fn(&Forecast) -> bool; 2] = [|f| f.inside, |f| f.sync_measured];
     let flags = flags.map(|of| found.iter().map(of).collect::<Vec<bool>>().into_pyarray(py));
     Ok((reals, flags))
+}
+
+/// Columns of shapes: world size, GPUs a node, model-parallel size, micro-batch, accumulation.
+type Shapes<'py> = [PyReadonlyArray1<'py, u64>; 5];
+type Reals<'py> = Bound<'py, PyArray1<f64>>;
+
+/// Seconds of each step of a fit, one for every value of `sync_seconds`: what is known of its all-reduces, NaN where the formula
+/// is to say it.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
+pub fn step_rows<'py>(
+    py: Python<'py>,
+    constants: Constants,
+    gradient_bytes: f64,
+    buckets: f64,
+    shapes: Shapes<'py>,
+    sync_seconds: PyReadonlyArray1<'py, f64>,
+) -> PyResult<Reals<'py>> {
+    let (profile, _) = profile(constants, &(gradient_bytes, buckets, vec![]), 0.0, [(1, 0); 3]);
+    let mut columns: [&[u64]; 5] = Default::default();
+    for (slice, column) in columns.iter_mut().zip(&shapes) {
+        *slice = column.as_slice()?;
+    }
+    let seconds = |(row, &known): (usize, &f64)| {
+        let [world_size, gpus_per_node, model_parallel, micro_batch, accumulation] =
+            columns.map(|column| column[row]);
+        let shape = Shape { world_size, gpus_per_node, model_parallel, micro_batch, accumulation };
+        let sync = if known.is_nan() {
+            profile.sync_by_formula(Placement::of(&shape), model_parallel, gpus_per_node)
+        } else {
+            known
+        };
+        profile.step_seconds(micro_batch, accumulation, sync)
+    };
+    let found: Vec<f64> = sync_seconds.as_slice()?.iter().enumerate().map(seconds).collect();
+    Ok(found.into_pyarray(py))
+}
+
+/// Seconds of one all-reduce of each number of bytes, over replicas of a node and nodes.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
+pub fn all_reduce_rows<'py>(
+    py: Python<'py>,
+    constants: Constants,
+    per_node: PyReadonlyArray1<'py, u64>,
+    groups: PyReadonlyArray1<'py, u64>,
+    bytes: PyReadonlyArray1<'py, f64>,
+) -> PyResult<Reals<'py>> {
+    let (profile, _) = profile(constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
+    let placements = per_node.as_slice()?.iter().zip(groups.as_slice()?);
+    let seconds = |((&per_node, &groups), &gradient_bytes): ((&u64, &u64), &f64)| {
+        let placement = Placement { all: per_node * groups, per_node, groups };
+        Profile { gradient_bytes, ..profile }.sync_by_formula(placement, 1, per_node)
+    };
+    let found: Vec<f64> = placements.zip(bytes.as_slice()?).map(seconds).collect();
+    Ok(found.into_pyarray(py))
+}
+
+/// The one noise scale that stands for a table of (progress, noise scale) at a tuned batch.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
+pub fn noise_over_run(noise: Vec<(f64, f64)>, tuned_batch: f64) -> f64 {
+    forecast::noise_over_run(&noise, tuned_batch)
 }
 
 /// The largest micro-batch up to `most` that fits into each number of bytes; −1 where not even one sample does.

@@ -1,9 +1,11 @@
 //! A schedule's form on its way from Python: any `msgspec.Struct`, read by its own list of fields.
 
+use std::sync::{Arc, RwLock};
+
 use isobatch_core::schedule::{Entry, Record};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyTuple, PyType};
 
 use crate::errors::input_error;
 
@@ -11,6 +13,17 @@ use crate::errors::input_error;
 const DEEPEST: usize = 200;
 /// Parts of a form (segments, shapes, tracks), at most: what one evaluation may have to look at.
 const MOST: usize = 1 << 16;
+
+/// What all parts of a class have in common, looked up once.
+struct Class {
+    /// Keeps the address, by which it is found, from being another's.
+    class: Py<PyType>,
+    name: Arc<str>,
+    names: Arc<[String]>,
+    attributes: Vec<Py<PyString>>,
+}
+
+static CLASSES: RwLock<Vec<Arc<Class>>> = RwLock::new(Vec::new());
 
 /// The form as a record.
 pub fn record(form: &Bound<'_, PyAny>) -> PyResult<Record> {
@@ -22,18 +35,43 @@ fn part(part: &Bound<'_, PyAny>, depth: usize, parts: &mut usize) -> PyResult<Re
     *parts += 1;
     if depth > DEEPEST || *parts > MOST {
         let message = format!(
-            "a schedule must have at most {DEEPEST} levels and {MOST} parts; put what it plays into a table"
+            "form must have at most {DEEPEST} levels and {MOST} parts; put what it plays into a table"
         );
         return Err(input_error(py, "form", &message));
     }
-    let tag = part.getattr(intern!(py, "__struct_config__"))?.getattr(intern!(py, "tag"))?;
-    let names = part.getattr(intern!(py, "__struct_fields__"))?;
-    let mut fields = Vec::new();
-    for name in names.cast::<PyTuple>()? {
-        let name = name.cast_into()?;
-        fields.push((name.to_string(), entry(&part.getattr(&name)?, depth + 1, parts)?));
+    let Some(class) = class_of(&part.get_type())? else {
+        return Err(input_error(py, "form", &format!("form must be made of its own parts, got {part:?}")));
+    };
+    let entries = class.attributes.iter().map(|name| entry(&part.getattr(name)?, depth + 1, parts));
+    let entries = entries.collect::<PyResult<_>>()?;
+    Ok(Record { name: Arc::clone(&class.name), names: Arc::clone(&class.names), entries })
+}
+
+/// None where it is no class of parts.
+fn class_of(class: &Bound<'_, PyType>) -> PyResult<Option<Arc<Class>>> {
+    if let Some(known) =
+        CLASSES.read().ok().and_then(|known| known.iter().find(|known| known.class.is(class)).cloned())
+    {
+        return Ok(Some(known));
     }
-    Ok(Record { name: if tag.is_none() { String::new() } else { tag.to_string() }, fields })
+    let py = class.py();
+    let Some(config) = class.getattr_opt(intern!(py, "__struct_config__"))? else { return Ok(None) };
+    let tag = config.getattr(intern!(py, "tag"))?;
+    let names = class.getattr(intern!(py, "__struct_fields__"))?;
+    let attributes: Vec<Py<PyString>> = names.extract()?;
+    let found = Arc::new(Class {
+        class: class.clone().unbind(),
+        name: if tag.is_none() { "".into() } else { tag.to_string().into() },
+        names: attributes.iter().map(|name| name.bind(py).to_string()).collect(),
+        attributes,
+    });
+    // There are as many as the form has sorts of parts; what a test may make beside them does not grow it without end.
+    if let Ok(mut known) = CLASSES.write()
+        && known.len() < 64
+    {
+        known.push(Arc::clone(&found));
+    }
+    Ok(Some(found))
 }
 
 fn entry(value: &Bound<'_, PyAny>, depth: usize, parts: &mut usize) -> PyResult<Entry> {
@@ -58,8 +96,8 @@ fn entry(value: &Bound<'_, PyAny>, depth: usize, parts: &mut usize) -> PyResult<
             .collect::<PyResult<_>>()
             .map(numbers_of);
     }
-    if let Ok(number) = value.extract::<f64>() {
-        return Ok(Entry::Number(number));
+    if value.is_instance_of::<PyInt>() || class_of(&value.get_type())?.is_none() {
+        return value.extract().map(Entry::Number);
     }
     part(value, depth, parts).map(Entry::Record)
 }

@@ -29,15 +29,16 @@ def submit(table, monkeypatch):
     monkeypatch.setenv("ISOBATCH_TABLE", str(table))
 
     def submitted(**job):
+        """Each call is a controller that starts, so that it reads the table."""
         lua = lupa.LuaRuntime()
-        told = []
+        said = []
         lua.globals()["slurm"] = lua.table_from(
-            {"SUCCESS": 0, "ERROR": -1, "log_user": lambda text: told.append(text)}
+            {"SUCCESS": 0, "ERROR": -1, "log_user": lambda text: said.append(text)}
         )
         lua.execute(PLUGIN.read_text())
         request = lua.table_from({**job, "environment": lua.table_from({})})
         code = lua.globals().slurm_job_submit(request, None, 1000)
-        return code, dict(request.environment), told
+        return code, dict(request.environment), said
 
     return submitted
 
@@ -74,8 +75,8 @@ def test_a_cell_that_a_table_without_quotes_cannot_hold_is_refused(tmp_path, cap
     ],
 )
 def test_a_job_gets_the_plan_for_its_gpus(submit, asked):
-    code, given, told = submit(comment="isobatch:vision", **asked)
-    assert (code, told) == (0, [])
+    code, given, said = submit(comment="isobatch:vision", **asked)
+    assert (code, said) == (0, [])
     assert given == {
         "ISOBATCH_MICRO_BATCH": "16",
         "ISOBATCH_ACCUMULATION": "1",
@@ -87,9 +88,95 @@ def test_a_job_gets_the_plan_for_its_gpus(submit, asked):
 
 def test_what_has_no_plan_is_refused_with_the_reason(submit):
     assert submit(comment=None) == (0, {}, [])
-    code, given, told = submit(comment="isobatch:odd one", tres_per_node="gres/gpu:8", min_nodes=1)
+    code, given, said = submit(comment="isobatch:odd one", tres_per_node="gres/gpu:8", min_nodes=1)
     assert (code, given) == (-1, {})
-    assert told == ["isobatch: odd one cannot be trained on 8 GPUs: not_divisible; try 10 GPUs"]
+    assert said == ["isobatch: odd one cannot be trained on 8 GPUs: not_divisible; try 10 GPUs"]
     for job, where in (("nobody", {"tres_per_job": "gres/gpu:8"}), ("vision", {})):
-        code, _, told = submit(comment=f"isobatch:{job}", min_nodes=1, **where)
-        assert code == -1 and told[0].startswith(f"isobatch: no plan for {job} on ")
+        code, _, said = submit(comment=f"isobatch:{job}", min_nodes=1, **where)
+        assert code == -1 and said[0].startswith(f"isobatch: no plan for {job} on ")
+
+
+WHERE = {"tres_per_node": "gres/gpu:8", "min_nodes": 2}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tres_per_node": "gres/gpu:a100:4,gres/gpu:h100:4", "min_nodes": 2},
+        {"tres_per_node": "gres/gpu:8,gres/gpumem:40960", "min_nodes": 2},
+        {"tres_per_node": "gres/gpu:h100:8(S:0-1)", "min_nodes": 2},
+        {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294},
+        {"tres_per_node": "gres/gpu:16", "min_nodes": None},
+    ],
+)
+def test_gpus_are_counted_as_slurm_writes_them(submit, asked):
+    assert submit(comment="isobatch:vision", **asked)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tres_per_node": "gres/gpumem:16", "min_nodes": 1},
+        {"tres_per_task": "gres/gpu", "num_tasks": 4294967294},
+    ],
+)
+def test_what_are_no_gpus(submit, asked):
+    code, _, said = submit(comment="isobatch:vision", **asked)
+    assert (code, said) == (-1, ["isobatch: no plan for vision on no GPUs"])
+
+
+def test_the_table_of_the_documented_command_loads(tmp_path, table, submit):
+    """Its clusters have many shapes, some with as many GPUs."""
+    examples = PLUGIN.parents[1]
+    command = PLUGIN.read_text().split("--columns ")[1].splitlines()[0]
+    words = ["fleet", str(examples / "jobs.csv"), str(examples / "clusters.csv"), "-o", str(table)]
+    assert main([*words, "--columns", command]) == 0
+    code, _, said = submit(comment="isobatch:no such job", **WHERE)
+    assert code == -1 and said == ["isobatch: no plan for no such job on 16 GPUs"]
+
+
+def test_clusters_with_as_many_gpus(tmp_path, table, submit):
+    header = f"cluster\t{COLUMNS}".replace(",", "\t")
+    plan = "{}\tvision\t16\t{}\t{}\t{}\t{}\t1\t0.1\t0\t1000"
+    rows = [plan.format("a", "ok", "", "", 16), plan.format("b", "ok", "", "", 16)]
+    table.write_text("\n".join([header, *rows, ""]))
+    assert submit(comment="isobatch:vision", **WHERE)[0] == 0
+    rows[1] = plan.format("b", "infeasible", "not_divisible", "8", "")
+    table.write_text("\n".join([header, *rows, ""]))
+    assert submit(comment="isobatch:vision", **WHERE)[1]["ISOBATCH_MICRO_BATCH"] == "16"
+    code, _, said = submit(comment="isobatch:vision@b", **WHERE)
+    assert code == -1 and said == ["isobatch: vision cannot be trained on 16 GPUs: not_divisible; try 8 GPUs"]
+    rows[1] = plan.format("b", "ok", "", "", 8)
+    table.write_text("\n".join([header, *rows, ""]))
+    code, _, said = submit(comment="isobatch:vision", **WHERE)
+    assert code == -1 and "several plans; name the cluster" in said[0]
+    assert submit(comment="isobatch:vision@b", **WHERE)[1]["ISOBATCH_MICRO_BATCH"] == "8"
+    code, _, said = submit(comment="isobatch:vision@c", **WHERE)
+    assert code == -1 and "no plan for cluster c" in said[0]
+
+
+def test_a_byte_order_mark(table, submit):
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    assert submit(comment="isobatch:vision", **WHERE)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda table: table.unlink(), "No such file"),
+        (lambda table: table.write_text(""), "has no column job"),
+        (lambda table: table.write_text("job\tworld_size\nvision\t16\n"), "has no column status"),
+        (lambda table: table.write_bytes(bytes(range(256))), "has no column job"),
+    ],
+)
+def test_a_table_that_cannot_be_used_refuses_only_those_who_ask(table, submit, harm, why):
+    harm(table)
+    assert submit(comment=None, **WHERE) == (0, {}, [])
+    assert submit(comment="nightly", **WHERE) == (0, {}, [])
+    code, _, said = submit(comment="isobatch:vision", **WHERE)
+    assert code == -1 and why in said[0]
+
+
+def test_a_request_of_an_odd_kind_is_refused_and_raises_nothing(submit):
+    code, _, said = submit(comment="isobatch:vision", tres_per_node=8, min_nodes="two")
+    assert code == -1 and said[0].startswith("isobatch: ")

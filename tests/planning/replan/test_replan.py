@@ -129,6 +129,36 @@ def test_a_run_of_any_length_moves_at_once(dataset, there):
     assert time.perf_counter() - start < 2
 
 
+def test_a_move_that_drops_the_rest_of_the_last_epoch_adds_no_step():
+    recipe = ib.Recipe(effective_batch=32, lr=0.1, dataset_size=197, duration="1ep", drop_last=True)
+    run = ib.plan(recipe, 2)
+    moved = ib.replan(run, at_step=5, effective_batch=128)
+    assert (run.total_steps, moved.total_steps) == (6, 5)
+    assert moved.position(5) == (5, 197, 1, 0)
+    assert (moved.moves[-1].samples, moved.moves[-1].epoch) == (197, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    batch=st.sampled_from([8, 16, 32]),
+    dataset=st.integers(64, 400),
+    epochs=st.integers(1, 3),
+    to=st.sampled_from([4, 32, 64]),
+    at=st.integers(1, 200),
+)
+def test_no_move_steps_beyond_the_run(batch, dataset, epochs, to, at):
+    recipe = ib.Recipe(
+        effective_batch=batch, lr=0.1, dataset_size=dataset, duration=f"{epochs}ep", drop_last=True
+    )
+    run = ib.plan(recipe, 2)
+    assume(at < run.total_steps)
+    moved = ib.replan(run, at_step=at, effective_batch=to)
+    assert moved.position(moved.total_steps).epoch <= epochs
+    if moved.total_steps > at:
+        assert moved.position(moved.total_steps - 1).epoch < epochs
+    assert moved.moves[-1].samples == moved.position(at).samples
+
+
 def back_of(there, batch=256):
     return {name: {"cluster": 8, "effective_batch": batch, "uneven": False}[name] for name in there}
 
@@ -289,7 +319,10 @@ def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
             assert float(clock) == pytest.approx(here.epoch * first)  # an epoch's start is an epoch's start
         assert float(clock) < end + Fraction(1, 10**9)
         assert run.course.step_at(run.course.samples_at(Fraction(step))) == step
-    assert float(run.course.legs[-1].clock_at(Fraction(run.total_steps))) >= float(end) - 1e-9
+    if run.total_steps > run.course.legs[-1].step:
+        assert float(run.course.legs[-1].clock_at(Fraction(run.total_steps))) >= float(end) - 1e-9
+    else:  # the last move dropped what was left of the last epoch
+        assert run.position(run.total_steps).epoch >= Fraction(epochs)
     for (_, before), (at, after) in itertools.pairwise(plans):
         assert before.lr_at(at) * (after.lr / before.lr) == pytest.approx(
             after.lr_at(at), rel=1e-12, abs=1e-15

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from isobatch.schedules.arguments import length, rate, rising, span
+from isobatch.schedules.arguments import dropped, length, rate, rising, span
 from isobatch.schedules.form import Segment
 from isobatch.schedules.kind import Run, kind
 from isobatch.schedules.lengths import Length
@@ -39,6 +39,6 @@ def goyal(
     up = span("warmup_epochs", warmup_epochs) * per_epoch
     points = [epoch * per_epoch for epoch in rising("milestones", milestones, repeats=True)]
     base, factor = rate("lr", lr), rate("gamma", gamma)
-    drops = [level(max(at, up), base * factor**count) for count, at in enumerate(points, start=1)]
+    drops = [level(max(at, up), dropped(base, factor, count)) for count, at in enumerate(points, start=1)]
     rise = [line(0.0, up, rate("start", start), base)] if up else []
     return lone(*rise, level(up, base), *drops)

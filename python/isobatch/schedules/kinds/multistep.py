@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from isobatch.schedules.arguments import rate, rising
+from isobatch.schedules.arguments import dropped, rate, rising
 from isobatch.schedules.form import Segment
 from isobatch.schedules.kind import LENGTH, NUMBER, Argument, Run, kind
 from isobatch.schedules.schedule import Schedule, lone
@@ -28,5 +28,5 @@ def multistep(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> Sch
     points = rising("milestones", milestones, repeats=True)
     levels = {0.0: base}
     for count, at in enumerate(points, start=1):
-        levels[at] = base * factor**count
+        levels[at] = dropped(base, factor, count)
     return lone(*(level(at, value) for at, value in levels.items()))

@@ -37,7 +37,7 @@ _LAMBDAS = {
 
 
 def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
-    """The schedule of a live torch or transformers scheduler, from its step 0, whatever step it stands at.
+    """The schedule of a live torch or transformers scheduler, from its step 0, whatever step it has reached.
 
     Args:
         scheduler: any scheduler that `isobatch.schedules.torch` has, SequentialLR and ChainedScheduler of them

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def _warmed(body: Schedule, warmup_t: float, init: float, peak: float, prefix: bool) -> Schedule:
-    """A straight line to peak, then body: from its step 0 where prefix, else from where it stands by then."""
+    """A straight line to peak, then body: from its step 0 where prefix, else from where it is by then."""
     warm = span("warmup_t", warmup_t)
     if warm == 0:
         return body
@@ -124,7 +124,7 @@ def TanhLRScheduler(
 ) -> Schedule:
     """m + (lr·d^i − m)·(1 − tanh(lb·(1 − u) + ub·u))/2 in cycle i with u = t/Ti, then m = lr_min.
 
-    Without warmup_prefix the warmup rises to where the decay stands by then.
+    Without warmup_prefix the warmup rises to where the decay is by then.
 
     >>> TanhLRScheduler(1.0, t_initial=10, lb=-1, ub=1).at(5)
     0.5

@@ -25,9 +25,9 @@ def get_scheduler(
 ) -> Schedule:
     """The schedule that transformers' Trainer makes of the same arguments.
 
-    A warmup is lr·x/W, so that the first update is at 0. Quirks, which `quirks=False` mends: the cosines rise again
-    past the end; cosine_with_restarts finds its restarts by a remainder and may miss one by rounding;
-    cosine_warmup_with_min_lr runs one step ahead, in the warmup and in the decay.
+    A warmup is lr·x/W, so that the first update is at 0. As in transformers, the cosines rise again past the end;
+    cosine_with_restarts finds its restarts by a remainder and may miss one by rounding; cosine_warmup_with_min_lr is
+    one step ahead, in the warmup and in the decay. `quirks=False` has none of this.
 
     Args:
         name: linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, inverse_sqrt,

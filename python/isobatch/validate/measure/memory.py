@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import resource
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from isobatch.validate.report.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.step.training import Training, out_of_memory
 
 TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs
+SAMPLE_SECONDS = 0.001
+SLACK = 1 << 24  # bytes that two counts of the memory may differ by
 SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
@@ -26,21 +30,64 @@ class PeakMemory:
         self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
         self.bytes = 0
         self.reserved: int | None = None
+        self._sampler: _Sampler | None = None
 
     def __enter__(self) -> PeakMemory:
         if self.kind == "resident":
-            with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # else the peak is the whole life's
+            _trim()
+            self._sampler = None if _reset_peak() else _Sampler()
         else:
             torch.cuda.reset_peak_memory_stats(self._group.device)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.kind == "resident":
-            self.bytes = _peak_resident()
+            self.bytes = _peak_resident() if self._sampler is None else self._sampler.stop()
         else:
             self.bytes = torch.cuda.max_memory_allocated(self._group.device)
             self.reserved = torch.cuda.max_memory_reserved(self._group.device)
+
+
+def _trim() -> None:
+    """Gives back what the C library keeps of freed memory: else every size is at the largest one's peak."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reset_peak() -> bool:
+    """Whether the system's own count of the peak begins anew; some containers do not allow it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return _peak_resident() <= _resident() + SLACK
+
+
+class _Sampler:
+    """Looks at the process's memory all the time, where the system's count of its peak is of the process's whole life."""
+
+    def __init__(self) -> None:
+        self._peak, self._end = _resident(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="isobatch-memory", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._end.wait(SAMPLE_SECONDS):
+            self._peak = max(self._peak, _resident())
+
+    def stop(self) -> int:
+        """The peak, bytes."""
+        self._end.set()
+        self._thread.join()
+        return max(self._peak, _resident())
+
+
+def _resident() -> int:
+    """The process's memory now, bytes."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _peak_resident() -> int:

@@ -13,7 +13,6 @@ import torch.utils.data as data
 from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch import PlanSampler
 from isobatch.planning.plan import Plan
-from isobatch.reason import Reason
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import ramping
 from isobatch.validate.proofs.claim import Claim
@@ -73,7 +72,8 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
 
 def _irregular(plan: Plan) -> bool:
     """Whether only the plan's own sampler serves it."""
-    return Reason.RAGGED in plan.reasons or Reason.UNEVEN in plan.reasons or plan.recipe.ramp is not None
+    recipe = plan.recipe
+    return plan.layout.irregular or recipe.convention == "exact" or recipe.ramp is not None
 
 
 def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:

@@ -58,7 +58,7 @@ class Group:
                 device_id=self.device if self.backend == "nccl" else None,
             )
         else:
-            self.backend = dist.get_backend()
+            self.backend = _backend(self.device)
         # Objects and barriers go over gloo in any case: it can name who is missing.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
         self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connect, run)
@@ -191,6 +191,13 @@ def _device(options: Options, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank % gpus)
     torch.cuda.set_device(device)
     return device
+
+
+def _backend(device: torch.device) -> str:
+    """The default group's backend for a device. A group that was made without one has several."""
+    name = dist.get_backend()
+    kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
+    return kinds.get(device.type, name) if name == "undefined" else name
 
 
 def gpu_is_shared(store: Store, run: str, gpu: str | None, ranks: int, limit: timedelta) -> bool:

@@ -59,8 +59,11 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
         factory = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{name!r} cannot be loaded: {error}", field="workload") from error
+    except Exception as error:  # a module may raise anything
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{name!r} cannot be loaded: {said}", field="workload") from error
+    if not callable(factory):
+        raise must_be("a function without arguments", name, field="workload")
     return made(factory)
 
 
@@ -73,7 +76,7 @@ def made(factory: Callable[[], Any]) -> Workload:
     workload = factory()
     if not isinstance(workload, Workload):
         raise InputError(
-            f"the factory returned {type(workload).__name__}; legal: isobatch.validate.Workload",
+            f"the factory must return an isobatch.validate.Workload, got {type(workload).__name__}",
             field="workload",
         )
     if workload.reduction not in ("mean", "sum"):

@@ -16,6 +16,18 @@ pub enum InputColumn<'a> {
     Codes(&'a [u32], Vec<Value>),
 }
 
+impl InputColumn<'_> {
+    /// The value in a row.
+    pub(super) fn value(&self, row: usize) -> Value {
+        match self {
+            InputColumn::Ints(values) if values[row] == MISSING => Value::Missing,
+            InputColumn::Ints(values) => Value::Int(values[row]),
+            InputColumn::Reals(values) => Value::Real(values[row]),
+            InputColumn::Codes(codes, values) => values[codes[row] as usize].clone(),
+        }
+    }
+}
+
 /// An input table: its varying columns.
 #[derive(Debug)]
 pub struct InputTable<'a> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::columns::InputTable;
 use crate::forecast::Workload;
-use crate::input::Input;
+use crate::input::{Field, Input, MAX_GPUS};
 
 /// Rows whose inputs are set together: the processor then sees one field at a time.
 pub(super) const INPUTS: usize = 32;
@@ -70,6 +70,18 @@ impl Fleet<'_> {
             Pairs::Crossed => ((row / self.clusters.rows) as u32, (row % self.clusters.rows) as u32),
             Pairs::Named { jobs, clusters } => (jobs[row], clusters[row]),
         }
+    }
+
+    /// GPUs of a cluster, which a row whose job is illegal has too; `None` where they are illegal themselves.
+    pub(super) fn gpus_of(&self, cluster: u32) -> Option<i64> {
+        let mut input = Input::default();
+        for (field, column) in &self.clusters.columns {
+            if matches!(field, Field::Nodes | Field::GpusPerNode) {
+                input.set(*field, &column.value(cluster as usize));
+            }
+        }
+        let gpus = input.cluster.nodes.checked_mul(input.cluster.gpus_per_node)?;
+        i64::try_from(gpus).ok().filter(|_| input.fault.is_none() && gpus <= MAX_GPUS)
     }
 
     /// The input of one row, for a close look at what is wrong with it.

@@ -3,7 +3,7 @@
 use super::fleet::{Fleet, INPUTS};
 use super::results::{ResultColumn, ResultSlice};
 use crate::input::Input;
-use crate::plan::{Row, plan, plan_or_not};
+use crate::plan::{Row, UNKNOWN, plan, plan_or_not};
 
 /// The inputs and plans of some of them.
 pub(super) struct OneByOne {
@@ -31,8 +31,11 @@ impl OneByOne {
             let inputs = &mut self.inputs[..left.len()];
             let (jobs, clusters): (Vec<u32>, Vec<u32>) = left.iter().map(|&row| fleet.pair(row)).unzip();
             fleet.fill(&jobs, &clusters, inputs);
-            for (input, row) in inputs.iter().zip(&mut self.rows) {
-                plan(input, fleet.workloads, row);
+            for ((input, row), cluster) in inputs.iter().zip(&mut self.rows).zip(clusters) {
+                if plan(input, fleet.workloads, row).is_some() {
+                    // What is illegal in the job leaves the cluster as it is: its GPUs are a key to join by.
+                    row.world_size = fleet.gpus_of(cluster).unwrap_or(UNKNOWN);
+                }
             }
             for (column, out) in &mut *out {
                 column.write(&self.rows, left.iter().map(|row| row - start), out);

@@ -16,4 +16,4 @@ pub use goodput::{Best, Case, optimize};
 pub use model::{Forecast, Measured, Profile};
 pub use outlook::{ClusterProfile, Outlook, within_limits};
 pub use shape::{Placement, Shape};
-pub use workload::Workload;
+pub use workload::{Workload, noise_over_run};

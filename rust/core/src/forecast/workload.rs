@@ -22,17 +22,23 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The one noise scale that stands for the whole run at a tuned batch: stretches of weight w cost
-    /// Σ w(φ + m)/(φ + m0) of their samples, as one with φ = Σ wφ/(φ + m0) ÷ Σ w/(φ + m0) does. NaN where not known.
+    /// The noise scale of the whole run at a tuned batch; NaN where it is not known.
     #[must_use]
     pub fn noise_over_run(&self, tuned_batch: f64) -> f64 {
-        let ends = self.noise.iter().skip(1).map(|(start, _)| *start).chain([1.0]);
-        let (mut top, mut bottom) = (0.0, 0.0);
-        for ((start, phi), end) in self.noise.iter().zip(ends) {
-            let share = (end - start) / (phi + tuned_batch);
-            top += share * phi;
-            bottom += share;
-        }
-        top / bottom
+        noise_over_run(&self.noise, tuned_batch)
     }
+}
+
+/// The one noise scale that stands for a table of (progress, φ) at a tuned batch: stretches of weight w cost
+/// Σ w(φ + m)/(φ + m0) of their samples, as one with φ = Σ wφ/(φ + m0) ÷ Σ w/(φ + m0) does. NaN for an empty table.
+#[must_use]
+pub fn noise_over_run(noise: &[(f64, f64)], tuned_batch: f64) -> f64 {
+    let ends = noise.iter().skip(1).map(|(start, _)| *start).chain([1.0]);
+    let (mut top, mut bottom) = (0.0, 0.0);
+    for ((start, phi), end) in noise.iter().zip(ends) {
+        let share = (end - start) / (phi + tuned_batch);
+        top += share * phi;
+        bottom += share;
+    }
+    top / bottom
 }

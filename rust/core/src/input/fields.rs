@@ -160,7 +160,7 @@ fields! {
         MinLr min_lr: f64 = 0.0, Real(0.0, f64::MAX), InvalidLr, "a finite number from 0 to lr";
         SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength, "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
         DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";
-        Convention convention: Convention = Convention::Torch, Other, InvalidLength, "torch, lightning, transformers or megatron";
+        Convention convention: Convention = Convention::Torch, Other, InvalidLength, "torch, lightning, transformers, megatron or exact";
         Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch";
         MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
         Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch";

@@ -43,9 +43,15 @@ fn number(text: &str) -> Option<Value> {
     text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Real)).ok()
 }
 
+/// From here on the nearest real of a number with a fraction may be whole.
+const FRACTIONS_END: f64 = (1_u64 << 52) as f64;
+
 impl FieldType for u64 {
     fn read(text: &str) -> Option<Value> {
-        number(text)
+        // "9007199254740992.4" is no count, and the real that is nearest to it is one.
+        number(text).filter(
+            |value| !matches!(value, Value::Real(x) if x.abs() >= FRACTIONS_END && text.contains('.')),
+        )
     }
 
     #[inline]

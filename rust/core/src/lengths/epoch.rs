@@ -11,15 +11,18 @@ pub enum Convention {
     Transformers,
     /// Megatron's: no epochs, and the end is floored.
     Megatron,
+    /// Whole steps are dealt out, whatever the replicas: nothing is padded, and the last step holds what is left.
+    Exact,
 }
 
 impl Convention {
     /// The names that users write, in the order of the variants.
-    pub const ALL: [(&'static str, Convention); 4] = [
+    pub const ALL: [(&'static str, Convention); 5] = [
         ("torch", Convention::Torch),
         ("lightning", Convention::Lightning),
         ("transformers", Convention::Transformers),
         ("megatron", Convention::Megatron),
+        ("exact", Convention::Exact),
     ];
 }
 
@@ -82,7 +85,7 @@ impl Epoch {
     }
 
     /// What is left of an epoch behind its first `offset` samples. Padding and dropping are as if the rest were a dataset of
-    /// its own; ragged steps take any number of samples, so there the epoch ends where it always does.
+    /// its own. Exact steps take any number of samples, and so do those whose micro-batches differ: they need no padding.
     #[must_use]
     #[inline]
     pub fn rest(dataset: u64, offset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
@@ -90,15 +93,11 @@ impl Epoch {
         let pass = micro_batch * data_parallel;
         let sampled = |n: u64| if drop.sampler { n / data_parallel } else { n.div_ceil(data_parallel) };
         let rest = dataset.saturating_sub(offset);
-        let (steps, served) = if ragged {
-            // Whole steps are dealt out; only a last, smaller one is shared by padding or cutting, as the sampler does.
-            if drop.loader {
-                let whole = (dataset / effective_batch * effective_batch).saturating_sub(offset);
-                (whole / effective_batch, whole / effective_batch * effective_batch)
-            } else {
-                let served = (sampled(dataset) * data_parallel).saturating_sub(offset);
-                (served.div_ceil(effective_batch), served)
-            }
+        let exact = ragged || convention == Convention::Exact;
+        let (steps, served) = if exact && (drop.sampler || drop.loader) {
+            (rest / effective_batch, rest / effective_batch * effective_batch)
+        } else if exact {
+            (rest.div_ceil(effective_batch), rest)
         } else {
             let (passes, served) = match (convention, drop.loader) {
                 // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
@@ -116,7 +115,7 @@ impl Epoch {
             served,
             padded: served.saturating_sub(rest),
             dropped: rest.saturating_sub(served),
-            uneven_tail: accumulation > 1 && served != steps * effective_batch,
+            uneven_tail: (accumulation > 1 || exact) && served != steps * effective_batch,
         }
     }
 }
@@ -139,11 +138,25 @@ mod tests {
         assert_eq!(Epoch::of(1_281_167, plain(256, 32, 1), drop, Convention::Torch).steps, 156);
     }
 
+    #[test]
+    fn an_exact_epoch_depends_on_no_count_of_replicas() {
+        for replicas in 1..=7 {
+            let layout =
+                Layout { effective_batch: 51, ragged: true, ..plain(replicas, 51_u64.div_ceil(replicas), 1) };
+            let e = Epoch::of(255, layout, DropLast::NONE, Convention::Torch);
+            assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (5, 255, 0, false));
+            let e = Epoch::of(260, layout, DropLast::NONE, Convention::Exact);
+            assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (6, 260, 0, true));
+            let e = Epoch::of(260, layout, DropLast::both(true), Convention::Exact);
+            assert_eq!((e.steps, e.served, e.dropped, e.uneven_tail), (5, 255, 5, false));
+        }
+    }
+
     proptest! {
         #[test]
         fn nothing_is_lost_in_an_epoch(
             dataset in 1u64..5000, dp in 1u64..9, micro in 1u64..40, accumulation in 1u64..5,
-            sampler: bool, loader: bool, ragged: bool, convention in 0usize..3,
+            sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {
             let layout = Layout { ragged, ..plain(dp, micro, accumulation) };
             let e = Epoch::of(dataset, layout, DropLast { sampler, loader }, Convention::ALL[convention].1);
@@ -155,7 +168,7 @@ mod tests {
         #[test]
         fn an_epoch_goes_on_behind_any_of_its_steps(
             dataset in 1u64..2000, dp in 1u64..9, micro in 1u64..20, accumulation in 1u64..5, less in 0u64..9,
-            sampler: bool, loader: bool, ragged: bool, convention in 0usize..3,
+            sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {
             let mut layout = Layout { ragged, ..plain(dp, micro, accumulation) };
             if ragged {

@@ -82,7 +82,7 @@ pub(super) fn layout(
     if let Some(layout) = unlike(input, row, target, replicas) {
         return Ok(layout);
     }
-    let effective_batch = even_batch(settings, row, target, replicas, seek)?;
+    let effective_batch = even_batch(input, row, target, replicas, seek)?;
     row.reasons.insert_if(effective_batch != target, Reason::BatchMoved);
     // With a ramp, the micro-batch must divide every batch on the way.
     let common = stages(&input.recipe, effective_batch)?
@@ -138,13 +138,14 @@ fn unlike(input: &Input, row: &mut Row, target: u64, replicas: Replicas) -> Opti
 
 /// The batch nearest to the target that divides evenly, within the tolerance; otherwise what would work instead.
 fn even_batch(
-    settings: &Settings,
+    input: &Input,
     row: &mut Row,
     target: u64,
     replicas: Replicas,
     seek: Seek,
 ) -> Result<u64, Reason> {
     let Replicas { count, model_parallel, divisor } = replicas;
+    let Input { settings, recipe, .. } = input;
     let most = most_of(settings);
     let below = batch::neighbours(target.min(most), count * divisor).0;
     if below == Some(target) {
@@ -152,10 +153,15 @@ fn even_batch(
     }
     let above = batch::neighbours(target, count * divisor).1;
     let above = Some(above).filter(|&b| b <= most.min(batch::MAX_BATCH));
-    let moved = |b: u64| b.abs_diff(target) as f64 / target as f64;
+    let tolerance = settings.batch_tolerance;
     let nearest = batch::nearer(target, below, above);
-    if let Some(batch) = nearest.filter(|&b| moved(b) <= settings.batch_tolerance) {
-        return Ok(batch);
+    if let Some(nearest) = nearest.filter(|&b| batch::change(b, target) <= tolerance) {
+        // A ramp's micro-batch divides its other batches too, so that the nearest is as good as any.
+        let batch = recipe.ramp.is_none().then(|| {
+            let most = most.min(batch::MAX_BATCH);
+            batch::tolerated(target, count, divisor, row.cap.samples(), tolerance, most)
+        });
+        return Ok(batch.flatten().unwrap_or(nearest));
     }
     if target > most {
         return Err(Reason::AboveMaxBatch);

@@ -54,9 +54,16 @@ impl<'a> Clock<'a> {
         self.recipe.duration.map_or(Ok(None), |duration| self.steps(duration, None, floor))
     }
 
-    /// The steps of the warmup in a run of `total` steps.
+    /// The steps of the warmup in a run of `total` steps, rounded as the convention's tool rounds them.
     fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
-        self.steps(self.recipe.warmup, total, false)
+        let Recipe { warmup, convention, .. } = *self.recipe;
+        match (convention, warmup.unit) {
+            (Convention::Transformers, Unit::Percent) => Ok(total.map(|total| trainers_share(warmup, total))),
+            (convention, unit) => {
+                let floor = convention == Convention::Megatron && unit == Unit::Tokens;
+                self.steps(warmup, total, floor)
+            }
+        }
     }
 
     /// The steps that a length takes; `None` for a share of a run without an end.
@@ -86,6 +93,19 @@ impl<'a> Clock<'a> {
         };
         steps.map(Some).ok_or(Reason::TooLarge)
     }
+}
+
+/// The Trainer's `math.ceil(steps * warmup_ratio)`, in the floats that it takes it in: 7 % of 100 steps are 8.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positive and bounded by its callers"
+)]
+fn trainers_share(share: Length, steps: u64) -> u64 {
+    let (numerator, denominator) = share.fraction_of_ten();
+    // Both are exact, so that the quotient is the float nearest to the ratio, as Python reads it.
+    let ratio = numerator as f64 / (denominator as f64 * 100.0);
+    (steps as f64 * ratio).ceil() as u64
 }
 
 /// The steps of the warmup at the tuned batch; `None` for a share of a run without an end.

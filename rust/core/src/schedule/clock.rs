@@ -1,6 +1,6 @@
-//! The clock: which point of a schedule an optimizer step stands at.
+//! The clock: which point of a schedule an optimizer step is at.
 
-use super::error::{ScheduleError, finite};
+use super::error::{ScheduleError, finite, shown};
 
 /// What a clock may be, so that what is read through it is a number too.
 const FASTEST: f64 = 18_446_744_073_709_551_616.0;
@@ -15,7 +15,7 @@ pub struct Clock {
     pieces: Vec<Piece>,
 }
 
-/// From `step` on, the schedule stands at `at + (x − step)·slope`.
+/// From `step` on, the schedule is at `at + (x − step)·slope`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Piece {
     pub step: f64,
@@ -48,7 +48,10 @@ impl Clock {
         for &(step, at) in knots {
             for number in [step, at] {
                 if finite("clock", number)?.abs() > FASTEST {
-                    return Err(ScheduleError::new("clock", format!("must be within ±2^64, got {number}")));
+                    return Err(ScheduleError::new(
+                        "clock",
+                        format!("must be within ±2^64, got {}", shown(number)),
+                    ));
                 }
             }
         }
@@ -84,7 +87,7 @@ impl Clock {
         Ok(Self { pieces })
     }
 
-    /// Where the schedule stands at optimizer step `x`.
+    /// Where the schedule is at optimizer step `x`.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         self.pieces[self.index(x)].map(x)

@@ -1,6 +1,6 @@
 //! Cycles: a track that starts again and again.
 
-use super::error::{STEP_LIMIT, ScheduleError, finite};
+use super::error::{STEP_LIMIT, ScheduleError, finite, shown};
 use super::record::Record;
 
 /// A shorter period is no number of steps, and could not be counted as far as steps go.
@@ -37,7 +37,7 @@ pub struct Cycle {
     rounded: bool,
 }
 
-/// Where a point stands: cycle `index`, at `x` = `start` + `stretch`·(position within the first cycle).
+/// Where a point is: cycle `index`, at `x` = `start` + `stretch`·(position within the first cycle).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Place {
     pub index: f64,
@@ -62,7 +62,10 @@ impl Cycle {
         if let Some(limit) = limit
             && !((0.0..STEP_LIMIT).contains(&limit) && limit.fract() == 0.0)
         {
-            return Err(ScheduleError::new("limit", format!("must be a number of cycles, got {limit}")));
+            return Err(ScheduleError::new(
+                "limit",
+                format!("must be a number of cycles, got {}", shown(limit)),
+            ));
         }
         let limit = limit.map(|limit| limit as u64);
         let cycle = Self::new(
@@ -89,14 +92,14 @@ impl Cycle {
         if !(period.is_finite() && period >= SHORTEST) {
             return Err(ScheduleError::new(
                 "period",
-                format!("must be a finite number of at least 2^-30 steps, got {period}"),
+                format!("must be a finite number of at least 2^-30 steps, got {}", shown(period)),
             ));
         }
         finite("end", end)?;
         if !(multiplier.is_finite() && multiplier >= 1.0) {
             return Err(ScheduleError::new(
                 "multiplier",
-                format!("must be a finite number of at least 1, got {multiplier}"),
+                format!("must be a finite number of at least 1, got {}", shown(multiplier)),
             ));
         }
         if let Decay::Peak(factor) | Decay::Amplitude { factor, .. } = decay
@@ -104,7 +107,7 @@ impl Cycle {
         {
             return Err(ScheduleError::new(
                 "decay",
-                format!("must be a finite number of at least 0, got {factor}"),
+                format!("must be a finite number of at least 0, got {}", shown(factor)),
             ));
         }
         if let Decay::Amplitude { about, .. } = decay {
@@ -172,7 +175,7 @@ impl Cycle {
         Place { index, start: self.start(index), stretch }
     }
 
-    /// The cycle's index and the position within the first cycle that `x` stands for.
+    /// The cycle's index and the position within the first cycle of `x`.
     pub(crate) fn locate(&self, x: f64) -> (f64, f64) {
         if self.rounded {
             let turns = 1.0 + x / self.period;

@@ -28,11 +28,21 @@ impl std::fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
+/// A number as people write it: no row of zeros.
+pub(crate) fn shown(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 || !size.is_finite() || (1e-6..1e16).contains(&size) {
+        format!("{value}")
+    } else {
+        format!("{value:e}")
+    }
+}
+
 pub(crate) fn finite(field: &'static str, value: f64) -> Result<f64, ScheduleError> {
     if value.is_finite() {
         Ok(value)
     } else {
-        Err(ScheduleError::new(field, format!("must be a finite number, got {value}")))
+        Err(ScheduleError::new(field, format!("must be a finite number, got {}", shown(value))))
     }
 }
 
@@ -40,7 +50,7 @@ pub(crate) fn positive(field: &'static str, value: f64) -> Result<f64, ScheduleE
     if value.is_finite() && value > 0.0 {
         Ok(value)
     } else {
-        Err(ScheduleError::new(field, format!("must be a finite number above 0, got {value}")))
+        Err(ScheduleError::new(field, format!("must be a finite number above 0, got {}", shown(value))))
     }
 }
 
@@ -52,6 +62,6 @@ pub fn check_step(step: f64) -> Result<f64, ScheduleError> {
     if (0.0..STEP_LIMIT).contains(&step) {
         Ok(step)
     } else {
-        Err(ScheduleError::new("steps", format!("must be numbers from 0 to below 2^53, got {step}")))
+        Err(ScheduleError::new("steps", format!("must be numbers from 0 to below 2^53, got {}", shown(step))))
     }
 }

@@ -1,4 +1,4 @@
-//! Short polynomials that stand for a shape over a block of steps.
+//! Short polynomials in place of a shape over a block of steps.
 //!
 //! A block is re-anchored on the closed form at its centre; its width is what the remainder of the Taylor series
 //! allows, so that the error is bounded whatever the length of the run.

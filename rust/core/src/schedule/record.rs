@@ -3,6 +3,8 @@
 //! The declaration itself is Python's (`isobatch.schedules.form`). Each part of a schedule reads its own fields by
 //! name, in its own file, so that adding a field or a shape touches no list here.
 
+use std::sync::Arc;
+
 use super::error::ScheduleError;
 
 /// What a field holds.
@@ -23,17 +25,19 @@ pub enum Entry {
 }
 
 /// A part of a form: its name, where there are several sorts of it, and its fields.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// Which sort of part it is, such as the name of a shape.
-    pub name: String,
-    /// Each field with its name.
-    pub fields: Vec<(String, Entry)>,
+    pub name: Arc<str>,
+    /// The names of its fields, which all parts of a sort share.
+    pub names: Arc<[String]>,
+    /// What each field holds.
+    pub entries: Vec<Entry>,
 }
 
 impl Record {
     fn entry(&self, field: &'static str) -> Result<&Entry, ScheduleError> {
-        let found = self.fields.iter().find(|(name, _)| name == field).map(|(_, entry)| entry);
+        let found = self.names.iter().position(|name| name == field).and_then(|at| self.entries.get(at));
         found.ok_or_else(|| ScheduleError::new(field, format!("must be given in {:?}", self.name)))
     }
 
@@ -158,8 +162,9 @@ mod tests {
 
     #[test]
     fn a_field_of_another_sort_is_named() {
-        let fields = vec![("a".to_owned(), Entry::Number(1.0)), ("b".to_owned(), Entry::Nothing)];
-        let record = Record { name: "power".to_owned(), fields };
+        let names = ["a".to_owned(), "b".to_owned()].into();
+        let record =
+            Record { name: "power".into(), names, entries: vec![Entry::Number(1.0), Entry::Nothing] };
         assert_eq!(record.number("a"), Ok(1.0));
         assert_eq!(record.maybe("b"), Ok(None));
         for error in [

@@ -60,7 +60,7 @@ pub struct Segment<N> {
 impl<N: Nested> Segment<N> {
     pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
         let shape = record.needed("shape")?;
-        let content = if shape.name == "inner" {
+        let content = if &*shape.name == "inner" {
             Content::Inner(Arc::new(N::read(shape.needed("form")?)?))
         } else {
             Content::Shape(Shape::read(shape)?)

@@ -135,6 +135,9 @@ impl Lengths {
     #[allow(clippy::option_option, reason = "as in `with`")]
     fn of(recipe: &Recipe, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<Lengths> {
         let epochs = recipe.convention != Convention::Megatron;
+        if recipe.convention == Convention::Transformers && recipe.warmup.unit == Unit::Percent {
+            return None; // The Trainer rounds it in floats.
+        }
         let of = |length: Length, floor| LaneLength::of(length, epochs, floor);
         let total = match recipe.duration {
             Some(duration) => Some(of(duration, !epochs)?),
@@ -150,7 +153,7 @@ impl Lengths {
         } else if recipe.warmup.unit == Unit::Percent && total.is_none() {
             None
         } else {
-            Some(of(recipe.warmup, false)?)
+            Some(of(recipe.warmup, !epochs && recipe.warmup.unit == Unit::Tokens)?)
         };
         Some(Lengths { total, warmup })
     }
@@ -197,7 +200,7 @@ fn one(
         batch_norm,
         device_batches: Stated(unequal_devices),
     } = recipe;
-    if ramp.is_some() {
+    if ramp.is_some() || convention == Convention::Exact {
         return None;
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;

@@ -1,4 +1,4 @@
-//! Schedules × steps, in bulk: a row is cut into blocks over which a short polynomial stands for the shape.
+//! Schedules × steps, in bulk: a row is cut into blocks over which a short polynomial replaces the shape.
 //!
 //! float32 rows are within one float32 ulp of the schedule's peak of `Schedule::at`, float64 rows within 8 float64
 //! ulp, for any length of run: every block is anchored on the closed form anew. docs/schedules.md has what was measured.

@@ -34,7 +34,7 @@ impl Cosine {
         })
     }
 
-    /// The angle that u = 1 stands for, where the value is (1 + cos(angle·u))/2 and nothing else.
+    /// The angle at u = 1, where the value is (1 + cos(angle·u))/2 and nothing else.
     pub(crate) fn plain_angle(self) -> Option<f64> {
         (self.stretch == 1.0 && self.exponent == 1.0 && !self.wrap && self.waves > 0.0)
             .then_some(PI * self.waves)

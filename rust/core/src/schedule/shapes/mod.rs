@@ -68,7 +68,7 @@ macro_rules! shapes {
             pub const NAMES: &'static [&'static str] = &[$($name::NAME),*];
 
             pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
-                match record.name.as_str() {
+                match &*record.name {
                     $($name::NAME => $name::read(record).map(Self::$name),)*
                     other => Err(ScheduleError::new("shape", format!("must be one of {}, got {other:?}", Self::NAMES.join(", ")))),
                 }

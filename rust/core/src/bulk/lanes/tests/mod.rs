@@ -5,7 +5,7 @@ mod values;
 
 use crate::bulk::{Fleet, InputColumn, InputTable, Pairs, ResultColumn};
 use crate::input::{Field, Input, Record};
-use crate::plan::{Row, plan};
+use crate::plan::{Row, UNKNOWN, plan};
 use memory::Memory;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -22,7 +22,9 @@ fn hold(fleet: &Fleet<'_>, nearest: bool) -> Result<(), TestCaseError> {
     let mut alone = [Row::unknown()];
     for row in 0..fleet.rows() {
         let input = fleet.input(row);
-        plan(&input, &[], &mut alone[0]);
+        if plan(&input, &[], &mut alone[0]).is_some() {
+            alone[0].world_size = fleet.gpus_of(fleet.pair(row).1).unwrap_or(UNKNOWN);
+        }
         for (column, memory) in &together {
             let mut expected = Memory::new(column.element(), 1);
             column.write(&alone, 0..1, &mut expected.out());

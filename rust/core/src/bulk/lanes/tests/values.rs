@@ -48,7 +48,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::MinLr => reals(&[f64::NAN, 0.0, 1e-6, 1e-3, -1.0]),
         Field::SeqLen => ints(&[MISSING, 2048, 1, 1 << 40]),
         Field::DropLast => texts(&["false", "true", "sampler", "loader"]),
-        Field::Convention => texts(&["torch", "lightning", "transformers", "megatron"]),
+        Field::Convention => texts(&["torch", "lightning", "transformers", "megatron", "exact"]),
         Field::Gpus | Field::MicroBatch | Field::Accumulation => {
             ints(&[MISSING, MISSING, 1, 2, 4, 8, 4, 8, 6])
         }

@@ -1,0 +1,84 @@
+"""Where the ranks of one host meet: a store that listens on the loopback only. torch's own rendezvous listens on all interfaces,
+and anybody who reaches the port can write into it."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+NAME = "isobatch-loopback"
+HOST = "127.0.0.1"
+SECONDS = 60
+
+
+class Loopback(RendezvousHandler):
+    """The rendezvous of one agent, whose workers use its store."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._store: Store | None = None
+        self._port = 0
+
+    def get_backend(self) -> str:
+        """What it is registered as."""
+        return NAME
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers connect to the agent's store instead of making one."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """The store, and where workers find it."""
+        if self._store is None:
+            listening = socket.create_server((HOST, 0))
+            self._port = listening.getsockname()[1]
+            self._store = TCPStore(
+                HOST,
+                self._port,
+                is_master=True,
+                timeout=timedelta(seconds=SECONDS),
+                wait_for_workers=False,
+                multi_tenant=True,
+                master_listen_fd=listening.detach(),  # the store closes it
+            )
+        store = PrefixStore(self._run_id, self._store)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, self._port))
+
+    def is_closed(self) -> bool:
+        """It never is: one agent has nobody to close it for."""
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to do."""
+
+    def num_nodes_waiting(self) -> int:
+        """Nobody else comes."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """Of this launch."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """Nothing to do."""
+        return True
+
+
+def _made(parameters: RendezvousParameters) -> RendezvousHandler:
+    return Loopback(parameters.run_id)
+
+
+def register() -> str:
+    """Makes it known to torch's launcher; gives its name."""
+    rendezvous_handler_registry.register(NAME, _made)
+    return NAME

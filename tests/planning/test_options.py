@@ -1,0 +1,120 @@
+"""What would work instead of an infeasible plan: each is a plan, ranked, with the options of the command line that make it."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.forecast.profile import Constant
+
+RECIPE = ib.Recipe.from_gpus(
+    gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st", warmup="100st"
+)
+ADAM = ib.Recipe(
+    effective_batch=256, lr=1e-3, betas=(0.9, 0.95), gpus=8, duration="1000st", dataset_size=5120
+)
+PROFILE = ib.Profile(
+    gradient_bytes=1e8,
+    compute_constant=Constant(value=0.01),
+    compute_per_sample=Constant(value=0.001),
+    overlap=Constant(value=1),
+    intra_latency_us=Constant(value=5),
+    intra_gb_s=Constant(value=1),
+    inter_latency_us=Constant(value=5),
+    inter_gb_s=Constant(value=1),
+)
+STUCK = {
+    "not divisible": (RECIPE, 7, {}),
+    "a multiple": (RECIPE, 8, {"micro_batch_multiple": 64, "require_multiple": True}),
+    "model parallel": (ib.Recipe(effective_batch=2048, lr=0.1, model_parallel=32), ib.Cluster(nodes=63), {}),
+    "max batch": (RECIPE, 8, {"max_batch": 100}),
+    "above the dataset": (ADAM, 1024, {"policy": "grow", "max_micro_batch": 32}),
+    "no tuned gpus": (ib.Recipe(effective_batch=256, lr=1e-3), 8, {"policy": "grow"}),
+    "no noise": (ADAM, 16, {"policy": "grow", "rule": "adascale"}),
+    "a beta": (ADAM, 128, {"policy": "grow", "rule": "sde"}),
+    "a ramp": (ib.Recipe(effective_batch=64, lr=0.1, ramp="16 16 4096", duration="1e5sp"), 32, {}),
+    "a batch": (RECIPE, 6, {"policy": 1000}),
+}
+
+
+def test_each_way_out_is_a_plan():
+    for recipe, cluster, settings in STUCK.values():
+        stuck = ib.plan(recipe, cluster, **settings)
+        assert stuck.status == "infeasible"
+        assert stuck.options
+        for option in stuck.options:
+            assert isinstance(option, ib.FeasiblePlan)
+            assert option == ib.plan(recipe, option.cluster, **option.settings._asdict())
+            assert (option.cluster, option.settings) != (stuck.cluster, stuck.settings)
+
+
+def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
+    options = ib.plan(RECIPE, 7).options
+    found = [(o.effective_batch, o.world_size, o.layout.irregular) for o in options]
+    assert found == [
+        (252, 7, False), (224, 7, False), (256, 7, True), (256, 7, True), (256, 4, False), (256, 8, False),
+    ]  # fmt: skip
+    assert [o.settings.batch_tolerance for o in options[:2]] == [0.016, 0.13]
+
+
+def test_a_batch_that_needs_many_small_passes_is_not_offered():
+    options = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 3, max_micro_batch=4).options
+    assert [(o.micro_batch, o.accumulation, o.effective_batch) for o in options[:2]] == [
+        (4, 21, 252),
+        (4, 22, 256),
+    ]
+
+
+def test_whole_nodes_are_offered():
+    options = ib.plan(*STUCK["model parallel"][:2]).options
+    assert [(o.cluster.nodes, o.cluster.gpus_per_node) for o in options] == [(32, 8), (64, 8)]
+
+
+def test_a_price_is_shown_where_it_is_known():
+    node = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0)
+    hours = ib.plan(RECIPE, node, profile=PROFILE).hours
+    late = ib.plan(RECIPE, node, profile=PROFILE, deadline_hours=hours / 2)
+    assert late.status == "infeasible"
+    (option,) = [o for o in late.options if o.cluster == node]
+    assert option.hours == hours
+    assert "without --deadline-hours" in late.explain() and ", cost " in late.explain()
+
+
+def test_where_nothing_works_it_says_so():
+    alone = ib.plan(ib.Recipe(effective_batch=64, lr=0.1, dataset_size=8), 1)
+    assert alone.options == ()
+    assert alone.explain().endswith("Nothing close to it would work.")
+
+
+@pytest.mark.parametrize("name", ["not divisible", "max batch", "no noise", "a beta"])
+def test_the_flags_can_be_copied(name, tmp_path, capsys):
+    recipe, cluster, settings = STUCK[name]
+    recipe.save(tmp_path / "job.json")
+    asked = [f"--{key.replace('_', '-')} {value}" for key, value in settings.items()]
+    for line in (
+        ib.plan(recipe, cluster, **settings).explain().partition("What would work:\n")[2].splitlines()
+    ):
+        flags = line.split("   ")[-1].strip()
+        if flags.startswith("without "):
+            flags = " ".join(it for it in asked if it.split()[0] != flags.split()[1])
+        else:
+            flags = " ".join((*asked, flags))
+        gpus = [] if "--gpus" in flags else ["--gpus", str(cluster)]
+        assert main(["plan", str(tmp_path / "job.json"), *gpus, *shlex.split(flags)]) == 0, flags
+    capsys.readouterr()
+
+
+def test_require_raises_with_the_explanation():
+    stuck = ib.plan(RECIPE, 7)
+    with pytest.raises(ib.InputError) as caught:
+        stuck.require()
+    assert str(caught.value) == stuck.explain()
+    with pytest.raises(ib.InputError, match="Cannot train on 7 GPUs as asked"):
+        ib.plan(RECIPE, 7, strict=True)
+    plan = ib.plan(RECIPE, 8)
+    assert plan.require() is plan
+    assert ib.plan(RECIPE, 8, strict=True) == plan
+    assert plan.options == ()
