@@ -16,12 +16,13 @@ ROOMS = {
     "recipes": {"files", "schedules", "tools"},
     "forecast": {"files"},
     "planning": {"files", "schedules", "tools", "recipes", "forecast"},
+    "doctor": {"tools", "recipes", "planning"},
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "cli": {"files", "schedules", "tools", "recipes", "forecast", "planning", "fleet", "validate"},
+    "cli": {"doctor", "files", "schedules", "tools", "recipes", "forecast", "planning", "fleet", "validate"},
 }
 TORCH = {"integrations", "diagnosis", "validate", "guard"}
 

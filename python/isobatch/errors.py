@@ -66,7 +66,7 @@ class InputError(ValueError):
         )
 
     def without_file(self) -> InputError:
-        """The same error, of what stands in no file."""
+        """The same error, of a value that is in no file."""
         return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
 
 

@@ -48,7 +48,7 @@ def printable(text: str, most: int = 400) -> str:
 
 
 _SECRETS = (
-    # What stands before the last @ of a URL where it has a password, else before the @ of its host.
+    # All before the last @ of a URL that has a password, else before the @ of its host.
     (re.compile(r"(?<=://)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), "…@"),
     (
         re.compile(

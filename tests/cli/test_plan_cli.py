@@ -52,7 +52,7 @@ def test_infeasible_in_words(job, capsys):
         "What would work:\n"
     )
     menu = [line.split("   ")[-1].strip() for line in out.splitlines()[3:]]
-    assert menu[-4:] == ["--batch-tolerance 0.012", "--ragged", "--gpus 4", "--gpus 8"]
+    assert menu[-4:] == ["--batch-tolerance 0.016", "--ragged", "--gpus 4", "--gpus 8"]
     for flags in menu:  # to be copied
         wanted = flags.split() if "--gpus" in flags else ["--gpus", "7", *flags.split()]
         assert main(["plan", job, *wanted]) == 0

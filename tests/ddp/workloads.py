@@ -281,3 +281,24 @@ def many_small():
         return _loss(model, batch) + 0 * pieces[-1][0]
 
     return Workload(_model(), _sgd, _batch, loss)
+
+
+def refuses_float32():
+    def loss(model, batch):
+        if not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("this kernel takes half precision only")
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def fills_the_device():
+    """In full precision, or in eval mode, only half the samples fit that do in training."""
+
+    def loss(model, batch):
+        spacious = torch.is_grad_enabled() and (not model.training or not torch.is_autocast_enabled("cpu"))
+        if spacious and batch["x"].shape[0] > 4:
+            raise MemoryError
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)

@@ -31,7 +31,12 @@ def validate(tmp_path):
         ib.plan(recipe, ranks).save(tmp_path / "plan.json")
         command = [sys.executable, "-m", "isobatch", "validate", "plan.json", "--device", "cuda", "--quick"]
         command += ["--nproc-per-node", str(ranks), "-o", "report.json", *options]
-        given = {**os.environ, "PYTHONPATH": str(TESTS), "CUDA_VISIBLE_DEVICES": visible, **(env or {})}
+        given = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
+            "CUDA_VISIBLE_DEVICES": visible,
+            **(env or {}),
+        }
         done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=280)
         file = tmp_path / "report.json"
         assert file.exists(), done.stdout + done.stderr
@@ -138,4 +143,4 @@ def test_a_notebook_that_has_used_cuda_is_told(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
-    assert "CUDA is in use in this process" in done.stderr
+    assert "CUDA was used in this process" in done.stderr

@@ -118,3 +118,86 @@ def test_wrong_sums_are_counted():
     proof = all_reduce._correct([row], 0)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.WRONG_SUMS)
     assert proof.text == "3 wrong elements at 1024 bytes of float32"
+
+
+def reduced(samples, time_us=100.0):
+    from isobatch.validate.report.figures import AllReduce
+
+    row = AllReduceRow(
+        dtype="float32",
+        bytes=10**6,
+        ranks=2,
+        nodes=1,
+        mode="isolated",
+        bucket=False,
+        time_us=time_us,
+        p95_us=max(samples),
+        alg_bw_gb_s=1e3 / time_us,
+        bus_bw_gb_s=1e3 / time_us,
+        wrong_elements=0,
+        samples_us=samples,
+    )
+    return AllReduce(table=[row], fits=[])
+
+
+def noise_of(scale, error):
+    from isobatch.validate.report.figures import Noise
+
+    return Noise(
+        steps=8,
+        noise_scale=scale,
+        standard_error=error,
+        gradient_norm_sq=1.0,
+        variance_trace=1.0,
+        small_batch=8,
+        large_batch=16,
+    )
+
+
+def report(**parts):
+    from isobatch.validate import Report
+
+    fields = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "")
+    return Report(
+        verdict=Verdict.PASS,
+        wall_seconds=1.0,
+        rehearsal=None,
+        plan=None,
+        options=Options(),
+        proofs=[],
+        **fields,
+        **parts,
+    )
+
+
+def test_a_comparison_lists_no_noise():
+    from isobatch.validate import compare
+
+    quiet, wide = [100.0, 101.0, 99.0], [60.0, 100.0, 160.0]
+    before = report(allreduce=reduced(quiet), noise=noise_of(200.0, 150.0))
+    assert compare(before, report(allreduce=reduced(wide, 130.0), noise=noise_of(900.0, 200.0))) == {}
+    assert compare(before, report()) == {}
+    slower = compare(before, report(allreduce=reduced([x * 1.5 for x in quiet], 150.0)))
+    assert list(slower) == ["bus_bw_gb_s of float32 at 1000000 bytes"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "verdict"), [(214.5, 5700.0, Verdict.UNCHECKED), (214.5, 60.0, Verdict.PASS)]
+)
+def test_a_noise_scale_that_may_be_nothing_never_becomes_a_profile(monkeypatch, scale, error, verdict):
+    from isobatch.forecast.measurements import Measurements
+    from isobatch.validate.proofs import noise_scale
+
+    kept = {}
+    trial = SimpleNamespace(
+        timed=None,
+        options=Options(),
+        measurements=Measurements(gradient_bytes=1.0, steps=()),
+        add=lambda **parts: kept.update(parts),
+    )
+    proof = noise_scale.judge(noise_of(scale, error), "")
+    monkeypatch.setattr(noise_scale, "measure", lambda *_: (noise_of(scale, error), proof))
+    assert noise_scale.prove(trial) == [proof]
+    assert proof.verdict is verdict
+    found = kept.get("measurements", trial.measurements).noise_scale
+    assert found == (scale if verdict is Verdict.PASS else None)

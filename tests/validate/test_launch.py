@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,9 +34,14 @@ def plan(tmp_path):
     return file
 
 
+def with_tests():
+    """A PYTHONPATH with the tests, and what was there."""
+    return os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+
+
 def run(command, cwd, seconds=240, **env):
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
-    environment |= {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "default", **env}
+    environment |= {"PYTHONPATH": with_tests(), "PYTHONWARNINGS": "default", **env}
     return subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -103,6 +109,32 @@ def test_wrong_use_is_2(plan, tmp_path, arguments, message):
     assert (done.returncode, message in done.stderr) == (2, True), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert not re.search(r"^[WE]\d{4} ", done.stderr, re.MULTILINE)
+
+
+NVML = """
+typedef struct { char bytes[4096]; } any;
+int nvmlInit(void) { return 0; }
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the made-up driver needs a compiler")
+def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path):
+    """With a driver's library that is made up, and says that there is one GPU."""
+    (tmp_path / "nvml.c").write_text(NVML)
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
+    code = (
+        "import torch\n"
+        "from isobatch.validate import launching\n"
+        "from isobatch.validate.ranks import forking\n"
+        "print(forking.gpus(), *(launching._config(1, 1, 0, None, fork=f).start_method for f in (None, True)))\n"
+        "print(forking.spoiled()); torch.cuda.is_available(); print(forking.spoiled())"
+    )
+    done = run([sys.executable, "-c", code], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    lines = done.stdout.split("\n")
+    assert lines[:3] == ["True spawn fork", "False", "True"], done.stdout + done.stderr
 
 
 def test_the_ranks_of_one_host_meet_on_its_loopback():
@@ -252,7 +284,7 @@ def test_under_srun(plan, tmp_path):
     for rank in range(2):
         env = {
             **os.environ,
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": with_tests(),
             "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(rank),
             "SLURM_NTASKS": "2",

@@ -205,7 +205,7 @@ def test_the_largest_micro_batch_is_found(two):
     assert [one.micro_batch for one in found.tries] == sorted({one.micro_batch for one in found.tries})
     assert all("rank 1" in one.fault for one in found.tries if not one.fits)
     planned = next(row for row in report.step.micro_batches if row.micro_batch == 8)
-    assert comparing._facts(report)["peak_memory_bytes"] == planned.peak_memory_bytes
+    assert dict(comparing._figures(report))["peak_memory_bytes"].value == planned.peak_memory_bytes
     # It goes into the next plan, and into what a calibration reads.
     plan = ib.plan(ib.Recipe(effective_batch=3072, lr=0.1), 2, max_micro_batch=report.max_micro_batch)
     assert plan.micro_batch <= 37
@@ -284,3 +284,21 @@ def test_memory_of_a_size_is_not_that_of_a_larger_one_before(two):
         assert report.micro_batch_search.largest_micro_batch > 32
         found = {row.micro_batch: row.peak_memory_bytes / 2**20 for row in report.step.micro_batches}
         assert found[32] - found[16] == pytest.approx(16 * mib, rel=0.5), found
+
+
+def test_a_workload_that_refuses_float32_is_proven_in_its_own_format(two):
+    report = check(two, made(precision="bf16"), workload="ddp.workloads:refuses_float32")
+    assert failed(report) == {}
+    assert report.proof("gradient").verdict is Verdict.UNCHECKED
+    assert "takes half precision only" in report.proof("gradient").text
+    assert report.proof("gradient_bfloat16").verdict is Verdict.PASS
+
+
+def test_a_validation_needs_no_more_memory_than_the_training(two):
+    report = check(two, made(precision="bf16"), workload="ddp.workloads:fills_the_device")
+    assert failed(report) == {}
+    for name in "gradient", "gradient_bfloat16":
+        proof = report.proof(name)
+        assert (proof.verdict, proof.values["samples"]) == (Verdict.PASS, 24)
+        assert "micro-batches of at most 4 samples" in proof.text
+    assert report.step.micro_batch == 8

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.forecast.profile import Profile
 
     older = None if args.merge is None else Profile.load(args.merge)
-    profile = calibrate([load_measurements(path) for path in args.reports], older=older)
+    profile = calibrate([load_measurements(path) for path in args.reports], older=older, names=args.reports)
     profile.save(args.output)
     if args.json:
         write_json(json.dumps(msgspec.to_builtins(profile)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
+from isobatch.cli.options.source import add_from, add_to, job, read, show
 from isobatch.cli.options.values import count, path
 from isobatch.cli.terminal.messages import write_json
 
@@ -18,11 +19,20 @@ def add(subparsers: Any) -> None:
         help="move a running job to other hardware or another batch",
         description="Moves a running job to other hardware or another batch, and says where its data go on.",
     )
-    command.add_argument("plan", help="the plan the run follows: a .json file from `plan -o` or `replan -o`")
     command.add_argument(
-        "--at-step", type=int, required=True, metavar="N", help="optimizer steps done so far"
+        "plan",
+        nargs="?",
+        help="the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
+    )
+    command.add_argument(
+        "--at-step",
+        type=int,
+        metavar="N",
+        help="optimizer steps done so far; a checkpoint folder of --from says it itself",
     )
     command.add_argument("--effective-batch", type=count, metavar="N", help="effective batch to move to")
+    add_from(command)
+    add_to(command)
     add_cluster(command)
     add_settings(command)
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -31,12 +41,12 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
-    from isobatch.planning.plan import Plan
     from isobatch.planning.replan import replan
 
+    running, step, checkpoint = _running(args)
     moved = replan(
-        Plan.load(args.plan),
-        at_step=args.at_step,
+        running,
+        at_step=step,
         cluster=cluster(args, optional=True),
         effective_batch=args.effective_batch,
         **settings(args),
@@ -47,4 +57,37 @@ def run(args: argparse.Namespace) -> int:
         write_json(moved.to_json())
     else:
         print(moved.explain())
-    return 1 if moved.status == "infeasible" else 0
+    if moved.status == "infeasible":
+        return 1
+    target = args.to or ("transformers" if checkpoint is not None and not args.json else None)
+    if target is not None:
+        show(moved.to(target, job=job(args, resume=checkpoint)))
+    return 0
+
+
+def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
+    """The plan of the run, the steps that it has done, and its checkpoint where that is what was read."""
+    from isobatch.errors import InputError, missing
+    from isobatch.planning.plan import Plan, plan
+
+    if (args.plan is None) == (not args.source):
+        raise InputError(
+            "give the plan that the run follows, or --from with its checkpoint, and one of them only",
+            field="plan",
+        )
+    if not args.source:
+        if args.at_step is None:
+            raise missing("--at-step", "give the optimizer steps that are done")
+        return Plan.load(args.plan), args.at_step, None
+    recipe, pages = read(args)
+    step = (
+        args.at_step
+        if args.at_step is not None
+        else next((p.step for p in pages if p.step is not None), None)
+    )
+    if step is None:
+        raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
+    if recipe.gpus is None:
+        raise missing("gpus", "give the GPUs that the run was on with --set gpus=N")
+    folder = next((page.file for page in pages if page.tool == "checkpoint"), None)
+    return plan(recipe, recipe.gpus), step, folder

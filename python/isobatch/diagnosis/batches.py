@@ -32,7 +32,7 @@ def part(batch: Any, start: int, stop: int) -> Any:
 
 
 def reduction(
-    whole: float, losses: tuple[float, float], units: tuple[float, float]
+    whole: float, losses: tuple[float, float], units: tuple[float, float], gate: float = REDUCTION_GATE
 ) -> Literal["mean", "sum", "neither"]:
     """What a loss does over a batch, by the losses of its two parts and what each counts.
 
@@ -40,7 +40,6 @@ def reduction(
     ('mean', 'sum', 'neither')
     """
     mean = sum(unit * loss for unit, loss in zip(units, losses, strict=True)) / sum(units)
-    gate = REDUCTION_GATE * abs(whole)
-    if abs(whole - mean) <= gate:
+    if abs(whole - mean) <= gate * abs(whole):
         return "mean"
-    return "sum" if abs(whole - sum(losses)) <= gate else "neither"
+    return "sum" if abs(whole - sum(losses)) <= gate * abs(whole) else "neither"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 _CSV_BYTES = 1 << 23
-"""Of a CSV file, so many are parsed at a time."""
+"""Of a CSV file that are parsed at a time."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _is_match(path: str, pattern: Sequence[str]) -> bool:
 
 
 def _behind(places: set[int], pattern: Sequence[str]) -> set[int]:
-    """The places, and those behind a `**` that stands for no folder."""
+    """The places, and those behind a `**` that matches no folder."""
     found = set(places)
     for at in sorted(places):
         while at < len(pattern) and pattern[at] == "**":
@@ -175,7 +175,7 @@ def blocks(
     row_groups: Sequence[int] | None = None,
     encoded: Collection[str] = (),
 ) -> Iterator[pa.Table]:
-    """The table in a file, a block of at most so many rows at a time, one block at least; of a Parquet file these row groups.
+    """The table in a file, in blocks of at most this many rows, at least one block; of a Parquet file these row groups.
     JSON lines are read whole first. Texts in `encoded` columns may come as dictionaries, where a Parquet file holds few.
 
     Raises:
@@ -225,7 +225,7 @@ def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
 
 
 _SMALL_DICTIONARY = 1 << 14
-"""Bytes in a file; a larger one has so many texts that numbering them anew costs no more."""
+"""Bytes in a file; the texts of a larger one are as well numbered anew."""
 
 
 def _parquet_blocks(
@@ -265,7 +265,7 @@ def _has_small_dictionary(chunk: Any) -> bool:
 
 
 def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches of so many rows, of such as end where a dictionary does."""
+    """Batches of at least this many rows, made of batches that end where a dictionary does."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -301,7 +301,7 @@ def _csv_reader(stream: Any, header: list[str]) -> Any:
     import pyarrow.csv
 
     # Every column as text, which the core reads exactly: a type guessed from the first block would fail in a later one, and what
-    # is carried along stands as it stood ("007" stays "007").
+    # is carried along stays as it is ("007" stays "007").
     return pyarrow.csv.open_csv(
         stream,
         read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BYTES),

@@ -50,7 +50,7 @@ def plan_fleet(
         `Manifest`; a file that cannot be used is in `Manifest.failed` and stops no other.
 
     Raises:
-        InputError: a table cannot be read, a column is missing or of an impossible type, an id stands twice, a setting is
+        InputError: a table cannot be read, a column is missing or of an impossible type, an id is not unique, a setting is
             not legal, the result is larger than memory.
 
     >>> import numpy as np

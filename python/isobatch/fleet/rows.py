@@ -79,7 +79,7 @@ class Fleet:
         return f"{where}: {wrong}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
-        """Fleets of about so many rows that follow one another to the same result; one at least."""
+        """Fleets of about this many rows, which together give the same result; at least one."""
         if self.rows == 0:
             yield self
             return

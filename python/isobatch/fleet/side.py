@@ -101,8 +101,8 @@ def side_of(
     """A job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
 
     Raises:
-        InputError: it is none of these, a column is missing or of a type that cannot be read, an id is missing, or stands twice
-            where they shall be unique.
+        InputError: it is none of these, a column is missing or of a type that cannot be read, an id is missing, or not
+            unique where it must be.
     """
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]

@@ -18,12 +18,19 @@ from isobatch.forecast.measurements import SAME, Measurements, check_steps, chec
 from isobatch.forecast.profile import Constant, Profile, Reduced
 
 
-def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile | None = None) -> Profile:
+def calibrate(
+    measured: Measurements | Sequence[Measurements],
+    *,
+    older: Profile | None = None,
+    names: Sequence[str] | None = None,
+) -> Profile:
     """Fits a profile to measurements, and merges it with an older one of the same workload, GPU and link.
 
     Every configuration counts by its median. Constants that the measurements do not tell are taken from ``older``, else
     left out or, where the model needs them, set to nothing at all; ``unidentified`` names them. Constants of both
     profiles are averaged by their errors. Needs SciPy.
+
+    ``names`` are the files that they come from, for messages.
 
     Raises :class:`isobatch.errors.InputError` for fewer than two configurations, times that are not above 0, medians
     of one configuration that differ by a factor of 2, measurements that no constants explain, an all-reduce table with
@@ -42,7 +49,7 @@ def calibrate(measured: Measurements | Sequence[Measurements], *, older: Profile
     for one in several:
         check_values(one)
     records = joined(several)
-    check_steps(several)
+    check_steps(several, names or [f"report {number}" for number in range(1, len(several) + 1)])
     check_tables(records)
     profile = Fit(records).profile()
     return profile if older is None else merge(profile, older)

@@ -132,11 +132,12 @@ def check_values(measured: Measurements) -> None:
         raise InputError(f"is {noise}, must be a number of samples above 0", field="noise_scale")
 
 
-def check_steps(several: Sequence[Measurements]) -> None:
-    """Whether there are enough step times, and they do not contradict one another."""
+def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
+    """Whether there are enough step times, and they do not contradict one another. `names` says where each comes from."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
-    records = ((n, row, step) for n, one in enumerate(several, 1) for row, step in enumerate(one.steps, 1))
-    for number, row, step in records:
+    pairs = zip(names, several, strict=True)
+    records = ((name, row, step) for name, one in pairs for row, step in enumerate(one.steps, 1))
+    for name, row, step in records:
         shape = step.gpus, step.gpus_per_node, step.model_parallel, step.micro_batch, step.accumulation
         medians = by_shape.setdefault(shape, [])
         medians.append(float(np.median(step.step_seconds)))
@@ -146,7 +147,7 @@ def check_steps(several: Sequence[Measurements]) -> None:
             raise InputError(
                 f"micro-batch {step.micro_batch} × accumulation {step.accumulation} on {step.gpus} GPUs takes {here:.4g} s here "
                 f"and {far[0]:.4g} s elsewhere: measure again what was disturbed",
-                file=f"report {number}" if len(several) > 1 else None,
+                file=name if len(several) > 1 else None,
                 row=row,
                 field="steps.step_seconds",
             )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unreadable
+from isobatch.files.doubles import refuse_doubles
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.recipes.doubles import refuse_doubles
 from isobatch.recipes.toml import toml_of
 from isobatch.words import count, shown
 
@@ -59,7 +59,7 @@ def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> Non
     elif suffix == ".json":
         text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
     elif suffix in (".yaml", ".yml"):
-        from isobatch.recipes.yaml import yaml_of
+        from isobatch.files.yaml import yaml_of
 
         text = yaml_of(json.loads(json.dumps(fields)), os.fspath(path))
     else:
@@ -86,7 +86,7 @@ def _parse(text: str, file: str) -> Any:
     if suffix == ".json":
         return json.loads(text, object_pairs_hook=_without_doubles)
     if suffix in (".yaml", ".yml"):
-        from isobatch.recipes.yaml import parse_yaml
+        from isobatch.files.yaml import parse_yaml
 
         return parse_yaml(text, file)
     raise _no_format(file)

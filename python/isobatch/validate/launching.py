@@ -95,7 +95,13 @@ def launch(
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=_fork or factory is not None)
+        config = _config(
+            nproc_per_node,
+            nnodes,
+            node_rank,
+            rendezvous,
+            fork=True if factory is not None else None if _fork else False,
+        )
         draft = Draft(plan, options)
         lost = _launch(config, (plan.to_json(), options, folder, factory))
         path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
@@ -111,26 +117,18 @@ def launch(
         return draft.report()
 
 
-def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool) -> Any:
+def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool | None) -> Any:
+    """How ranks start: forked, spawned, or as this host allows."""
     # Each rank would else take all cores; OpenMP reads it when torch is first imported.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    if fork:
+    if fork or fork is None:
         _preload()
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
     # What it has to say, the report says.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    if fork:
-        import torch
-
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            raise InputError(
-                "CUDA is in use in this process, which cannot be forked then: restart the kernel and launch first, or put "
-                "the factory in a module and name it",
-                field="workload",
-            )
-    from isobatch.validate.ranks import loopback
+    from isobatch.validate.ranks import forking, loopback
 
     where: dict[str, Any] = {"rdzv_backend": loopback.register(), "local_addr": loopback.HOST}
     if nnodes > 1:
@@ -144,16 +142,27 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
             "rdzv_endpoint": rendezvous,
             "rdzv_configs": {"rank": node_rank, "timeout": RENDEZVOUS_SECONDS},
         }
-    return LaunchConfig(
-        min_nodes=nnodes,
-        max_nodes=nnodes,
-        nproc_per_node=nproc,
-        run_id="isobatch" if nnodes > 1 else uuid.uuid4().hex,
-        max_restarts=0,
-        start_method="fork" if fork else "spawn",
-        logs_specs=DefaultLogsSpecs(),
-        **where,
-    )
+    gpus = forking.gpus()
+    if fork is None:  # forked ranks need not import torch again, but a GPU host's had better be spawned
+        fork = not gpus
+    with forking.asking_nvml():
+        config = LaunchConfig(
+            min_nodes=nnodes,
+            max_nodes=nnodes,
+            nproc_per_node=nproc,
+            run_id="isobatch" if nnodes > 1 else uuid.uuid4().hex,
+            max_restarts=0,
+            start_method="fork" if fork else "spawn",
+            logs_specs=DefaultLogsSpecs(),
+            **where,
+        )
+    if fork and gpus and forking.spoiled():
+        raise InputError(
+            "CUDA was used in this process, so that ranks forked from it cannot use it: restart the kernel and launch first, or "
+            "put the factory in a module and name it",
+            field="workload",
+        )
+    return config
 
 
 def _preload() -> None:

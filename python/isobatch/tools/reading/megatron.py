@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from isobatch.errors import InputError
-from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 from isobatch.tools.reading.common import (
     betas,
     clip,
@@ -120,25 +119,18 @@ def _schedule(page: Page) -> None:
 
 
 def _own_end(page: Page, style: str) -> None:
-    """A decay that does not end with the run: then the schedule is Megatron's own, in samples of the tuned run."""
-    end, run = page.whole("lr_decay_iters"), page.whole("train_iters")
-    batch, lr = page.found.fields.get("effective_batch"), page.found.fields.get("lr")
-    if end is None or end == run or style == "constant" or not batch or not lr:
-        if page.has("lr_decay_samples") and page.raw("lr_decay_samples") != page.raw("train_samples"):
-            unsupported(page, "lr_decay_samples", "a decay that does not end with the run")
-        return
-    fraction = page.number("lr_warmup_fraction") or 0.0
-    warmup = page.whole("lr_warmup_iters") or int(fraction * end)
-    page.give(
-        "schedule",
-        OptimizerParamScheduler(
-            max_lr=lr,
-            min_lr=page.number("min_lr") or 0.0,
-            lr_warmup_steps=warmup,
-            lr_decay_steps=end,
-            lr_decay_style=style,
-            increment=1,
-        ),
-        "lr_decay_iters",
-    )
-    page.give("warmup", length(warmup, "st"), "lr_warmup_iters")
+    """A decay that does not end with the run."""
+    for end, run, unit, warm in (
+        ("lr_decay_iters", "train_iters", "st", "lr_warmup_iters"),
+        ("lr_decay_samples", "train_samples", "sp", "lr_warmup_samples"),
+    ):
+        last = page.whole(end)
+        if last is None or last == page.whole(run) or style == "constant":
+            continue
+        if style == "inverse-square-root":
+            continue  # it has no end
+        page.give("schedule", f"{style}(until={length(last, unit)})", end)
+        fraction = page.number("lr_warmup_fraction")
+        if fraction and not page.has(warm):
+            # Megatron takes the share of the decay, not of the run.
+            page.give("warmup", length(int(fraction * last), unit), "lr_warmup_fraction")

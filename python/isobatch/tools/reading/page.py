@@ -93,7 +93,7 @@ class Page:
         number = self.number(key, default=default)
         if number is None:
             return None
-        if number != int(number):
+        if number != int(number) or abs(number) >= 2**63:
             self.fault(to or key, must_be("a whole number", self.raw(key), field=self.name(key)))
             return None
         if to is not None:
@@ -138,7 +138,11 @@ class Page:
         if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
             text = value.strip().replace("_", "")
             value = int(text) if text.lstrip("+-").isdecimal() and len(text) < 20 else float(text)
-        if type(value) not in (int, float) or not math.isfinite(value) or abs(value) >= 2**63:
+        if (
+            type(value) not in (int, float)
+            or not math.isfinite(value)
+            or (type(value) is int and abs(value) >= 2**63)
+        ):
             self.fault(to, must_be("a number", value, field=name))
             return None
         return value  # type: ignore[no-any-return]

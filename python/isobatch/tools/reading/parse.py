@@ -11,12 +11,15 @@ import tomllib
 from typing import Any
 
 from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.files.doubles import refuse_doubles
+from isobatch.files.yaml import parse_yaml
 from isobatch.tools.reading.literals import python_literals
 from isobatch.tools.reading.shell import arguments, looks_like_arguments
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 50
 MAX_NODES = 200_000
+MAX_MERGES = 20
 
 _TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(#.*)?$", re.MULTILINE)
 _ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
@@ -71,46 +74,36 @@ def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
     return tomllib.loads(text)
 
 
-def _json(text: str, file: str) -> Any:
+def _json(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{twice!r} is listed twice", file=file)
-        return found
+        refuse_doubles(name for name, _ in pairs)
+        return dict(pairs)
 
     return json.loads(text, object_pairs_hook=once)
 
 
 def _yaml(text: str, file: str) -> Any:
+    _check_yaml(text, file)
+    return parse_yaml(text, file)
+
+
+def _check_yaml(text: str, file: str) -> None:
+    """Depth before anything recursive runs, and few merge keys: those that merge a table that merges others multiply."""
     try:
         import yaml
     except ModuleNotFoundError:
         raise needs_extra("YAML files", "fleet", file=file) from None
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """YAML 1.2's numbers: 2e-5 is one, though it has no point."""
-
-    resolver = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", resolver, list("-+.0123456789"))
+    depth = merges = 0
     try:
-        _check_yaml(yaml, text, file)
-        return yaml.load(text, Loader)
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            merges += isinstance(event, yaml.ScalarEvent) and event.value == "<<"
+            if depth > MAX_DEPTH:
+                raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
+            if merges > MAX_MERGES:
+                raise InputError(f"has more than {MAX_MERGES} merge keys (<<)", file=file)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-
-
-def _check_yaml(yaml: Any, text: str, file: str) -> None:
-    """Depth before anything recursive runs, and no merge keys that name an alias of an alias: they multiply."""
-    depth = merges = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        merges += isinstance(event, yaml.ScalarEvent) and event.value == "<<"
-        if depth > MAX_DEPTH:
-            raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
-        if merges > 20:
-            raise InputError("has more than 20 merge keys (<<)", file=file)
 
 
 def _check_size(data: Any, file: str) -> None:

@@ -35,16 +35,26 @@ def arguments(text: str, file: str) -> dict[str, Any]:  # noqa: ARG001 - as the 
             known[match[1]] = match[2].strip("\"'")
         else:
             lines.append(line)
-    try:
-        words = [word for line in lines for word in shlex.split(line, comments=True)]
-    except ValueError:
-        # A quote that spans lines, or an apostrophe in a here document.
-        words = "\n".join(lines).split()
-    # Arrays such as `ARGS=(` glue their bracket to the first flag and the last value.
-    words = [word.partition("(")[2] if re.match(r"\w+\+?=\(", word) else word for word in words]
     found: dict[str, Any] = {}
+    for line in lines:
+        _take(found, _expanded(_words(line), known))
+    return found
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line. An array such as `ARGS=(--lr 1)` glues its brackets to the first word and to the last."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quote that spans lines, or an apostrophe in a text
+        words = line.split()
+    words = [word.partition("(")[2] if re.match(r"\w+\+?=\(", word) else word for word in words]
+    return [word.rstrip(")") if "(" not in word else word for word in words]
+
+
+def _take(found: dict[str, Any], words: list[str]) -> None:
+    """The flags of a line; what follows one up to the next are its values."""
     flag = None
-    for word in _expanded([word.rstrip(")") if "(" not in word else word for word in words], known):
+    for word in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             flag = name.replace("-", "_")
@@ -52,7 +62,6 @@ def arguments(text: str, file: str) -> dict[str, Any]:  # noqa: ARG001 - as the 
         elif flag is not None and word:
             held = found[flag]
             found[flag] = word if held is True else [*held, word] if isinstance(held, list) else [held, word]
-    return found
 
 
 def _expanded(words: list[str], known: dict[str, str]) -> list[str]:

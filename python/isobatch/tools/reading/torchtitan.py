@@ -8,6 +8,8 @@ from isobatch.tools.reading.page import Page
 NAME = "torchtitan"
 TITLE = "torchtitan"
 VERSIONS = "0.1 to 0.2"
+NO_CLIPPING = 1e30
+"""torchtitan always clips: a norm that no gradient has."""
 SIGNS = (
     "training.local_batch_size",
     "training.batch_size",
@@ -32,12 +34,17 @@ def read(page: Page) -> None:
     page.number("optimizer.weight_decay", "weight_decay", default=0.1)
     page.give("decay", "lr_multiplied", "optimizer.name")
     page.whole("training.seq_len", "seq_len", default=2048)
-    clip(page, "training.max_norm", default=1.0)
+    if page.raw("training.max_norm") != NO_CLIPPING:
+        clip(page, "training.max_norm", default=1.0)
     steps = page.whole("training.steps", default=10_000)
     if steps:
         page.give("duration", length(steps, "st"), "training.steps")
     _schedule(page, steps or 0)
-    page.give("precision", "bf16", "training.mixed_precision_param")
+    precision = {"bfloat16": "bf16", "float32": "fp32"}.get(
+        page.word("training.mixed_precision_param", "bfloat16") or ""
+    )
+    if precision is not None:
+        page.give("precision", precision, "training.mixed_precision_param")
 
 
 def _batch(page: Page) -> None:

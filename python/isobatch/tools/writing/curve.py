@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing
 from isobatch.schedules import Units, check_spec
+from isobatch.schedules.lengths import Length
 from isobatch.tools.writing.planned import Planned
 from isobatch.words import percent
 
@@ -23,7 +24,6 @@ class Curve(NamedTuple):
     lengths: Mapping[str, int]
     numbers: Mapping[str, float]
     words: Mapping[str, str]
-    milestones: tuple[int, ...]
 
     @property
     def decay(self) -> int:
@@ -42,9 +42,11 @@ def curve(plan: Planned) -> Curve:
             "the recipe has no duration, so the number of steps is unknown: give one", field="duration"
         )
     text = plan.recipe.schedule
+    if text is None:
+        raise missing("schedule", "the plans' table does not have it; name the jobs' with --jobs")
     base = (plan.lr, plan.min_lr or 0.0, plan.warmup_lr or 0.0, plan.warmup_steps or 0, plan.total_steps)
     if not isinstance(text, str):
-        return Curve(None, *base, {}, {}, {}, ())
+        return Curve(None, *base, {}, {}, {})
     spec = check_spec(text)
     units = Units(
         tuned_batch=plan.recipe.effective_batch,
@@ -52,14 +54,17 @@ def curve(plan: Planned) -> Curve:
         steps_per_epoch=plan.steps_per_epoch,
         seq_len=plan.recipe.seq_len,
     )
-    total = plan.total_steps
+    total, given = plan.total_steps, spec.arguments
     return Curve(
         spec.kind,
         *base,
-        {name: max(1, length.steps(units, total)) for name, length in spec.lengths.items()},
-        spec.numbers,
-        spec.words,
-        tuple(length.steps(units, total) for length in spec.milestones),
+        {
+            name: max(1, value.steps(units, total))
+            for name, value in given.items()
+            if isinstance(value, Length)
+        },
+        {name: value for name, value in given.items() if isinstance(value, float)},
+        {name: value for name, value in given.items() if isinstance(value, str)},
     )
 
 

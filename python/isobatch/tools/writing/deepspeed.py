@@ -61,7 +61,7 @@ def _scheduler(plan: Planned, line: Curve, sheet: Sheet) -> None:
     match line.kind:
         case "constant":
             kind, arguments = "WarmupLR", ends | warmup
-        case "linear" | "linear_to_zero":
+        case "linear" | "linear_to_zero" if line.kind == "linear_to_zero" or not line.bottom:
             kind, arguments = "WarmupDecayLR", {"total_num_steps": line.total} | ends | warmup
         case "cosine":
             shares = {"warmup_min_ratio": line.first / line.peak, "cos_min_ratio": line.bottom / line.peak}

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, missing, must_be, unwritable
+from isobatch.errors import InputError, must_be, unwritable
 from isobatch.schedules import Units, resolve
 from isobatch.tools.writing.environment import GPUS_PER_NODE, safe_name
 from isobatch.tools.writing.export import export, writer
@@ -55,8 +55,6 @@ class Row(Fields):
     @cached_property
     def lr_at(self) -> Callable[[float], float]:
         """The learning rate at a step."""
-        if self.values.get("schedule") is None:
-            raise missing("schedule", "the plans' table does not have it; name the jobs' with --jobs")
         units = Units(
             tuned_batch=self.recipe.effective_batch,
             batch=self.effective_batch,

@@ -55,7 +55,7 @@ def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
     if ramp is None:
         sheet.settings |= {
             "train_iters": line.total,
-            "lr_decay_iters": line.total,
+            "lr_decay_iters": line.lengths.get("until", line.total),
             "lr_warmup_iters": line.warmup,
         }
         return
@@ -85,7 +85,7 @@ def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
             max_lr=line.peak,
             min_lr=line.bottom,
             lr_warmup_steps=line.warmup,
-            lr_decay_steps=line.total,
+            lr_decay_steps=line.lengths.get("until", line.total),
             lr_decay_style=style,
             increment=1,
             wsd_decay_steps=decay if stable else None,

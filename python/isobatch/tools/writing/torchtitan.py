@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from isobatch.tools.reading.torchtitan import NO_CLIPPING
 from isobatch.tools.writing.curve import Curve, curve, differs
 from isobatch.tools.writing.planned import Job, Planned, Sheet
 
@@ -20,17 +21,22 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
     """Batch, optimizer and schedule; how the model is split stays as it is."""
     sheet = Sheet()
     line = curve(plan)
-    training = {
+    training: dict[str, object] = {
         "local_batch_size": plan.micro_batch,
         "global_batch_size": plan.effective_batch,
         "steps": line.total,
         # torchtitan clips at 1.0 unless it is asked not to.
-        "max_norm": plan.recipe.clip_norm or 1e30,
+        "max_norm": plan.recipe.clip_norm or NO_CLIPPING,
     }
     if plan.recipe.clip_norm is None:
         sheet.comments.append("max_norm is as good as none: the plan does not clip")
     if plan.recipe.seq_len is not None:
         training["seq_len"] = plan.recipe.seq_len
+    precision = {"bf16": "bfloat16", "fp32": "float32"}.get(plan.recipe.precision or "")
+    if precision is not None:
+        training["mixed_precision_param"] = precision
+    elif plan.recipe.precision is not None:
+        sheet.comments.append(f"torchtitan has no {plan.recipe.precision}")
     sheet.settings = {
         "training": training,
         "optimizer": _optimizer(plan, sheet),

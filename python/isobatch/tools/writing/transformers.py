@@ -15,7 +15,6 @@ FILE = "training_args.yaml"
 FORMS = ("yaml", "json", "sh")
 
 _OPTIMIZERS = {
-    "adamw": "adamw_torch",
     "adam": "adamw_torch",
     "sgd": "sgd",
     "adafactor": "adafactor",
@@ -51,12 +50,19 @@ def write(plan: Planned, job: Job) -> Sheet:
         )
     if job.resume is not None:
         settings["resume_from_checkpoint"] = job.resume
+        if plan.lr_scale != 1:
+            sheet.comments.append(
+                "the learning rate changes, and the Trainer restores the old one from scheduler.pt and optimizer.pt: pass "
+                "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
+            )
     return sheet
 
 
 def _optimizer(plan: Planned, sheet: Sheet) -> None:
     name = plan.recipe.optimizer
-    if name in _OPTIMIZERS:
+    if name == "adamw":
+        pass  # the Trainer's own default; or the variant of it that the file names, which the plan does not decide
+    elif name in _OPTIMIZERS:
         sheet.settings["optim"] = _OPTIMIZERS[name]
     else:
         sheet.comments.append(

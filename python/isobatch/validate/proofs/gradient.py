@@ -17,7 +17,7 @@ from isobatch.diagnosis.precision import float32_as
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 from isobatch.validate.step.difference import Copies, Difference, grads, moved, put, weights
-from isobatch.validate.step.training import LOSS_SCALE, Training
+from isobatch.validate.step.training import LOSS_SCALE, Training, out_of_memory
 from isobatch.validate.trial import Trial
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
@@ -310,14 +310,61 @@ def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Pro
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """In full precision, and again under the plan's autocast."""
+    """Under the plan's autocast where it has one, which is the training's own format; and in full precision, as far as there is
+    room for that."""
     training = trial.training
     small, smaller = affordable(training, trial.micro_batch_seconds)
-    found, exact = prove_step(small, trial.reduction, smaller=smaller)
+    found, exact = _prove_fitting(small, trial.reduction, None, None, smaller)
     if training.dtype is not None:
-        more, _ = prove_step(small, trial.reduction, training.dtype, exact=exact, smaller=smaller)
-        found += more
+        found += _prove_fitting(small, trial.reduction, training.dtype, exact, smaller)[0]
     return found
+
+
+def _prove_fitting(
+    training: Training,
+    measured: str,
+    amp: torch.dtype | None,
+    exact: Copies | None,
+    smaller: str | None,
+) -> tuple[list[Proof], Copies | None]:
+    """`prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
+    gradient that cannot be computed in full precision is no fault of a plan in another one."""
+    most, why = _fitting(training, amp)
+    if why is not None:
+        name = "gradient" if amp is None else f"gradient_{_name(amp)}"
+        return [unchecked(name, why)], None
+    if most == training.micro_batch:
+        return prove_step(training, measured, amp, exact=exact, smaller=smaller)
+    less = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])
+    smaller = f"micro-batches of at most {most} samples, since larger ones do not fit in this proof"
+    return prove_step(less, measured, amp, smaller=smaller)[0], None  # a reference of other samples
+
+
+def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, str | None]:
+    """The largest micro-batch, the planned one or that halved, of which all ranks can compute a gradient alone in eval mode; and
+    why there is none."""
+    group, n = training.group, training.micro_batch
+    training.model.eval()
+    while True:
+        fault = None
+        try:
+            training.lone_backward(training.samples(n, SEED, group.rank, 0), 1.0, amp)
+        except (RuntimeError, MemoryError) as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            fault = "" if out_of_memory(error) else f"{type(error).__name__}: {said}"
+        training.model.zero_grad(set_to_none=True)
+        faults = [fault for fault in group.gather(fault) if fault is not None]
+        if not faults:
+            return n, None
+        if any(faults):
+            return 0, f"the workload cannot be computed in {_name(amp)}: {next(filter(None, faults))}"
+        if n == 1:
+            return 0, f"not even one sample fits in {_name(amp)} and eval mode"
+        n //= 2
+
+
+def _name(amp: torch.dtype | None) -> str:
+    return "float32" if amp is None else str(amp).removeprefix("torch.")
 
 
 def _prove_double(trial: Trial) -> list[Proof]:

@@ -123,14 +123,19 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         large_batch=large,
     )
     whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
-    if scale_value is None or error is None:
-        text = f"the mean gradient cannot be distinguished from zero in {steps} steps{whose}: take more (--noise-steps)"
-        return noise, unchecked("noise_scale", text)
-    if 2 * error >= scale_value:
-        text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}: take more (--noise-steps)"
-        return noise, unchecked("noise_scale", text)
-    text = f"{_figures(scale_value, 3)} ± {_figures(error, 2)} samples over {steps} steps{whose}"
-    return noise, Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
+    return noise, judge(noise, whose)
+
+
+def judge(noise: Noise, whose: str) -> Proof:
+    """A figure, where zero is not within twice its error; `whose` it is goes behind it."""
+    value, error, how = noise.noise_scale, noise.standard_error, f"{noise.steps} steps{whose}"
+    if value is None or error is None:
+        text = f"the mean gradient cannot be distinguished from zero in {how}: take more (--noise-steps)"
+        return unchecked("noise_scale", text)
+    text = f"{_figures(value, 3)} ± {_figures(error, 2)} samples over {how}"
+    if 2 * error >= value:
+        return unchecked("noise_scale", f"{text}: too uncertain to use, take more steps (--noise-steps)")
+    return Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
 
 
 def _figures(value: float, digits: int) -> str:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from isobatch.errors import needs_extra
-from isobatch.recipes.doubles import refuse_doubles
+from isobatch.files.doubles import refuse_doubles
 
 try:
     import yaml

@@ -1,0 +1,37 @@
+"""`isobatch doctor`: what a configuration will really do on so many GPUs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from isobatch.cli.options.source import add_set, fields
+from isobatch.cli.options.values import count
+
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
+    command = subparsers.add_parser(
+        "doctor",
+        help="what a tool's configuration will really do on a number of GPUs",
+        description="Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool "
+        "does without a word. Exits with 1 where it found something.",
+    )
+    command.add_argument(
+        "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
+    )
+    command.add_argument(
+        "--gpus", type=count, required=True, metavar="N", help="number of GPUs that it is to run on"
+    )
+    command.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
+    add_set(command)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the findings; 1 where there are some."""
+    from isobatch.doctor.examine import examine
+
+    given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
+    diagnosis = examine(args.file, args.gpus, tool=args.tool, **given)
+    print(diagnosis.text)
+    return 1 if diagnosis.findings else 0

@@ -1,0 +1,151 @@
+"""Trainings by the files that a plan was exported to, in the tools themselves: what they report, step by step."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+_OWN = ("use_cpu", "report_to", "ddp_backend", "disable_tqdm", "logging_strategy")
+
+
+class Rows(torch.utils.data.Dataset):
+    """Samples that are counted as they are used."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        tokens = torch.tensor([index % 11, 1, 2])
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def over_ranks(counts):
+    """Sums lists of numbers over the ranks."""
+    total = torch.tensor(counts, dtype=torch.int64)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def transformers(file, dataset_size, *, extra=None):
+    """The Trainer with the arguments of an exported file.
+
+    Returns: the batch and the steps that it reports, and of every step its learning rate and its samples over all ranks.
+    """
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
+    sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
+    import transformers as hf
+
+    seen, samples = [], []
+    waiting = [0]
+
+    class Watch(hf.TrainerCallback):
+        def on_pre_optimizer_step(self, *_, optimizer=None, **__):
+            seen.append(optimizer.param_groups[0]["lr"])
+            samples.append(waiting[0])
+            waiting[0] = 0
+
+    class Trainer(hf.Trainer):
+        def training_step(self, model, inputs, *rest):
+            waiting[0] += len(inputs["input_ids"])
+            return super().training_step(model, inputs, *rest)
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")
+        parser = hf.HfArgumentParser(hf.TrainingArguments)
+        said = parser.parse_yaml_file(file)[0].to_dict()
+        asked = {name: value for name, value in said.items() if name not in _OWN}
+        arguments = hf.TrainingArguments(
+            **{**asked, "output_dir": folder, **(extra or {})},
+            ddp_backend="gloo",
+            disable_tqdm=True,
+            logging_strategy="no",
+            use_cpu=True,
+            report_to=[],
+        )
+        torch.manual_seed(0)
+        config = hf.GPT2Config(
+            vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
+        )
+        trainer = Trainer(
+            hf.GPT2LMHeadModel(config), arguments, train_dataset=Rows(dataset_size), callbacks=[Watch()]
+        )
+        trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
+        return {
+            "batch": trainer.get_total_train_batch_size(arguments),
+            "steps": trainer.state.max_steps,
+            "done": trainer.state.global_step,
+            "lr": seen,
+            "samples": over_ranks(samples),
+        }
+
+
+def _record(optimizer, seen, samples, waiting):
+    """Before a step of the optimizer: its learning rate, and the samples since the last."""
+    seen.append(optimizer.param_groups[0]["lr"])
+    samples.append(waiting[0])
+    waiting[0] = 0
+
+
+def lightning(file, dataset_size, plan_json):
+    """Lightning's Trainer, optimizer and data by an exported configuration; the scheduler as its comment says."""
+    import importlib
+
+    import lightning.pytorch as pl
+    import yaml
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from isobatch import Plan
+    from isobatch.integrations.lightning import configure_optimizers
+
+    said = yaml.safe_load(Path(file).read_text())
+    plan = Plan.from_json(plan_json)
+    seen, samples, waiting = [], [], [0]
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def training_step(self, batch, _):
+            waiting[0] += len(batch["input_ids"])
+            return self.layer(batch["input_ids"].float()).mean() * 1e-3
+
+        def on_before_optimizer_step(self, optimizer):
+            _record(optimizer, seen, samples, waiting)
+
+        def configure_optimizers(self):
+            module, _, name = said["optimizer"]["class_path"].rpartition(".")
+            made = getattr(importlib.import_module(module), name)
+            return configure_optimizers(made(self.parameters(), **said["optimizer"]["init_args"]), plan)
+
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")
+        assert said["trainer"].pop("strategy") == "ddp"
+        trainer = pl.Trainer(
+            **said["trainer"],
+            accelerator="cpu",
+            strategy=DDPStrategy(process_group_backend="gloo"),
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        size = said["data"]["batch_size"]
+        trainer.fit(Module(), torch.utils.data.DataLoader(Rows(dataset_size), size, shuffle=True))
+        return {
+            "batch": size * trainer.accumulate_grad_batches * trainer.world_size,
+            "steps": trainer.max_steps,
+            "done": trainer.global_step,
+            "lr": seen,
+            "samples": over_ranks(samples),
+        }

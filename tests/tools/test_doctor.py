@@ -1,0 +1,179 @@
+"""What a configuration will really do on a number of GPUs: the findings, with their cause and the line to change."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.doctor.examine import examine
+from tools.test_reading import PUBLISHED, written
+
+CLEAN = {
+    "per_device_train_batch_size": 8,
+    "learning_rate": 2e-5,
+    "max_steps": 100,
+    "max_grad_norm": 1.0,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 10,
+    "gradient_accumulation_steps": 1,
+}
+
+
+def found(tmp_path, settings, gpus=8, name="a.json", **given):
+    text = settings if isinstance(settings, str) else json.dumps(settings)
+    return examine(written(tmp_path, name, text), gpus, **given)
+
+
+def test_the_same_gpus_with_nothing_odd(tmp_path):
+    diagnosis = found(tmp_path, CLEAN, tuned_gpus=8)
+    assert (diagnosis.batch, diagnosis.findings) == (64, ())
+    assert diagnosis.text.endswith("the learning rate stays.\nNothing found.")
+
+
+def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
+    diagnosis = found(tmp_path, CLEAN, 64, tuned_gpus=8)
+    assert diagnosis.batch == 512
+    batch, rule, run, warmup = diagnosis.findings
+    assert batch.what == "a step has 512 samples, 8 × the 64 that it was tuned with"
+    assert batch.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
+    assert rule.source.startswith("Krizhevsky") and rule.change.startswith("learning_rate: 5.65685e-5")
+    assert run.change.startswith("max_steps: 12") and warmup.change.startswith("warmup_steps: 1 ")
+    # The change does what it says: with it the batch is the tuned one.
+    fixed = {**CLEAN, "per_device_train_batch_size": 1}
+    assert found(tmp_path, fixed, 64).batch == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "what", "change"),
+    [
+        (
+            "a.json",
+            {**CLEAN, "num_train_epochs": 3},
+            "num_train_epochs 3 has no effect",
+            "remove num_train_epochs",
+        ),
+        ("a.json", {**CLEAN, "warmup_ratio": 0.1}, "warmup_ratio 0.1 has no effect", "remove warmup_ratio"),
+        (
+            "a.json",
+            {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0},
+            "unknown to transformers 5",
+            "warmup_steps: 0.1",
+        ),
+        ("a.json", {**CLEAN, "max_grad_norm": None}, "clipped at norm 1", "max_grad_norm: 0.0"),
+        ("a.json", {**CLEAN, "gradient_accumulation_steps": 4}, "mean of means", "transformers>=4.46"),
+        (
+            "a.json",
+            {**CLEAN, "average_tokens_across_devices": False},
+            "mean of means",
+            "average_tokens_across_devices: true",
+        ),
+        (
+            "a.json",
+            {**CLEAN, "lr_scheduler_type": "constant"},
+            "the warmup has no effect",
+            "constant_with_warmup",
+        ),
+        ("a.json", {**CLEAN, "auto_find_batch_size": True}, "may halve", "auto_find_batch_size: false"),
+        (
+            "a.yaml",
+            "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1",
+            "takes 8 steps for each step",
+            "step_scheduler_with_optimizer=False",
+        ),
+        (
+            "a.json",
+            {
+                "train_batch_size": 100,
+                "train_micro_batch_size_per_gpu": 4,
+                "gradient_accumulation_steps": 2,
+                "zero_optimization": {},
+            },
+            "DeepSpeed stops",
+            '"train_batch_size": 64',
+        ),
+        (
+            "a.json",
+            {"train_batch_size": "auto", "zero_optimization": {}, "gradient_clipping": 1.0},
+            '"auto"',
+            "isobatch plan --to deepspeed",
+        ),
+        (
+            "a.json",
+            {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}},
+            "Adam is AdamW",
+            "adam_w_mode",
+        ),
+        (
+            "a.sh",
+            "x --global-batch-size 100 --micro-batch-size 3 --lr 1e-4 --train-iters 9 --clip-grad 1 --adam-beta2 0.95",
+            "no multiple of 3 × 8",
+            "isobatch plan --from",
+        ),
+        (
+            "a.toml",
+            "[training]\nlocal_batch_size = 1\nsteps = 10\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
+            "one step ahead",
+            "",
+        ),
+        (
+            "a.yaml",
+            "trainer: {devices: 8, max_steps: 10, accumulate_grad_batches: 2}\ndata: {batch_size: 2}",
+            "last step of an epoch",
+            "drop_last=True",
+        ),
+        (
+            "a.yaml",
+            "lr0: 0.01\nnbs: 64\nbatch: 20\noptimizer: SGD\nimgsz: 640",
+            "a batch has 16 samples, not 20",
+            "batch: 24",
+        ),
+        (
+            "a.yaml",
+            "lr0: 0.01\nnbs: 64\nbatch: 16\nimgsz: 640",
+            "lr0 and momentum have no effect",
+            "optimizer: SGD",
+        ),
+        (
+            "a.yaml",
+            "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, REFERENCE_WORLD_SIZE: 4}\nMODEL: {META_ARCHITECTURE: X}",
+            "32 samples at learning rate 0.04",
+            "REFERENCE_WORLD_SIZE: 0",
+        ),
+        (
+            "a.py",
+            "optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02))\ntrain_dataloader = dict(batch_size=2)\nauto_scale_lr = dict(base_batch_size=32)",
+            "the learning rate is 0.02, and 0.01 with --auto-scale-lr",
+            "lr = 0.01",
+        ),
+        (
+            "a.yaml",
+            "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nmax_grad_norm: 1.0",
+            "the warmup is 3% of the steps",
+            "warmup_steps: 0",
+        ),
+    ],
+)
+def test_what_a_tool_does_without_a_word(tmp_path, name, settings, what, change):
+    diagnosis = found(tmp_path, settings, name=name)
+    (finding,) = [finding for finding in diagnosis.findings if what in finding.what]
+    assert change in finding.change and finding.cause
+    assert finding.what in diagnosis.text
+
+
+@pytest.mark.parametrize("source", PUBLISHED)
+def test_published_configurations_have_a_batch(source, tmp_path):
+    name, text, given, fields = PUBLISHED[source]
+    own = {("tuned_gpus" if key == "gpus" else key): value for key, value in given.items()}
+    gpus = given.get("gpus") or fields.get("gpus") or 8
+    assert examine(written(tmp_path, name, text), gpus, **own).batch == fields["effective_batch"]
+
+
+def test_the_command_exits_with_what_it_found(tmp_path, capsys):
+    path = written(tmp_path, "a.json", json.dumps(CLEAN))
+    assert main(["doctor", str(path), "--gpus", "8", "--set", "gpus=8"]) == 0
+    assert main(["doctor", str(path), "--gpus", "64", "--set", "gpus=8"]) == 1
+    out = capsys.readouterr().out
+    assert "As it is, a step has 512 samples = 8 × 1 × 64 replicas.\n" in out
+    with pytest.raises(ib.InputError, match="at least 1|from 1"):
+        examine(path, 0)

@@ -1,0 +1,457 @@
+"""Other tools' files: published configurations, and what files may not do. Values of published files are facts, cited by place."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.tools.reading.read import READERS, read_file, reader
+
+# (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
+PUBLISHED = {
+    "LLaMA-Factory: examples/train_full/llama3_full_sft.yaml": (
+        "llama3.yaml",
+        """\
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+finetuning_type: full
+cutoff_len: 2048
+max_samples: 1000
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+learning_rate: 1.0e-5
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+""",
+        {"gpus": 8, "dataset_size": 1091},
+        {
+            "effective_batch": 16,
+            "lr": 1e-5,
+            "duration": "3ep",
+            "warmup": "10%",
+            "seq_len": 2048,
+            "precision": "bf16",
+        },
+    ),
+    "axolotl: examples/llama-3/fft-8b.yaml": (
+        "fft-8b.yaml",
+        """\
+base_model: meta-llama/Meta-Llama-3-8B
+sequence_len: 8192
+sample_packing: true
+gradient_accumulation_steps: 8
+micro_batch_size: 1
+num_epochs: 1
+optimizer: paged_adamw_8bit
+lr_scheduler: cosine
+learning_rate: 2e-5
+bf16: auto
+fp16:
+warmup_steps: 100
+weight_decay: 0.0
+""",
+        {"gpus": 8, "dataset_size": 20_000},
+        {
+            "effective_batch": 64,
+            "lr": 2e-5,
+            "optimizer": "adamw",
+            "duration": "1ep",
+            "warmup": "100st",
+            "seq_len": 8192,
+        },
+    ),
+    "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": (
+        "llama3_8b.toml",
+        """\
+[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+eps = 1e-8
+[lr_scheduler]
+warmup_steps = 200
+[training]
+batch_size = 1
+seq_len = 8192
+max_norm = 1.0
+steps = 1000
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+""",
+        {"gpus": 64},
+        {
+            "effective_batch": 64,
+            "lr": 3e-4,
+            "duration": "1000st",
+            "warmup": "200st",
+            "clip_norm": 1.0,
+            "schedule": "linear",
+        },
+    ),
+    "llm-foundry: scripts/train/yamls/pretrain/mpt-125m.yaml": (
+        "mpt-125m.yaml",
+        """\
+max_seq_len: 2048
+global_seed: 17
+model: {name: mpt_causal_lm, max_seq_len: "${max_seq_len}"}
+train_loader: {name: text, drop_last: true}
+scheduler: {name: cosine_with_warmup, t_warmup: 100ba, alpha_f: 0.1}
+optimizer:
+  name: decoupled_adamw
+  lr: 6.0e-4
+  betas:
+  - 0.9
+  - 0.95
+  eps: 1.0e-08
+  weight_decay: 0.0
+algorithms:
+  gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}
+max_duration: 4800ba # ~ 2.5B tokens
+global_train_batch_size: 256
+device_train_microbatch_size: 16
+precision: amp_bf16
+""",
+        {},
+        {
+            "effective_batch": 256,
+            "lr": 6e-4,
+            "betas": (0.9, 0.95),
+            "duration": "4800st",
+            "warmup": "100st",
+            "decay": "independent",
+            "clip_norm": 1.0,
+            "precision": "bf16",
+            "drop_last": True,
+        },
+    ),
+    "detectron2: configs/Base-RCNN-FPN.yaml": (
+        "Base-RCNN-FPN.yaml",
+        """\
+MODEL:
+  META_ARCHITECTURE: "GeneralizedRCNN"
+DATASETS:
+  TRAIN: ("coco_2017_train",)
+SOLVER:
+  IMS_PER_BATCH: 16
+  BASE_LR: 0.02
+  STEPS: (60000, 80000)
+  MAX_ITER: 90000
+""",
+        {},
+        {
+            "effective_batch": 16,
+            "lr": 0.02,
+            "optimizer": "sgd",
+            "momentum": 0.9,
+            "duration": "90000st",
+            "warmup": "1000st",
+            "schedule": "multistep(60000st, 80000st, gamma=0.1)",
+        },
+    ),
+    "mmdetection: configs/_base_/schedules/schedule_1x.py, with base_batch_size 16 of 8 GPUs × 2": (
+        "schedule_1x.py",
+        """\
+import os
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
+    dict(type='MultiStepLR', begin=0, end=12, by_epoch=True, milestones=[8, 11], gamma=0.1)
+]
+optim_wrapper = dict(
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=0.0001))
+auto_scale_lr = dict(enable=False, base_batch_size=16)
+train_dataloader = dict(batch_size=2, num_workers=os.cpu_count())
+""",
+        {"dataset_size": 117_266},
+        {
+            "effective_batch": 16,
+            "gpus": 8,
+            "lr": 0.02,
+            "duration": "12ep",
+            "warmup": "500st",
+            "schedule": "multistep(8ep, 11ep, gamma=0.1)",
+        },
+    ),
+    "Megatron-LM: examples/gpt3/train_gpt3_175b_distributed.sh": (
+        "train.sh",
+        """\
+GPUS_PER_NODE=8
+NUM_NODES=128
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+)
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 1536
+    --rampup-batch-size 16 16 5859375
+    --train-iters 500000
+    --weight-decay 0.1
+    --adam-beta1 0.9
+    --adam-beta2 0.95
+    --clip-grad 1.0
+    --fp16
+    --lr 6.0e-5
+    --lr-decay-style cosine
+    --min-lr 6.0e-6
+    --lr-warmup-fraction .001
+    --lr-decay-iters 430000
+)
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size 8
+    --pipeline-model-parallel-size 16
+)
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} --seq-length 2048
+""",
+        {},
+        {
+            "effective_batch": 1536,
+            "gpus": 1024,
+            "model_parallel": 128,
+            "micro_batch": 1,
+            "accumulation": 192,
+            "lr": 6e-5,
+            "betas": (0.9, 0.95),
+            "duration": "500000st",
+            "warmup": "430st",
+            "precision": "fp16",
+            "schedule": "cosine(until=430000st)",
+            "ramp": "16 16 5859375",
+            "convention": "megatron",
+        },
+    ),
+    "ultralytics: the arguments of a run by default.yaml, with an optimizer": (
+        "args.yaml",
+        """\
+epochs: 100
+batch: 16
+imgsz: 640
+device: 0,1
+optimizer: SGD
+lr0: 0.01
+lrf: 0.01
+momentum: 0.937
+weight_decay: 0.0005
+warmup_epochs: 3.0
+nbs: 64
+cos_lr: false
+""",
+        {"dataset_size": 118_287},
+        {
+            "effective_batch": 64,
+            "gpus": 2,
+            "micro_batch": 8,
+            "accumulation": 4,
+            "lr": 0.01,
+            "min_lr": 1e-4,
+            "weight_decay": 0.0005,
+            "schedule": "linear",
+            "warmup": "3ep",
+        },
+    ),
+    "DeepSpeed: the documents' example of a configuration": (
+        "ds.json",
+        json.dumps(
+            {
+                "train_batch_size": 8,
+                "gradient_accumulation_steps": 1,
+                "optimizer": {"type": "Adam", "params": {"lr": 0.00015}},
+                "fp16": {"enabled": True},
+                "zero_optimization": True,
+            }
+        ),
+        {"gpus": 4},
+        {
+            "effective_batch": 8,
+            "micro_batch": 2,
+            "accumulation": 1,
+            "lr": 0.00015,
+            "optimizer": "adamw",
+            "precision": "fp16",
+        },
+    ),
+    "Lightning: a configuration of LightningCLI": (
+        "config.yaml",
+        """\
+seed_everything: 0
+trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed, gradient_clip_val: 0.5}
+optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 3e-4, betas: [0.9, 0.98]}}
+data: {class_path: my.Data, init_args: {batch_size: 16}}
+""",
+        {"dataset_size": 10_000},
+        {
+            "effective_batch": 256,
+            "gpus": 8,
+            "lr": 3e-4,
+            "betas": (0.9, 0.98),
+            "clip_norm": 0.5,
+            "duration": "10ep",
+            "precision": "bf16",
+            "convention": "lightning",
+        },
+    ),
+}
+
+
+def written(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("source", PUBLISHED)
+def test_published(source, tmp_path):
+    name, text, given, fields = PUBLISHED[source]
+    recipe = ib.Recipe.read(written(tmp_path, name, text), **given)
+    assert {field: getattr(recipe, field) for field in fields} == fields
+    made = ib.plan(recipe, recipe.gpus or 8)
+    assert made.status != "infeasible" and made.effective_batch == recipe.effective_batch
+
+
+def test_two_files_of_one_run(tmp_path):
+    arguments = written(
+        tmp_path, "a.json", '{"per_device_train_batch_size": 4, "learning_rate": 1e-4, "max_steps": 10}'
+    )
+    launch = written(
+        tmp_path, "b.yaml", "compute_environment: LOCAL_MACHINE\nnum_machines: 2\nnum_processes: 16\n"
+    )
+    assert ib.Recipe.read([arguments, launch]).effective_batch == 64
+    other = written(
+        tmp_path,
+        "c.yaml",
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {gradient_accumulation_steps: 4}\n",
+    )
+    with pytest.raises(ib.InputError, match=r"4 in .*c\.yaml, but 1 in .*a\.json: give accumulation a value"):
+        ib.Recipe.read([arguments, other])
+
+
+def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
+    path = written(tmp_path, "a.json", '{"per_device_train_batch_size": 8, "num_train_epochs": 3}')
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe.read(path)
+    assert caught.value.fields == ("lr", "gpus", "dataset_size")
+    assert all(f"--set {field}=" in str(caught.value) for field in caught.value.fields)
+    assert ib.Recipe.read(path, gpus=2, lr=1e-4, dataset_size=100).effective_batch == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "a.json",
+            '{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "optimizer": {"params": {"lr": 1}, "type": "AdamW"}}',
+            "100, but train_micro_batch_size_per_gpu 8 × gradient_accumulation_steps 2 × 8 replicas is 128",
+        ),
+        (
+            "a.json",
+            '{"train_batch_size": "auto", "gradient_clipping": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}',
+            "--set effective_batch=",
+        ),
+        (
+            "a.json",
+            '{"per_device_train_batch_size": "auto", "learning_rate": 1e-4, "max_steps": 5}',
+            '"auto" is not known before the run',
+        ),
+        (
+            "a.json",
+            '{"learning_rate": "fast", "per_device_train_batch_size": 8.5, "max_steps": 5}',
+            "2 faults",
+        ),
+        ("a.json", '{"learning_rate": 1, "learning_rate": 2}', "listed twice"),
+        (
+            "a.json",
+            '{"learning_rate": NaN, "per_device_train_batch_size": 8}',
+            "learning_rate must be a number",
+        ),
+        ("a.json", '{"a": ' + "[" * 100_000, "nested deeper"),
+        (
+            "a.json",
+            '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}',
+            "cannot be planned",
+        ),
+        ("a.json", '{"colour": "red"}', "is no configuration that is known here"),
+        ("a.yaml", "learning_rate: &a [*a]\nnum_train_epochs: 3", "cannot be read|nested deeper"),
+        (
+            "a.yaml",
+            "x: &a {y: 1}\n"
+            + "".join(f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
+            "more than 200,000 values|nested deeper",
+        ),
+        ("a.yaml", "learning_rate: !!python/object/apply:os.system ['touch hacked']", "cannot be read"),
+        ("a.yaml", "[" * 1000, "nested deeper"),
+        (
+            "a.toml",
+            "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3",
+            "not known before the run",
+        ),
+        (
+            "a.py",
+            "train_dataloader = dict(batch_size=open('x').read())\noptim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))",
+            "nothing here is executed",
+        ),
+        (
+            "a.sh",
+            "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5",
+            r"\$BATCH is not set in this file",
+        ),
+        (
+            "a.sh",
+            "python t.py --global-batch-size 8 --lr 1e-4 --train-iters 5 --rampup-batch-size 1 1 9 --step-batch-size-schedule 0:8",
+            "contradict",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_said(tmp_path, monkeypatch, name, text, says):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ib.InputError, match=says) as caught:
+        ib.Recipe.read(written(tmp_path, name, text), gpus=8)
+    assert name in str(caught.value)
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
+    import os
+    import pickle
+
+    class Hostile:
+        def __reduce__(self):
+            return os.system, ("touch hacked",)
+
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    state = {"global_step": 5, "max_steps": 20, "train_batch_size": 4, "log_history": []}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    (folder / "training_args.bin").write_bytes(pickle.dumps(Hostile()))
+    found = read_file(folder)
+    assert (found.step, found.fields["duration"], found.fields["batch_per_gpu"]) == (5, "20st", 4)
+    (folder / "training_args.bin").write_bytes(pickle.dumps([Hostile()] * 3) + b"." * 10)
+    read_file(folder)
+    (folder / "training_args.bin").write_bytes(b"\x80\x04\x95nonsense")
+    with pytest.raises(ib.InputError, match="cannot be read"):
+        read_file(folder)
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
+    path = written(
+        tmp_path, "a.yaml", "learning_rate: 2e-5\nper_device_train_batch_size: 8\nmax_steps: 1e3\n"
+    )
+    recipe = ib.Recipe.read(path, gpus=1)
+    assert (recipe.lr, recipe.duration) == (2e-5, "1000st")
+
+
+def test_every_reader_has_what_the_documents_list():
+    for name in READERS:
+        module = reader(name)
+        assert name == module.NAME and module.TITLE and module.VERSIONS and len(module.SIGNS) > 3
+    with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
+        reader("axolotle")

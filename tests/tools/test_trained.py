@@ -1,0 +1,95 @@
+"""Two processes train by the files for Lightning, torchrun and Accelerate; what they report is the plan, step by step."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+from isobatch.tools.writing.planned import Job
+
+pytest.importorskip("torch", reason="trains")
+
+pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SCRIPT = Path(__file__).with_name("reading_environment.py")
+HOSTILE = "a b'c\"; $(touch hacked) `touch hacked` $HOME\nd"
+
+
+@pytest.fixture
+def plan():
+    recipe = ib.Recipe(
+        effective_batch=16,
+        gpus=4,
+        micro_batch=4,
+        lr=0.01,
+        dataset_size=160,
+        duration="2ep",
+        warmup="4st",
+        schedule="linear",
+    )
+    made = ib.plan(recipe, 2)
+    assert (made.micro_batch, made.accumulation, made.total_steps) == (4, 2, 20)
+    return made
+
+
+def check(plan, report):
+    assert report["batch"] == plan.effective_batch
+    assert report["lr"] == pytest.approx(plan.schedule.values(range(plan.total_steps)).tolist(), rel=1e-12)
+    assert report["samples"] == [plan.effective_batch] * plan.total_steps
+
+
+def test_lightning(plan, two, tmp_path):
+    from ddp import exported
+
+    pytest.importorskip("lightning")
+    file = tmp_path / "trainer.yaml"
+    plan.to("lightning").save(file)
+    for report in two(exported.lightning, str(file), 160, plan.to_json()):
+        check(plan, report)
+        assert report["steps"] == report["done"] == plan.total_steps
+
+
+def launched(command, folder, **environment):
+    own = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not (folder / "hacked").exists()
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+
+def test_torchrun_runs_the_script_as_it_is(plan, tmp_path, torchrun):
+    job = Job(name=HOSTILE, command=(str(SCRIPT), "160", "plain", HOSTILE))
+    file = tmp_path / "launch.sh"
+    plan.to("torchrun", job=job).save(file)
+    report = launched(["bash", str(file)], tmp_path)
+    check(plan, report)
+    assert report["arguments"] == [HOSTILE]
+
+
+def test_accelerate_launches_by_its_file(plan, tmp_path, torchrun):
+    pytest.importorskip("accelerate")
+    made = plan.to("accelerate")
+    file = tmp_path / "accelerate.yaml"
+    made.save(file)
+    variables = dict(
+        line.removeprefix("# export ").split("=", 1)
+        for line in made.text.splitlines()
+        if line.startswith("# export ")
+    )
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), str(SCRIPT)]
+    report = launched([*command, "160", "accelerated"], tmp_path, **variables)
+    check(plan, report)
+
+
+@pytest.fixture
+def torchrun(tmp_path, monkeypatch):
+    """torchrun of this interpreter, whatever the path has."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "torchrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    (folder / "torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

@@ -1,0 +1,120 @@
+"""From the file that somebody has to a training by the file that the plan became: two processes, step by step."""
+
+import json
+import sys
+
+import pytest
+
+import isobatch as ib
+
+pytest.importorskip("torch", reason="trains")
+pytest.importorskip("transformers", reason="trains in transformers' Trainer")
+
+# The Trainer warns of devices that are not there.
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+
+TUNED = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 1e-3,
+    "num_train_epochs": 2,
+    "lr_scheduler_type": "cosine",
+    "warmup_ratio": 0.03,
+    "weight_decay": 0.1,
+    "max_grad_norm": 0.5,
+}
+
+
+def planned(tmp_path, gpus, changes, **fields):
+    """Arguments of a run on four GPUs, planned for others, and the file of the new arguments."""
+    source = tmp_path / "args.json"
+    source.write_text(json.dumps({**TUNED, **changes}))
+    plan = ib.plan(ib.Recipe.read(source, gpus=4, **fields), gpus)
+    file = tmp_path / "new.yaml"
+    plan.to("transformers").save(file)
+    return plan, file
+
+
+def check(plan, reports):
+    """What the Trainer reports is the plan."""
+    for report in reports:
+        assert report["batch"] == plan.effective_batch
+        assert report["steps"] == report["done"] == plan.total_steps
+        assert report["lr"] == pytest.approx(
+            [plan.lr_at(step) for step in range(plan.total_steps)], rel=1e-12
+        )
+    # Every step but the last of an epoch holds the whole batch.
+    whole = [size for size in reports[0]["samples"] if size == plan.effective_batch]
+    assert len(whole) >= plan.total_steps - 2 and sum(reports[0]["samples"]) >= 2 * plan.recipe.dataset_size
+
+
+def test_the_trainer_trains_what_the_plan_says(tmp_path, two):
+    from ddp import exported
+
+    plan, file = planned(tmp_path, 2, {}, dataset_size=160)
+    assert (plan.micro_batch, plan.accumulation, plan.total_steps, plan.warmup_steps) == (4, 2, 20, 1)
+    check(plan, two(exported.transformers, str(file), 160))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr_scheduler_type": "linear", "warmup_steps": 0.1},
+        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
+        {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0, "lr_end": 1e-5}},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-4}},
+        {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}},
+        {"optim": "sgd", "lr_scheduler_type": "linear"},
+        {"gradient_accumulation_steps": 2, "max_steps": 15, "warmup_ratio": 0.3},
+    ],
+)
+def test_with_every_scheduler(tmp_path, two, changes):
+    from ddp import exported
+
+    plan, file = planned(tmp_path, 2, changes, dataset_size=160)
+    made = plan.to("transformers")
+    assert not [note for note in made.notes if "differs" in note]
+    reports = two(exported.transformers, str(file), 160)
+    assert [report["lr"] for report in reports] == [
+        pytest.approx([plan.lr_at(step) for step in range(plan.total_steps)], rel=1e-12, abs=1e-18)
+    ] * 2
+    assert {report["batch"] for report in reports} == {plan.effective_batch}
+    assert {report["steps"] for report in reports} == {plan.total_steps}
+
+
+@pytest.mark.slow
+def test_a_checkpoint_resumes_on_other_gpus(tmp_path, two, monkeypatch, capsys):
+    """A run of two processes, moved to one after its checkpoint: the arguments come from the folder alone."""
+    from ddp import exported
+    from ddp.pool import Pool
+    from isobatch.cli import main
+
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    plan, file = planned(tmp_path, 2, {"warmup_ratio": 0.1}, dataset_size=160)
+    out = str(tmp_path / "run")
+    two(
+        exported.transformers,
+        str(file),
+        160,
+        extra={"output_dir": out, "save_strategy": "steps", "save_steps": 7},
+    )
+    folder = f"{out}/checkpoint-7"
+    recipe = ib.Recipe.read(folder)
+    assert (recipe.gpus, recipe.micro_batch, recipe.accumulation, recipe.lr) == (2, 4, 2, 1e-3)
+    assert main(["replan", "--from", folder, "--gpus", "1"]) == 0
+    text = capsys.readouterr().out
+    new = tmp_path / "resumed.yaml"
+    new.write_text(text[text.index("# isobatch") :])
+    alone = Pool(1)
+    try:
+        (report,) = alone(
+            exported.transformers, str(new), 160, extra={"output_dir": out, "save_strategy": "no"}
+        )
+    finally:
+        alone.close()
+    assert (report["batch"], report["steps"], report["done"]) == (plan.effective_batch, 20, 20)
+    assert report["lr"] == pytest.approx([plan.lr_at(step) for step in range(7, 20)], rel=1e-9)
+    # 7 of the 10 steps of the first epoch are done: 3 and the 10 of the second are left, all of them whole.
+    assert report["samples"] == [16] * 13

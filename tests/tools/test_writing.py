@@ -1,0 +1,368 @@
+"""Plans as other tools' files: what they hold, that they are read back as the same, and that no name breaks out of its quotes."""
+
+import ast
+import json
+import shlex
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.tools.reading.read import read_file
+from isobatch.tools.writing.export import WRITERS, export, form_of, writer
+from isobatch.tools.writing.planned import Job
+from tools.test_reading import PUBLISHED, written
+
+HOSTILE = "a b'c\"; $(touch hacked) `touch hacked` $HOME \\ \nd: [e] #f"
+READ_BACK = ("transformers", "deepspeed", "lightning", "megatron", "torchtitan")
+SUFFIX = {
+    "transformers": ".yaml",
+    "deepspeed": ".json",
+    "lightning": ".yaml",
+    "megatron": ".sh",
+    "torchtitan": ".toml",
+}
+
+
+def recipe(**fields):
+    return ib.Recipe(
+        **{
+            "effective_batch": 256,
+            "gpus": 8,
+            "micro_batch": 8,
+            "lr": 2e-5,
+            "betas": (0.9, 0.95),
+            "weight_decay": 0.1,
+            "decay": "lr_multiplied",
+            "clip_norm": 0.5,
+            "precision": "bf16",
+            "seq_len": 2048,
+            "duration": "1000st",
+            "warmup": "30st",
+            "schedule": "linear",
+            **fields,
+        }
+    )
+
+
+def plan(gpus=64, **fields):
+    return ib.plan(
+        recipe(**fields), ib.Cluster(nodes=max(1, gpus // 8), gpus_per_node=min(gpus, 8), gpu="H100")
+    )
+
+
+def back(made, tmp_path, tool):
+    """The recipe that a file says, with what such files do not hold."""
+    file = tmp_path / f"back{SUFFIX[tool]}"
+    made.to(tool).save(file)
+    found = read_file(file)
+    own = made.recipe
+    missing = {
+        "gpus": made.world_size,
+        "model_parallel": own.model_parallel,
+        "dataset_size": own.dataset_size,
+        "convention": own.convention,
+        "drop_last": own.drop_last,
+        "decay": own.decay,
+    }
+    if tool in ("deepspeed", "lightning", "megatron", "torchtitan", "transformers"):
+        missing |= {"duration": f"{made.total_steps}st"} if "duration" not in found.fields else {}
+    if tool == "lightning":
+        missing |= {"schedule": own.schedule, "warmup": f"{made.warmup_steps}st", "min_lr": made.min_lr}
+    return ib.Recipe.read(file, **missing)
+
+
+@pytest.mark.parametrize("tool", READ_BACK)
+@pytest.mark.parametrize("source", [name for name, case in PUBLISHED.items() if not case[0].endswith(".sh")])
+def test_there_and_back_is_the_same(source, tool, tmp_path):
+    """Read, planned at the same GPU count, written and read again: for every pair, the run is the same."""
+    name, text, given, _ = PUBLISHED[source]
+    tuned = ib.Recipe.read(written(tmp_path, name, text), **given)
+    if tuned.duration is None:
+        tuned = ib.Recipe.read(written(tmp_path, name, text), **given, duration="100st")
+    first = ib.plan(tuned, tuned.gpus or 8)
+    notes = first.to(tool).notes
+    if any(" such as " in note for note in notes):
+        pytest.skip("the tool has no such schedule, and says so")
+    if any("optimizer" in note and ("not set" in note or "has no" in note) for note in notes):
+        pytest.skip("the tool has no such optimizer, and says so")
+    again = ib.plan(back(first, tmp_path, tool), first.world_size)
+    for field in (
+        "micro_batch",
+        "accumulation",
+        "effective_batch",
+        "lr",
+        "total_steps",
+        "warmup_steps",
+        "weight_decay",
+    ):
+        assert getattr(again, field) == pytest.approx(getattr(first, field), rel=1e-12), field
+    assert again.recipe.clip_norm == first.recipe.clip_norm or tool == "torchtitan"
+    if first.beta1 is not None:
+        assert again.betas == first.betas
+    steps = range(first.total_steps)[:: max(1, first.total_steps // 100)]
+    assert again.schedule.values(steps) == pytest.approx(first.schedule.values(steps), rel=1e-9, abs=1e-18)
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_every_writer_says_what_the_plan_decides(tool):
+    made = plan().to(tool)
+    module = writer(tool)
+    assert made.tool == module.NAME and module.TITLE and module.VERSIONS and made.file == module.FILE
+    said = made.text + " ".join(made.notes)
+    for value in ("2.0e-05", "0.95", "0.1", "0.5", "bf16", "30", "1000"):
+        others = {"2.0e-05": "2e-05", "bf16": "bfloat16"}  # JSON and torchtitan write them so
+        assert value in said or others.get(value, value) in said, value
+    assert "was" in said or tool == "deepspeed"
+
+
+def test_forms_follow_the_name():
+    assert form_of("transformers", None) == form_of("transformers", "x.yaml") == "yaml"
+    assert form_of("transformers", "x.json") == "json" and form_of("transformers", "x.sh") == "sh"
+    with pytest.raises(ib.InputError, match=r"DeepSpeed has no \.yaml files: use \.json"):
+        form_of("deepspeed", "x.yaml")
+    with pytest.raises(ib.InputError, match="did you mean 'torchtitan'"):
+        plan().to("torchtitans")
+    with pytest.raises(ib.InputError, match="did you mean 'yaml'"):
+        plan().to("transformers", form="yml")
+    made = plan()
+    text = json.loads(str(made.to("transformers", form="json")))
+    assert text == yaml.safe_load(str(made.to("transformers")))
+    words = shlex.split(str(made.to("transformers", form="sh")), comments=True)
+    assert words[words.index("--learning_rate") + 1] == "2.0e-05"
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_no_name_breaks_out(tool, tmp_path):
+    """Names with quotes, newlines and `$( )` are words, or made safe, in every file."""
+    job = Job(name=HOSTILE, command=("my script.py", HOSTILE), image="img" if tool != "torchrun" else None)
+    made = plan().to(tool, job=job)
+    text = made.text
+    form = writer(tool).FORMS[0]
+    if form == "yaml":
+        data = yaml.safe_load(text)
+        found = json.dumps(data)
+        if tool == "kubeflow":
+            assert data["spec"]["trainer"]["command"] == [
+                "torchrun",
+                "my script.py",
+                HOSTILE.replace("$(", "$$("),
+            ]
+        if tool == "skypilot":
+            assert (
+                shlex.split(data["run"].splitlines()[1] + "\n" + data["run"].splitlines()[2])[-1] == HOSTILE
+            )
+        assert found
+    elif form == "json":
+        json.loads(text)
+    elif form == "toml":
+        tomllib.loads(text)
+    elif form == "py":
+        tree = ast.parse(text)
+        names = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
+        assert ast.literal_eval(names["COMMAND"]) == ["my script.py", HOSTILE]
+    else:
+        ran = run_with_stubs(text, tmp_path)
+        assert HOSTILE in ran or tool == "megatron"
+    assert not (tmp_path / "hacked").exists()
+
+
+def run_with_stubs(text, folder):
+    """Runs a script with every command in it replaced by one that prints its words; gives the words of the last."""
+    stub = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > words\n'
+    binaries = folder / "bin"
+    binaries.mkdir()
+    for name in ("torchrun", "srun", "torchx", "scontrol", "my script.py"):
+        (binaries / name).write_text(stub)
+        (binaries / name).chmod(0o755)
+    script = folder / "script.sh"
+    script.write_text(text)
+    environment = {"PATH": f"{binaries}:/usr/bin:/bin", "MASTER_ADDR": "x", "SLURM_JOB_NODELIST": "x"}
+    environment |= {"SLURM_JOB_NUM_NODES": "8", "SLURM_JOB_ID": "1"}
+    done = subprocess.run(
+        ["bash", str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0, done.stderr
+    return (folder / "words").read_text().split("\0")
+
+
+def test_slurms_directives_are_one_line_each():
+    text = str(plan().to("slurm", job=Job(name="x\n#SBATCH --wrap=evil")))
+    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert directives == [
+        "#SBATCH --job-name=x-SBATCH---wrap-evil",
+        "#SBATCH --nodes=8",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --gpus-per-node=8",
+    ]
+
+
+def test_was_is_the_tuned_run():
+    lines = str(plan(16).to("transformers")).splitlines()
+    assert lines[0] == "# isobatch: 16 GPUs, 256 samples a step = 8 × 2 × 16 replicas"
+    assert lines[1:4] == [
+        "per_device_train_batch_size: 8",
+        "gradient_accumulation_steps: 2  # was 4",
+        "learning_rate: 2.0e-05",
+    ]
+    unknown = ib.plan(ib.Recipe(effective_batch=256, lr=2e-5, duration="10st"), 8)
+    assert "was" not in str(unknown.to("transformers"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tool", "says"),
+    [
+        ("multistep(300st, 600st)", "transformers", "no scheduler such as multistep"),
+        ("wsd(decay=200st)", "deepspeed", "no scheduler such as wsd"),
+        ("tanh", "megatron", "none such as tanh"),
+        ("rex", "torchtitan", "no schedule such as rex"),
+    ],
+)
+def test_a_schedule_that_a_tool_lacks_is_said(schedule, tool, says):
+    assert any(says in note for note in plan(schedule=schedule).to(tool).notes)
+
+
+def test_a_warmup_that_starts_elsewhere_is_said():
+    grown = ib.plan(recipe(optimizer="sgd", betas=None, momentum=0.9), 64, policy="grow", rule="linear")
+    assert grown.warmup_lr
+    assert any("differs from the plan by up to" in note for note in grown.to("transformers").notes)
+    assert "--lr-warmup-init" in str(grown.to("megatron"))
+    assert not any("differs" in note for note in grown.to("megatron").notes)
+
+
+def test_a_plan_without_an_end_or_without_a_plan():
+    with pytest.raises(ib.InputError, match="has no duration"):
+        ib.plan(ib.Recipe(effective_batch=256, lr=1e-4), 8).to("transformers")
+    with pytest.raises(ib.InputError, match="infeasible|cannot"):
+        ib.plan(recipe(), 7).to("transformers")
+    with pytest.raises(ib.InputError, match="--gpu H100"):
+        ib.plan(recipe(), 8).to("skypilot")
+
+
+def test_bare_gpus_are_nodes_of_eight_and_that_is_said():
+    made = export(ib.plan(recipe(), 64), "slurm")
+    assert "#SBATCH --nodes=8" in made.text and any("taken as 8 nodes of 8" in note for note in made.notes)
+
+
+def test_a_ramp_goes_to_megatron_alone():
+    ramped = ib.plan(recipe(ramp="64 64 16000", duration="256000sp", warmup=None, convention="megatron"), 64)
+    text = str(ramped.to("megatron"))
+    assert (
+        "--rampup-batch-size 64 64 16000" in text
+        and "--train-samples 256" in text
+        and "--train-iters" not in text
+    )
+    assert any("no batch ramp" in note for note in ramped.to("transformers").notes)
+
+
+class TestCommand:
+    def test_the_file_alone_is_on_stdout(self, tmp_path, capsys):
+        plan().save(tmp_path / "plan.json")
+        assert main(["export", str(tmp_path / "plan.json"), "--to", "deepspeed"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["train_batch_size"] == 256
+        assert "train_micro_batch_size_per_gpu: 8 → 4" in said.err
+
+    def test_nothing_is_replaced_without_force(self, tmp_path, capsys):
+        plan().save(tmp_path / "plan.json")
+        words = [
+            "export",
+            str(tmp_path / "plan.json"),
+            "--to",
+            "transformers",
+            "-o",
+            str(tmp_path / "args.json"),
+        ]
+        assert main(words) == 0 and json.loads((tmp_path / "args.json").read_text())["max_steps"] == 1000
+        assert main(words) == 2 and "--force replaces it" in capsys.readouterr().err
+        assert main([*words, "--force"]) == 0
+
+    def test_from_file_to_tool(self, tmp_path, capsys):
+        source = written(
+            tmp_path,
+            "a.json",
+            '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03, "gradient_accumulation_steps": 4}',
+        )
+        words = ["plan", "--from", str(source), "--gpus", "64", "--to", "transformers"]
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("--set ") == 2
+        assert main([*words, "--set", "gpus=8", "--set", "dataset_size=52000"]) == 0
+        out = capsys.readouterr().out
+        assert "per_device_train_batch_size: 4  # was 8\n" in out
+        assert "warmup_steps: 19\nmax_steps: 612\n" in out  # the Trainer's ceiling of 3 %
+        assert main([*words, "--set", "gpu=8"]) == 2 and "did you mean 'gpus'" in capsys.readouterr().err
+
+    def test_a_checkpoint_says_where_it_is(self, tmp_path, capsys):
+        folder = tmp_path / "checkpoint-500"
+        folder.mkdir()
+        state = {"global_step": 500, "max_steps": 2000, "train_batch_size": 4, "log_history": []}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+        for rank in range(8):
+            (folder / f"rng_state_{rank}.pth").write_bytes(b"")
+        source = ["replan", "--from", str(folder)]
+        assert main([*source, "--gpus", "4"]) == 2
+        assert "--set lr=" in capsys.readouterr().err
+        assert main([*source, "--gpus", "4", "--set", "lr=1e-4", "--set", "accumulation=1"]) == 0
+        out = capsys.readouterr().out
+        assert "gradient_accumulation_steps: 2  # was 1\n" in out
+        assert f"resume_from_checkpoint: {folder}\n" in out and "max_steps: 2000\n" in out
+
+
+class TestFolder:
+    def table(self, tmp_path, jobs):
+        pa = pytest.importorskip("pyarrow")
+        pq = pytest.importorskip("pyarrow.parquet")
+        count = len(jobs)
+        columns = {
+            "job": jobs,
+            "effective_batch": [256] * count,
+            "lr": [0.1] * count,
+            "duration": ["100st"] * count,
+            "warmup": ["10st"] * count,
+        }
+        made = ib.plan_fleet(
+            pa.table(columns), pa.table({"cluster": ["c"], "nodes": [2], "gpus_per_node": [4]})
+        )
+        path = tmp_path / "plans.parquet"
+        pq.write_table(made, path)
+        pq.write_table(pa.table({**columns, "schedule": ["cosine"] * count}), tmp_path / "jobs.parquet")
+        return str(path)
+
+    def test_a_folder_a_job(self, tmp_path, capsys):
+        jobs = ["plain", "../../etc/evil", "A/b", "a/B", "$(touch hacked)\n", ""]
+        out = tmp_path / "out"
+        words = [
+            "export",
+            self.table(tmp_path, jobs),
+            "--to",
+            "slurm",
+            "-o",
+            str(out),
+            "--gpus-per-node",
+            "4",
+        ]
+        assert main(words) == 0
+        files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+        assert files == sorted(
+            f"{name}/job.sbatch" for name in ("plain", "etc-evil", "A-b", "a-B-2", "touch-hacked", "job")
+        )
+        text = (out / "plain/job.sbatch").read_text()
+        assert "#SBATCH --nodes=2\n" in text and "export ISOBATCH_TOTAL_STEPS=100\n" in text
+        (out / "plain/job.sbatch").write_text("mine")
+        assert main(words) == 2 and "--force replaces them" in capsys.readouterr().err
+        assert (out / "plain/job.sbatch").read_text() == "mine"
+        assert main([*words, "--force"]) == 0 and (out / "plain/job.sbatch").read_text() == text
+
+    def test_the_jobs_table_has_the_schedule(self, tmp_path, capsys):
+        words = ["export", self.table(tmp_path, ["a"]), "--to", "transformers", "-o", str(tmp_path / "out")]
+        assert main(words) == 2
+        assert (
+            "row 1: schedule is missing: the plans' table does not have it; name the jobs' with --jobs"
+            in capsys.readouterr().err
+        )
+        assert main([*words, "--jobs", str(tmp_path / "jobs.parquet")]) == 0
+        data = yaml.safe_load((tmp_path / "out/a/training_args.yaml").read_text())
+        assert (data["lr_scheduler_type"], data["max_steps"], data["warmup_steps"]) == ("cosine", 100, 10)
