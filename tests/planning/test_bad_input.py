@@ -39,7 +39,7 @@ BAD = [
     *((name, value) for name in ("duration", "warmup") for value in NOT_LENGTHS),
     ("duration", "0st"), ("duration", "10%"), ("warmup", "-1%"),
     ("lr", 0), ("lr", None), ("effective_batch", None), ("effective_batch", 2**40 + 1), ("dataset_size", 2**53 + 1),
-    ("momentum", 1.0), ("ema_decay", 1.0), ("noise_scale", 0.0), ("sigma_sq", 0.0), ("mu_sq", 0.0), ("clip_norm", 0.0),
+    ("momentum", 1.0), ("ema_decay", 1.0), ("noise_scale", -1.0), ("sigma_sq", -1.0), ("mu_sq", -1.0), ("clip_norm", 0.0),
     ("min_lr", 0.2), ("power", NAN), ("power", INF), ("power", "x"),
     ("betas", (0.9,)), ("betas", (0.9, 1.0)), ("betas", (NAN, 0.9)), ("betas", (-0.1, 0.9)), ("betas", (0.9, 0.9, 0.9)), ("betas", 0.9),
     ("optimizer", "Adam"), ("optimizer", "sgdd"), ("optimizer", ""), ("optimizer", 1), ("decay", "both"), ("decay", 1),

@@ -229,11 +229,11 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
-    if rule != "none":
+    if options.get("policy", "keep") != "keep":
         samples = k / scale if rule == "adascale" else 1.0
         decay = recipe.get("decay")
         row["weight_decay"] = rules.weight_decay(optimizer, decay, row["weight_decay"], k, scale, samples)
-        if optimizer == "adamw" and decay is None and row["weight_decay"] and scale != 1:
+        if optimizer == "adamw" and decay is None and row["weight_decay"] and k != 1:
             say("decay_unknown")
     if options.get("policy", "keep") != "keep":
         if row["ema_decay"] is not None:
@@ -340,7 +340,12 @@ def _length(
         warmup, _ = ramp.run(text, full, samples, floored=floored, seq_len=known["seq_len"])
     elif held:
         warmup = steps.warmup_steps(
-            recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
+            recipe["warmup"],
+            tuned,
+            tuned,
+            tuned_total,
+            steps_per_epoch=tuned_per_epoch,
+            **known,
         )
     else:
         warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)

@@ -66,6 +66,8 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         raise NotPossible("needs_noise")
     if rule == "saturating":
         return (1 + noise.scale / tuned) / (1 + noise.scale / new)
+    if rule == "surge" and noise.scale == 0:
+        return sqrt(tuned / new)
     if rule == "surge":
         return surge_curve(noise.scale, new) / surge_curve(noise.scale, tuned)
     raise ValueError(rule)
@@ -77,7 +79,9 @@ def surge_curve(scale: float, batch: float) -> float:
 
 
 def sde_beta(beta: float, tuned: int, new: int) -> float:
-    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there."""
+    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there. Zero stays."""
+    if beta == 0:
+        return 0.0
     if Fraction(new, tuned) * (1 - Fraction(repr(beta))) >= 1:
         raise NotPossible("beta_not_positive")
     return 1 - new / tuned * (1 - beta)
@@ -107,7 +111,7 @@ def weight_decay(
         scale: lr'/lr.
         samples: D'/D, the samples of the new run over those of the tuned one.
     """
-    if optimizer != "adamw" or scale == 1.0:
+    if optimizer != "adamw" or k == 1:
         return value
     if decay == "independent":
         return value * k / samples

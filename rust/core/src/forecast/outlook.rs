@@ -182,16 +182,19 @@ impl<'a> ClusterProfile<'a> {
     }
 }
 
-/// Whether what a plan costs keeps the deadline and the budget that were asked for.
+/// Whether what a plan costs is a number, and keeps the deadline and the budget that were asked for.
 ///
 /// # Errors
 /// When it does not, or when nobody can say: no profile fits, the run has no end, the GPUs have no price.
 pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reason> {
+    let Outlook { step_seconds, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
+    if [step_seconds, hours, gpu_hours, cost, memory_gib].contains(&f64::INFINITY) {
+        return Err(Reason::TooLarge);
+    }
     let (deadline, budget) = (settings.deadline_hours, settings.budget);
     if deadline.is_nan() && budget.is_nan() {
         return Ok(());
     }
-    let Outlook { step_seconds, hours, cost, .. } = *outlook;
     let checks = [
         (step_seconds.is_nan(), Reason::NeedsProfile),
         (hours.is_nan(), Reason::InvalidLength),

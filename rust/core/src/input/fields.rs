@@ -166,9 +166,9 @@ fields! {
         Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch";
         ModelParallel model_parallel: u64 = 1, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31";
         Power power: f64 = NAN, Real(f64::MIN, f64::MAX), InvalidLr, "a finite number";
-        NoiseScale noise_scale: f64 = NAN, Real(LEAST, f64::MAX), InvalidNoise, "a finite number of samples above 0";
-        SigmaSq sigma_sq: f64 = NAN, Real(LEAST, f64::MAX), InvalidNoise, "a finite number above 0";
-        MuSq mu_sq: f64 = NAN, Real(LEAST, f64::MAX), InvalidNoise, "a finite number above 0";
+        NoiseScale noise_scale: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number of samples, 0 or more";
+        SigmaSq sigma_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
+        MuSq mu_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
         Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch, "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch";
         Parameters parameters: Option<u64> = None, Count(MAX_COUNT), InvalidBatch, "a whole number from 1 to 2^53";
         Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer, "fp32, tf32, bf16 or fp16";

@@ -1,5 +1,7 @@
 //! What a real sampler, loader and trainer make of an epoch.
 
+use super::Unit;
+
 /// Whose trainer counts the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
@@ -16,6 +18,17 @@ pub enum Convention {
 }
 
 impl Convention {
+    /// Whether its tool floors a warmup in this unit: Transformers' Trainer rounds a share of the run up, all others down, and
+    /// Megatron floors tokens to whole steps.
+    #[must_use]
+    pub fn floors_warmup(self, unit: Unit) -> bool {
+        match unit {
+            Unit::Percent => self != Convention::Transformers,
+            Unit::Tokens => self == Convention::Megatron,
+            Unit::Epochs | Unit::Steps | Unit::Samples => false,
+        }
+    }
+
     /// The names that users write, in the order of the variants.
     pub const ALL: [(&'static str, Convention); 5] = [
         ("torch", Convention::Torch),

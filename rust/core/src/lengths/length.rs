@@ -94,6 +94,16 @@ impl Length {
         bounded(n.div_ceil(d))
     }
 
+    /// `⌈total × self / 100⌉` as Python computes `ceil(total * ratio)`, in floats: 7 % of 100 steps are 8 to it. `None` past 2^53.
+    #[must_use]
+    pub fn share_in_floats(self, total: u64) -> Option<u64> {
+        // Both are exact, and so their quotient is the float nearest to the ratio that is written.
+        let ratio = self.mantissa as f64 / (10u64.pow(self.scale.into()) * 100) as f64;
+        let share = (total as f64 * ratio).ceil();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, 0 to 2^53")]
+        (share <= MAX_COUNT as f64).then_some(share as u64)
+    }
+
     /// The fraction in 64 bits, where it fits: dividing 128 bits takes ten times as long.
     fn small_fraction(self, n: u64, d: u64) -> Option<(u64, u64)> {
         Some((
@@ -147,6 +157,14 @@ mod tests {
         assert_eq!(warmup.floor_of(7038, 100), Some(2000));
         assert_eq!(warmup.ceil_of(7038, 100), Some(2001));
         assert_eq!(Length::parse("29%").unwrap().floor_of(100, 100), Some(29));
+    }
+
+    #[test]
+    fn a_percentage_as_the_trainer_rounds_it() {
+        let share = |text, total| Length::parse(text).unwrap().share_in_floats(total);
+        assert_eq!((share("3%", 612), share("3%", 78)), (Some(19), Some(3)));
+        assert_eq!((share("7%", 100), share("28.43%", 7038)), (Some(8), Some(2001)));
+        assert_eq!(share("100000000%", 1 << 52), None);
     }
 
     #[test]

@@ -33,9 +33,9 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
         let past_goyal = recipe.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
-        when(recipe.decay_unknown(), Reason::DecayUnknown);
     }
-    when(rule == Rule::Sde && moments.beta1 < 0.5, Reason::Beta1Low);
+    when(settings.policy != Policy::Keep && moves(k) && recipe.decay_unknown(), Reason::DecayUnknown);
+    when(rule == Rule::Sde && moments.beta1 < 0.5 && moments.beta1 > 0.0, Reason::Beta1Low);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
     let ends = *total_steps != UNKNOWN;
     when(ends && *warmup_steps > *total_steps, Reason::WarmupPastEnd);

@@ -54,19 +54,22 @@ pub(super) fn scale(
         _ if rule == Rule::Adascale => lr_scale,
         _ => k,
     };
-    row.weight_decay = if recipe.optimizer == Optimizer::AdamW && moves(lr_scale) && recipe.weight_decay > 0.0
-    {
+    // Also where the learning rate stays: more samples a step stretch the timescale.
+    row.weight_decay = if recipe.optimizer == Optimizer::AdamW && moves(k) && recipe.weight_decay > 0.0 {
         rules::decay(recipe.weight_decay, recipe.decay.unwrap_or(Decay::LrMultiplied), k, lr_scale, k / gain)
     } else {
         recipe.weight_decay
     };
+    if !row.weight_decay.is_finite() || row.moments.beta1 >= 1.0 || row.moments.beta2 >= 1.0 {
+        return Err(Reason::TooLarge);
+    }
     row.momentum = recipe.momentum;
     row.ema_decay =
         if keep || recipe.ema_decay.is_nan() { recipe.ema_decay } else { recipe.ema_decay.powf(k) };
     Ok(gain)
 }
 
-#[allow(clippy::float_cmp, reason = "exactly 1 is how a rule says that nothing moves")]
-pub(super) fn moves(lr_scale: f64) -> bool {
-    lr_scale != 1.0
+#[allow(clippy::float_cmp, reason = "exactly 1 where nothing moves")]
+pub(super) fn moves(ratio: f64) -> bool {
+    ratio != 1.0
 }

@@ -56,14 +56,8 @@ impl<'a> Clock<'a> {
 
     /// The steps of the warmup in a run of `total` steps, rounded as the convention's tool rounds them.
     fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
-        let Recipe { warmup, convention, .. } = *self.recipe;
-        match (convention, warmup.unit) {
-            (Convention::Transformers, Unit::Percent) => Ok(total.map(|total| trainers_share(warmup, total))),
-            (convention, unit) => {
-                let floor = convention == Convention::Megatron && unit == Unit::Tokens;
-                self.steps(warmup, total, floor)
-            }
-        }
+        let warmup = self.recipe.warmup;
+        self.steps(warmup, total, self.recipe.convention.floors_warmup(warmup.unit))
     }
 
     /// The steps that a length takes; `None` for a share of a run without an end.
@@ -73,7 +67,10 @@ impl<'a> Clock<'a> {
         // The length in samples is `length × n / d`.
         let (n, d) = match length.unit {
             Unit::Percent => {
-                return total.map(|total| length.floor_of(total, 100).ok_or(Reason::TooLarge)).transpose();
+                let share = |total| {
+                    if floor { length.floor_of(total, 100) } else { length.share_in_floats(total) }
+                };
+                return total.map(|total| share(total).ok_or(Reason::TooLarge)).transpose();
             }
             Unit::Epochs => match self.epoch {
                 Some(epoch) if self.stages.is_empty() => {
@@ -93,19 +90,6 @@ impl<'a> Clock<'a> {
         };
         steps.map(Some).ok_or(Reason::TooLarge)
     }
-}
-
-/// The Trainer's `math.ceil(steps * warmup_ratio)`, in the floats that it takes it in: 7 % of 100 steps are 8.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "positive and bounded by its callers"
-)]
-fn trainers_share(share: Length, steps: u64) -> u64 {
-    let (numerator, denominator) = share.fraction_of_ten();
-    // Both are exact, so that the quotient is the float nearest to the ratio, as Python reads it.
-    let ratio = numerator as f64 / (denominator as f64 * 100.0);
-    (steps as f64 * ratio).ceil() as u64
 }
 
 /// The steps of the warmup at the tuned batch; `None` for a share of a run without an end.

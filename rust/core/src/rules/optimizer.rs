@@ -108,10 +108,11 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// The `sde` rule: β' = 1 − k(1−β), ε' = ε/√k (Malladi 2022). A β may come out at or below zero.
+    /// The `sde` rule: β' = 1 − k(1−β), ε' = ε/√k (Malladi 2022). A β may come out at or below zero; one that is zero averages
+    /// nothing, at any batch, and stays.
     #[must_use]
     pub fn sde(self, k: f64) -> Moments {
-        let beta = |b: f64| 1.0 - k * (1.0 - b);
+        let beta = |b: f64| if b == 0.0 { 0.0 } else { 1.0 - k * (1.0 - b) };
         Moments { beta1: beta(self.beta1), beta2: beta(self.beta2), eps: self.eps / k.sqrt() }
     }
 

@@ -99,6 +99,8 @@ pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
         Rule::Sqrt | Rule::Sde => k.sqrt(),
         Rule::Adascale => (noise.sigma_sq + noise.mu_sq) / (noise.sigma_sq / k + noise.mu_sq),
         Rule::Saturating => (1.0 + noise.scale / from) / (1.0 + noise.scale / to),
+        // Its limit: from a noise scale of 0 on the learning rate falls with the root.
+        Rule::Surge if noise.scale == 0.0 => k.sqrt().recip(),
         Rule::Surge => {
             let bend = |batch: f64| (noise.scale / batch).sqrt() + (batch / noise.scale).sqrt();
             bend(from) / bend(to)
@@ -129,6 +131,15 @@ mod tests {
         assert!((scale(Rule::Adascale) - 4.0 / 1.75).abs() < 1e-15);
         // The larger of the two batches saturates towards 1 + Bn/B.
         assert!(lr_scale(Rule::Saturating, 256.0, 1e12, NOISE) - (1.0 + 1000.0 / 256.0) < 1e-6);
+        // Without noise more samples are no gain; without a gradient they are worth their number.
+        let silent = Noise { scale: 0.0, sigma_sq: 0.0, ..NOISE };
+        for (rule, expected) in [(Rule::Adascale, 1.0), (Rule::Saturating, 1.0), (Rule::Surge, 0.5)] {
+            assert!((lr_scale(rule, 256.0, 1024.0, silent) - expected).abs() < 1e-15, "{rule:?}");
+        }
+        let lost = Noise { mu_sq: 0.0, ..NOISE };
+        assert!((lr_scale(Rule::Adascale, 256.0, 1024.0, lost) - 4.0).abs() < 1e-15);
+        let faint = Noise { scale: 1e-9, ..NOISE };
+        assert!((lr_scale(Rule::Surge, 256.0, 1024.0, faint) - 0.5).abs() < 1e-9);
         // Surge peaks at the noise scale, and falls again beyond it.
         assert!(lr_scale(Rule::Surge, 1000.0, 4000.0, NOISE) < 1.0);
     }

@@ -107,7 +107,7 @@ stages! {
         let lr_scale = if recipe.linear == 1.0 { k } else { root };
         let by_lr = k / lr_scale;
         let decay = if recipe.decay_by_lr == 1.0 { by_lr } else { k };
-        let decay = if (recipe.decay_moves == 1.0) & moves(lr_scale) { decay } else { 1.0 };
+        let decay = if (recipe.decay_moves == 1.0) & (k != 1.0) { decay } else { 1.0 };
         lanes.k[i] = k;
         lanes.lr_scale[i] = lr_scale;
         lanes.lr[i] = recipe.lr * lr_scale;
@@ -160,7 +160,7 @@ stages! {
         found.insert_if(epochs & (lanes.padded_samples[i] * 100.0 > recipe.dataset), Reason::Padded);
         found.insert_if(epochs & (lanes.dropped_samples[i] * 100.0 > recipe.dataset), Reason::Dropped);
         found.insert_if(epochs & (accumulation > 1.0) & (served != steps * batch), Reason::UnevenTail);
-        found.insert_if(moved & unsaid & (recipe.weight_decay > 0.0), Reason::DecayUnknown);
+        found.insert_if((k != 1.0) & unsaid & (recipe.weight_decay > 0.0), Reason::DecayUnknown);
         let by_move = if moved { recipe.if_moved } else { Reasons::default() };
         lanes.reasons[i] = found.of(recipe.possible) | recipe.always | by_move;
     }
@@ -176,7 +176,8 @@ stages! {
         let done = divides & !above;
 
         let most = f64::from(i32::MAX);
-        let legal = (micro_batch <= most) & (accumulation <= most) & (lr > 0.0) & (lr < f64::INFINITY);
+        let finite = (lr < f64::INFINITY) & (lanes.weight_decay[i] < f64::INFINITY);
+        let legal = (micro_batch <= most) & (accumulation <= most) & (lr > 0.0) & finite;
         let exact = ((total > 0.0) | ((recipe.ends == 0.0) & (total == 0.0))) & (warmup >= 0.0);
         let ready = (divides & legal & (above | exact)) | !(divides | nearest);
         lanes.left[i] |= u64::from(!ready);

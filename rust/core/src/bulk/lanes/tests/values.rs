@@ -28,9 +28,9 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
             texts(&["sgd", "adamw", "adam", "lamb", "lars", "lion", "muon", "rmsprop", "adafactor"])
         }
         Field::Momentum => reals(&[f64::NAN, 0.9, 1.0]),
-        Field::Betas => texts(&["", "(0.9, 0.95)", "0.9 0.9999", "(0.9, 1)"]),
+        Field::Betas => texts(&["", "(0.9, 0.95)", "0.9 0.9999", "(0.9, 1)", "0 0"]),
         Field::Eps => reals(&[f64::NAN, 1e-8, 0.0]),
-        Field::WeightDecay => reals(&[f64::NAN, 0.0, 0.01, 0.3]),
+        Field::WeightDecay => reals(&[f64::NAN, 0.0, 0.01, 0.3, 1e308]),
         Field::Decay => texts(&["", "lr_multiplied", "independent"]),
         Field::EmaDecay => reals(&[f64::NAN, f64::NAN, 0.999]),
         Field::DatasetSize => prop_oneof![
@@ -54,8 +54,8 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         }
         Field::ModelParallel => ints(&[1, 1, 1, 1, 2, MISSING]),
         Field::Power => reals(&[f64::NAN, 0.4, f64::INFINITY]),
-        Field::NoiseScale => reals(&[f64::NAN, f64::NAN, 500.0, 2e3, 1e5]),
-        Field::SigmaSq => reals(&[f64::NAN, 2.0, 2.0, -2.0]),
+        Field::NoiseScale => reals(&[f64::NAN, f64::NAN, 500.0, 2e3, 1e5, 0.0]),
+        Field::SigmaSq => reals(&[f64::NAN, 2.0, 0.0, -2.0]),
         Field::MuSq => reals(&[f64::NAN, 2.0]),
         Field::Ramp => texts(&["", "", "16 16 9765", "0:64 1M:256"]),
         Field::Parameters => ints(&[MISSING, 1_000_000_000, 1 << 53, 0]),

@@ -1,0 +1,88 @@
+"""Values at the edge of what a rule, a trainer or a column takes."""
+
+import math
+
+import pytest
+
+import isobatch as ib
+from isobatch import Reason
+
+RUN = {"dataset_size": 100_000, "duration": "10ep", "warmup": "1ep"}
+
+
+def plan(recipe, gpus=16, **settings):
+    return ib.plan(ib.Recipe(**{"effective_batch": 256, "lr": 1e-3, **RUN, **recipe}), gpus, **settings)
+
+
+@pytest.mark.parametrize(
+    ("duration", "warmup", "steps"), [("612st", "3%", 19), ("78st", "3%", 3), ("100st", "7%", 8)]
+)
+def test_transformers_rounds_a_share_of_the_run_up(duration, warmup, steps):
+    recipe = {"duration": duration, "warmup": warmup}
+    assert plan({**recipe, "convention": "transformers"}).warmup_steps == steps
+    total = int(duration[:-2])
+    assert steps == math.ceil(total * (float(warmup[:-1]) / 100))
+    assert plan(recipe).warmup_steps == int(warmup[:-1]) * total // 100
+
+
+def test_megatron_floors_a_warmup_in_tokens():
+    recipe = {"effective_batch": 2048, "seq_len": 2048, "duration": "300e9tok", "warmup": "375e6tok"}
+    assert plan({**recipe, "convention": "megatron"}).warmup_steps == 375_000_000 // (2048 * 2048) == 89
+    assert plan(recipe).warmup_steps == 90
+
+
+@pytest.mark.parametrize("betas", [(0.0, 0.0), (0.0, 0.999), (0.9, 0.0)])
+def test_a_beta_of_zero_stays_under_sde(betas):
+    found = plan({"betas": betas}, policy=512, rule="sde")
+    assert found.status != "infeasible"
+    assert [new == 0 for new in found.betas] == [old == 0 for old in betas]
+    assert all(0 <= beta < 1 for beta in found.betas)
+    far = plan({"betas": betas}, policy=4096, rule="sde")
+    assert (far.status == "infeasible") == (betas[0] == 0.9)
+
+
+@pytest.mark.parametrize("decay", ["lr_multiplied", "independent"])
+def test_the_timescale_of_adamw_is_held_under_every_rule(decay):
+    recipe = {"weight_decay": 0.1, "decay": decay, "power": 0.0}
+    for rule in ("none", "power", "sqrt", "linear"):
+        new = plan(recipe, policy=1024, rule=rule)
+        rate = new.weight_decay * (new.lr if decay == "lr_multiplied" else 1)
+        old = 0.1 * (1e-3 if decay == "lr_multiplied" else 1)
+        # Steps of an epoch are a quarter: so is the timescale in steps.
+        assert rate == pytest.approx(4 * old)
+    assert plan(recipe, policy="keep").weight_decay == 0.1
+    unsaid = plan({"weight_decay": 0.1}, policy=1024, rule="none")
+    assert Reason.DECAY_UNKNOWN in unsaid.reasons
+
+
+def test_no_noise_and_no_gradient_are_limits():
+    def scale(rule, **noise):
+        return plan({"optimizer": "sgd", **noise}, policy=1024, rule=rule).lr_scale
+
+    assert scale("adascale", sigma_sq=0.0, mu_sq=1.0) == 1
+    assert scale("adascale", sigma_sq=1.0, mu_sq=0.0) == 4
+    assert scale("saturating", noise_scale=0.0) == 1
+    assert scale("surge", noise_scale=0.0) == pytest.approx(0.5)
+
+
+def test_what_no_column_can_hold_is_no_plan():
+    huge = plan({"weight_decay": 1e308, "optimizer": "adamw"}, policy=2**20)
+    assert huge.status == "infeasible" and Reason.TOO_LARGE in huge.reasons
+    slow = ib.Profile(
+        gradient_bytes=1e8,
+        compute_constant=ib.Constant(value=1e308),
+        compute_per_sample=ib.Constant(value=1e300),
+    )
+    assert Reason.TOO_LARGE in plan({}, gpus=1, profile=slow).reasons
+
+
+def test_megatrons_own_ramp():
+    ramp = {
+        "effective_batch": 1536,
+        "seq_len": 4096,
+        "ramp": "0:16 2.4B:320 4.8B:1536",
+        "duration": "100e9tok",
+    }
+    found = plan({**ramp, "warmup": "0st"}, gpus=8, policy="keep")
+    assert found.status != "infeasible"
+    assert found.total_steps > 100e9 / 4096 / 1536
