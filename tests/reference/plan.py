@@ -340,12 +340,7 @@ def _length(
         warmup, _ = ramp.run(text, full, samples, floored=floored, seq_len=known["seq_len"])
     elif held:
         warmup = steps.warmup_steps(
-            recipe["warmup"],
-            tuned,
-            tuned,
-            tuned_total,
-            steps_per_epoch=tuned_per_epoch,
-            **known,
+            recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
         )
     else:
         warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)

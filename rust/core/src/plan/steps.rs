@@ -92,6 +92,12 @@ impl<'a> Clock<'a> {
     }
 }
 
+/// The Trainer's `math.ceil(steps * warmup_ratio)`, in the floats that it takes it in: 7 % of 100 steps are 8.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positive and bounded by its callers"
+)]
 /// The steps of the warmup at the tuned batch; `None` for a share of a run without an end.
 pub(crate) fn tuned_warmup(recipe: &Recipe) -> Result<Option<u64>, Reason> {
     let clock = Clock::tuned(recipe)?;

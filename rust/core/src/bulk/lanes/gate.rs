@@ -135,6 +135,9 @@ impl Lengths {
     #[allow(clippy::option_option, reason = "as in `with`")]
     fn of(recipe: &Recipe, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<Lengths> {
         let epochs = recipe.convention != Convention::Megatron;
+        if recipe.convention == Convention::Transformers && recipe.warmup.unit == Unit::Percent {
+            return None; // The Trainer rounds it in floats.
+        }
         let of = |length: Length, floor| LaneLength::of(length, epochs, floor);
         let total = match recipe.duration {
             Some(duration) => Some(of(duration, !epochs)?),
@@ -150,12 +153,7 @@ impl Lengths {
         } else if recipe.warmup.unit == Unit::Percent && total.is_none() {
             None
         } else {
-            let floor = recipe.convention.floors_warmup(recipe.warmup.unit);
-            if recipe.warmup.unit == Unit::Percent && !floor {
-                // Rounded in floats.
-                return None;
-            }
-            Some(of(recipe.warmup, floor)?)
+            Some(of(recipe.warmup, recipe.convention.floors_warmup(recipe.warmup.unit))?)
         };
         Some(Lengths { total, warmup })
     }
