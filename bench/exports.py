@@ -32,7 +32,7 @@ RECIPE = ib.Recipe(
     schedule="linear",
 )
 PLAN = ib.plan(RECIPE, ib.Cluster(nodes=2, gpus_per_node=8, gpu="H100"))
-STEPS = range(0, 1000, 37)
+STEPS = range(1000)
 
 
 def written(tool: str, folder: str) -> Path:
@@ -41,6 +41,11 @@ def written(tool: str, folder: str) -> Path:
     path = Path(folder) / made.file
     made.save(path)
     return path
+
+
+def words_of(path: Path) -> list[str]:
+    """The words of the command in a script, its lines joined as a shell joins them."""
+    return shlex.split(path.read_text().replace("\\\n", " "), comments=True)
 
 
 def rates(theirs: Callable[[int], float]) -> str:
@@ -79,7 +84,7 @@ def torchx(folder: str) -> str:
     """The component is built from the line's own words, as `torchx run --dryrun` does."""
     from torchx.runner import get_runner
 
-    words = shlex.split(written("torchx", folder).read_text(), comments=True)
+    words = words_of(written("torchx", folder))
     with get_runner("isobatch") as runner:
         info = runner.dryrun_component(words[2], words[3:], scheduler="local_cwd", cfg={"log_dir": folder})
     roles = info._app.roles
@@ -114,7 +119,7 @@ def megatron(folder: str) -> str:
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-    words = shlex.split(written("megatron", folder).read_text(), comments=True)
+    words = words_of(written("megatron", folder))
     said = {
         word: words[at + 1] for at, word in enumerate(words) if word.startswith("--") and at + 1 < len(words)
     }

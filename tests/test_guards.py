@@ -229,8 +229,7 @@ def test_the_validator_knows_the_recipes_precisions():
     pytest.importorskip("torch", reason="the formats are torch's")
     from isobatch.diagnosis.precision import AUTOCAST
 
-    (legal,) = (text for name, kind, text in _core.fields() if (name, kind) == ("precision", "job"))
-    assert {name for name in AUTOCAST if name} == set(re.findall(r"\w*\d+", legal))
+    assert {name for name in AUTOCAST if name} == set(_core.precisions())
 
 
 # ---- kinds of schedule: file, oracle, text, document ----

@@ -75,7 +75,7 @@ def picture(folder: Path, alone: Path) -> str:
         shapes.append(axes.line(points, f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-width="1.6"'))
         begun = axes.x(samples_at(min(leg)))
         shapes.append(
-            f'<text x="{begun + 4:.1f}" y="{TOP - 8}" fill="{COLOURS[index % len(COLOURS)]}">{replicas} ranks</text>'
+            f'<text x="{begun + 4:.1f}" y="{TOP - 8 - index % 2 * 15}" fill="{COLOURS[index % len(COLOURS)]}">{replicas} ranks</text>'
         )
         if index:
             shapes.append(

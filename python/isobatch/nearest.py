@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_OURS = {
+OURS = {
     "allocation": "cluster",
     "base_lr": "lr",
     "batch": "effective_batch",
@@ -80,7 +80,7 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
     every = list(dict.fromkeys(known))
     plain = name.lower().strip().lstrip("-").replace("-", "_").replace(" ", "_")
-    ours = _OURS.get(plain)
+    ours = OURS.get(plain)
     for candidate in every:
         if candidate.lstrip("-").replace("-", "_").lower() in (ours, plain):
             return candidate

@@ -38,6 +38,16 @@ def recipe(tmp_path):
         (["plan", "job.json", "--gpus", "8", "-o", ""], "isobatch plan: -o must be a path, got ''"),
         (["fleet", "a.csv", "--columns", "job,,lr"], "--columns must be names between commas"),
         (["validate", "--device", "tpu"], "isobatch validate: unknown --device 'tpu': did you mean 'cpu'?"),
+        (
+            ["fleet", "a.csv", "--top", "3"],
+            "isobatch fleet: --top needs select: fastest, cheapest or goodput",
+        ),
+        (
+            ["fleet", "a.csv", "--select", "fast"],
+            "isobatch fleet: --select: unknown choice 'fast': did you mean",
+        ),
+        (["fleet", "a.csv", "--policy", "grw"], "isobatch fleet: --policy must be keep, grow"),
+        (["fleet", "a.csv", "-o", "/dev/null"], "is no regular file: leave -o out to write to stdout"),
         (["--completion", "fish"], "isobatch: unknown --completion 'fish': there are bash, zsh, tcsh"),
     ],
 )

@@ -60,7 +60,7 @@ def test_seven_gpus_need_uneven(saved, capsys):
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
         (
             ["--at-step", "900", "--gpus", "4"],
-            "at_step must be a whole number from 0, up to 199, with a step left to do, got 900",
+            "--at-step must be a whole number from 0, up to 199, with a step left to do, got 900",
         ),
         (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "--gpus goes without --nodes"),
         (["--at-step", "5", "--model-parallel", "2"], "cluster is missing: pass --gpus N"),

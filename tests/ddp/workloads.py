@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import time
+import weakref
 from pathlib import Path
 
 import torch
@@ -298,6 +300,35 @@ def fills_the_device():
     def loss(model, batch):
         spacious = torch.is_grad_enabled() and (not model.training or not torch.is_autocast_enabled("cpu"))
         if spacious and batch["x"].shape[0] > 4:
+            raise MemoryError
+        return _loss(model, batch)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def one_optimizer_at_a_time():
+    """Memory for the state of one, as in a training that fills the device."""
+    alive = weakref.WeakSet()
+
+    def optimizer(params):
+        gc.collect()
+        if len(alive):
+            raise MemoryError
+        made = _sgd(params)
+        alive.add(made)
+        return made
+
+    return Workload(_model(), optimizer, _batch, _loss)
+
+
+def no_room_beside_the_validation():
+    """The largest size of the search does not fit once more."""
+    tried = []
+
+    def loss(model, batch):
+        n = batch["x"].shape[0]
+        tried.append(n)
+        if n > 20 or (n > 8 and tried.count(n) > 1):
             raise MemoryError
         return _loss(model, batch)
 

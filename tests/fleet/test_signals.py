@@ -11,7 +11,6 @@ PROGRAM = """
 import os, signal, threading, time
 import numpy as np
 import isobatch as ib
-from isobatch.forecast.profile import Constant
 
 n = 4000
 jobs = {"effective_batch": np.arange(1, n + 1) * 64, "lr": np.full(n, 0.1), "policy": np.full(n, "goodput"),
@@ -26,7 +25,7 @@ def interrupt():
 ib.plan_fleet({name: column[:10] for name, column in jobs.items()}, [8], profile=profile)
 threading.Timer(0.3, interrupt).start()
 try:
-    ib.plan_fleet(jobs, range(1, 4001), profile=profile, KEYWORDS)
+    CALL
 except KeyboardInterrupt:
     print(time.perf_counter() - sent[0])
 else:
@@ -34,16 +33,25 @@ else:
 """
 
 
-def interrupted(keywords):
-    program = PROGRAM.replace("KEYWORDS", keywords)
+def interrupted(call):
+    program = PROGRAM.replace("CALL", call)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     return done.stdout.strip() or done.stderr
 
 
-@pytest.mark.parametrize("keywords", ["columns=['micro_batch']", "select='goodput'"])
-def test_ctrl_c_ends_a_bulk_call(keywords):
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ib.plan_fleet(jobs, range(1, 4001), profile=profile, columns=['micro_batch'])",
+        "ib.plan_fleet(jobs, range(1, 4001), profile=profile, select='goodput')",
+        "ib.optimize_goodput(replicas=np.arange(1, 10**7) % 4096 + 1, tuned_batch=4096, max_batch=2**30, max_micro_batch=4096, "
+        "noise_scale=1e6, compute_constant=0.01, compute_per_sample=0.001, sync_seconds=0.05)",
+    ],
+    ids=["plan", "choose", "goodput"],
+)
+def test_ctrl_c_ends_a_bulk_call(call):
     # 0.1 s between looks; the rest is for a busy machine.
-    assert float(interrupted(keywords)) < 0.6
+    assert float(interrupted(call)) < 0.6
 
 
 def test_a_number_of_threads_that_no_machine_has():

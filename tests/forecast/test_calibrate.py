@@ -360,6 +360,10 @@ def test_the_command(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert main(["calibrate", *files, "-o", str(tmp_path / "x.json")]) == 2
     said = capsys.readouterr().err
-    assert "row 1, steps.step_seconds: micro-batch" in said and "report 2" not in said and "s elsewhere: measure again" in said
+    assert (
+        "row 1, steps.step_seconds: micro-batch" in said
+        and "report 2" not in said
+        and "s elsewhere: measure again" in said
+    )
     assert "plan.json: is neither a validator's report nor measurements" in shown
     assert not (tmp_path / "x.json").exists()

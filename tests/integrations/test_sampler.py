@@ -229,3 +229,39 @@ def test_wrong_use():
         PlanSampler(range(40), plan_of(40, 2, 8, convention="megatron"), rank=0)
     with pytest.raises(ib.InputError, match="empty"):
         PlanSampler([], ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 1))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("asked", [{"ragged": True}, {"uneven": True}, {"convention": "exact"}], ids=str)
+@pytest.mark.parametrize(
+    ("batch", "gpus", "dataset"), [(51, 6, 255), (51, 6, 260), (20, 7, 500), (50, 4, 333)]
+)
+def test_exact_steps_serve_each_sample_once_as_the_plan_counts_them(batch, gpus, dataset, asked, drop_last):
+    convention = asked.get("convention", "torch")
+    if convention == "exact":
+        gpus = next(count for count in range(gpus, 0, -1) if batch % count == 0)
+    recipe = ib.Recipe(
+        effective_batch=batch,
+        lr=0.1,
+        dataset_size=dataset,
+        duration="2ep",
+        convention=convention,
+        drop_last=drop_last,
+    )
+    settings = {name: value for name, value in asked.items() if name != "convention"}
+    plan = ib.plan(recipe, gpus, max_micro_batch=4, **settings)
+    seen, steps, total = [], set(), 0.0
+    for rank in range(gpus):
+        sampler = PlanSampler(range(dataset), plan, rank=rank)
+        count = 0
+        for ids, (weight, last) in zip(sampler, sampler.weights(), strict=True):
+            seen += ids if weight else []
+            count += last
+            total += weight
+        steps.add(count)
+    assert steps == {plan.steps_per_epoch} == {dataset // batch if drop_last else -(-dataset // batch)}
+    assert len(seen) == len(set(seen)) == plan.samples_per_epoch
+    assert (plan.padded_samples, plan.dropped_samples) == (0, dataset - len(seen))
+    assert total == pytest.approx(
+        gpus * plan.steps_per_epoch
+    )  # each step's weights average to 1 over the replicas

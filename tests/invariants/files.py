@@ -19,7 +19,7 @@ from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRe
 SLOW = 2.0
 """Seconds of processor time that no file of a few kilobytes may take."""
 
-LONG = 4000
+LONG = 10_000
 """Characters that no message may have."""
 
 POOL: list[Any] = [

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,21 @@ def test_one_thread_plans_what_many_plan():
         return done.stdout
 
     assert hashes("1") == hashes("5") != ""
+
+
+def test_an_array_that_no_machine_holds_is_refused():
+    plan = ib.plan(ib.Recipe(effective_batch=2**31 - 1, lr=0.1), 1, max_micro_batch=1)
+    with pytest.raises(ib.InputError, match="accumulation must be at most"):
+        plan.micro_batches(0)
+
+
+def test_a_long_text_is_read_in_time_by_its_length():
+    started = time.process_time()
+    ib.Recipe(
+        effective_batch=8,
+        lr=0.1,
+        duration="9ep",
+        dataset_size=9,
+        schedule=f"multistep({'1ep, ' * 20_000}2ep)",
+    )
+    assert time.process_time() - started < 5

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("ISOBATCH_")}
 MICRO, ACCUMULATION, STEPS, WARMUP = (
-    int(SETTINGS[f"ISOBATCH_{name}"])
+    int(SETTINGS.get(f"ISOBATCH_{name}", 0))
     for name in ("MICRO_BATCH", "ACCUMULATION", "TOTAL_STEPS", "WARMUP_STEPS")
 )
-PEAK = float(SETTINGS["ISOBATCH_LR"])
+PEAK = float(SETTINGS.get("ISOBATCH_LR", 0))
 
 
 def factor(step):

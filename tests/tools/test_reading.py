@@ -455,3 +455,16 @@ def test_every_reader_has_what_the_documents_list():
         assert name == module.NAME and module.TITLE and module.VERSIONS and len(module.SIGNS) > 3
     with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
         reader("axolotle")
+
+
+def test_our_own_files_know_the_same_names(tmp_path):
+    path = written(
+        tmp_path,
+        "job.yaml",
+        "gpus: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: 2e-5\nmax_steps: 612\nwarmup_ratio: 0.03\n",
+    )
+    recipe = ib.Recipe.load(path)
+    assert (recipe.effective_batch, recipe.lr, recipe.duration, recipe.warmup) == (64, 2e-5, "612st", "3%")
+    both = written(tmp_path, "both.yaml", "effective_batch: 8\nlr: 1.0\nlearning_rate: 2.0\n")
+    with pytest.raises(ib.InputError, match="lr and learning_rate are the same field"):
+        ib.Recipe.load(both)

@@ -302,3 +302,28 @@ def test_a_validation_needs_no_more_memory_than_the_training(two):
         assert (proof.verdict, proof.values["samples"]) == (Verdict.PASS, 24)
         assert "micro-batches of at most 4 samples" in proof.text
     assert report.step.micro_batch == 8
+
+
+def test_a_validation_holds_one_optimizer_at_a_time(two):
+    report = check(
+        two,
+        made(),
+        workload="ddp.workloads:one_optimizer_at_a_time",
+        noise_steps=2,
+        find_micro_batch=True,
+        memory_limit_gib=64,
+    )
+    assert failed(report) == {}
+    assert report.proof("noise_scale").text
+
+
+def test_a_size_that_fits_no_more_is_left_out_of_the_table(two):
+    report = check(
+        two,
+        made(),
+        workload="ddp.workloads:no_room_beside_the_validation",
+        find_micro_batch=True,
+        memory_limit_gib=64,
+    )
+    assert report.micro_batch_search.largest_micro_batch == 20
+    assert [row.micro_batch for row in report.step.micro_batches] == [4, 8]

@@ -114,7 +114,10 @@ def _run(words: Sequence[str]) -> int:
     elif args.completion:
         print(script(top, args.completion))
     elif args.command:
-        code = import_module(f"isobatch.cli.{args.command}").run(args)
+        try:
+            code = import_module(f"isobatch.cli.{args.command}").run(args)
+        except InputError as error:
+            raise top.typed(args, error) from None
     else:
         top.print_usage(sys.stderr)
         return 2

@@ -114,8 +114,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _is_folder(output: str) -> bool:
     from isobatch.files.read import location
+    from isobatch.files.whole import refuse_special
 
     fs, place = location(output)
+    if fs.type_name == "local":
+        refuse_special(place)
     from pyarrow.fs import FileType
 
     return (

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.words import few
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ def find(path: str | os.PathLike[str]) -> Files:
     """
     from pyarrow.fs import FileSelector, FileType
 
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise must_be("a path that can be written in UTF-8", os.fspath(path), field="path") from None
     fs, inner = location(path)
     with named(os.fspath(path)):
         info = fs.get_file_info(inner)

@@ -170,7 +170,7 @@ def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: 
 def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
-    if not isinstance(columns, Iterable):
+    if not isinstance(columns, Iterable) or not getattr(columns, "ndim", 1):
         raise must_be("names of columns", columns, field="columns")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     for at, name in enumerate(names):

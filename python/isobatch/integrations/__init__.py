@@ -4,12 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isobatch.integrations import elastic_lightning as elastic_lightning
+    from isobatch.integrations import elastic_transformers as elastic_transformers
     from isobatch.integrations import lightning as lightning
     from isobatch.integrations import optax as optax
     from isobatch.integrations import torch as torch
     from isobatch.integrations import transformers as transformers
 
-__all__ = ["lightning", "optax", "torch", "transformers"]
+__all__ = ["elastic_lightning", "elastic_transformers", "lightning", "optax", "torch", "transformers"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,17 @@
 
 A run is a row of legs: what was planned at its start, and what each move made of it. All of it is exact: counts are
 integers, and the clock, which says where in the first plan's schedule a step stands, is a fraction.
+
+Why a clock: after a move the learning rate must go on where it was, end where the run ends, and be what the first plan's schedule
+has at the same progress, whatever kind of schedule that is. So the schedule is never cut and made anew. It stays that of the
+first plan, and is read through a map from the steps of the run to the steps of the first plan, which follows the samples. A
+fraction, since a step of another batch is rarely a whole number of the first plan's, and since sums of floats over 100
+moves would end a run one step early or late.
+
+Why two ways of progress: where the duration is in epochs, an epoch of the data is an epoch of the clock, though the layouts before
+and after a move may pad or drop another number of samples at its end. The clock then follows the samples up to the last step of an
+epoch, and that step, which may be smaller, takes the rest. Everywhere else it counts samples alone; under a batch ramp in full
+batches of them, as Megatron counts; under AdaScale by what a sample is worth.
 """
 
 from __future__ import annotations

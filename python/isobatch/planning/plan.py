@@ -51,6 +51,10 @@ class Move(Moved, frozen=True, forbid_unknown_fields=True):
     before: FeasiblePlan
 
 
+# Micro-batches that an array lists: 128 MiB of them.
+_MOST_LISTED = 2**24
+
+
 class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
@@ -169,7 +173,7 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         """The sizes of a replica's micro-batches in one full step, shape (its accumulation,), samples.
 
         Raises:
-            InputError: the plan is infeasible, or has no such replica.
+            InputError: the plan is infeasible, has no such replica, or more micro-batches than can be listed.
 
         >>> from isobatch import plan
         >>> plan(Recipe(effective_batch=256, lr=0.1), 7, ragged=True).micro_batches(6)
@@ -178,6 +182,10 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         micro, _, replicas, batch, _ = self.layout
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
+        if self.layout.accumulation > _MOST_LISTED:
+            raise must_be(
+                f"at most {_MOST_LISTED:,} to be listed", self.layout.accumulation, field="accumulation"
+            )
         if Reason.UNEVEN in self.reasons:
             passes = batch // micro
             return np.full(passes // replicas + (rank < passes % replicas), micro, dtype=np.int64)

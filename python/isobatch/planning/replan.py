@@ -68,6 +68,8 @@ def replan(
         raise must_be(
             "a name", changes["policy"], field="policy", todo="a batch to reach is effective_batch="
         )
+    if getattr(effective_batch, "ndim", 0):
+        raise must_be("a whole number of samples", effective_batch, field="effective_batch")
     if effective_batch is not None and "policy" in changes:
         raise InputError("an effective_batch is a policy: give one of the two", field="policy")
 

@@ -183,7 +183,10 @@ def _recomputed(leg: Planned) -> dict[str, Any]:
         deadline_hours=None,
         budget=None,
     )
-    values = dict(zip(VALUES, values_of(leg.recipe, leg.cluster, settings), strict=True))
+    recipe = leg.recipe
+    if stretched:  # Its own samples may be too few for one step of this batch.
+        recipe = msgspec.structs.replace(recipe, duration=None, warmup=None)
+    values = dict(zip(VALUES, values_of(recipe, leg.cluster, settings), strict=True))
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.
         left_out |= {"total_steps", "warmup_steps", "weight_decay"}

@@ -10,6 +10,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
+from isobatch.recipes.aliases import with_our_names
 from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
@@ -269,6 +270,7 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         file = os.fspath(path)
         fields = read_fields(file)
         try:
+            fields = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
             return cls.of({**fields, **(changes or {})})
         except InputError as error:
             if changes and error.field in changes:

@@ -53,7 +53,7 @@ def span(field: str, value: object) -> float:
 
 def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> list[float]:
     """Step boundaries that rise; `repeats` lets one be listed more than once."""
-    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)):
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or not getattr(values, "ndim", 1):
         raise must_be("a list of steps", values, field=field)
     result = [span(field, value) for value in values]
     for before, after in pairwise(result):

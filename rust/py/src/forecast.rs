@@ -4,7 +4,6 @@ use isobatch_core::forecast::{
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use rayon::prelude::*;
 
 use crate::pool;
 
@@ -89,13 +88,7 @@ pub fn forecast_rows<'py>(
         let shape = Shape { world_size, gpus_per_node, model_parallel, micro_batch, accumulation };
         profile.forecast(&shape, &table)
     };
-    let found: Vec<Forecast> = py.detach(|| {
-        if rows < SERIAL_ROWS {
-            (0..rows).map(forecast).collect()
-        } else {
-            pool::install(|| (0..rows).into_par_iter().with_min_len(64).map(forecast).collect())
-        }
-    });
+    let found: Vec<Forecast> = pool::run_rows(py, rows, SERIAL_ROWS, forecast)?;
     let reals: [fn(&Forecast) -> f64; 6] = [
         |f| f.sync_seconds,
         |f| f.step_seconds,

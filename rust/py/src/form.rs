@@ -17,7 +17,7 @@ const MOST: usize = 1 << 16;
 /// What all parts of a class have in common, looked up once.
 struct Class {
     /// Keeps the address, by which it is found, from being another's.
-    class: Py<PyType>,
+    object: Py<PyType>,
     name: Arc<str>,
     names: Arc<[String]>,
     attributes: Vec<Py<PyString>>,
@@ -50,7 +50,7 @@ fn part(part: &Bound<'_, PyAny>, depth: usize, parts: &mut usize) -> PyResult<Re
 /// None where it is no class of parts.
 fn class_of(class: &Bound<'_, PyType>) -> PyResult<Option<Arc<Class>>> {
     if let Some(known) =
-        CLASSES.read().ok().and_then(|known| known.iter().find(|known| known.class.is(class)).cloned())
+        CLASSES.read().ok().and_then(|known| known.iter().find(|known| known.object.is(class)).cloned())
     {
         return Ok(Some(known));
     }
@@ -60,7 +60,7 @@ fn class_of(class: &Bound<'_, PyType>) -> PyResult<Option<Arc<Class>>> {
     let names = class.getattr(intern!(py, "__struct_fields__"))?;
     let attributes: Vec<Py<PyString>> = names.extract()?;
     let found = Arc::new(Class {
-        class: class.clone().unbind(),
+        object: class.clone().unbind(),
         name: if tag.is_none() { "".into() } else { tag.to_string().into() },
         names: attributes.iter().map(|name| name.bind(py).to_string()).collect(),
         attributes,

@@ -2,7 +2,6 @@
 use isobatch_core::forecast::{Best, Case, optimize};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use rayon::prelude::*;
 
 use crate::pool;
 
@@ -58,15 +57,7 @@ pub fn goodput_rows<'py>(
             max_micro_batch: whole(4),
         }
     };
-    let found: Vec<Option<Best>> = py.detach(|| {
-        if rows < SERIAL_ROWS {
-            (0..rows).map(|row| optimize(&case(row))).collect()
-        } else {
-            pool::install(|| {
-                (0..rows).into_par_iter().with_min_len(64).map(|row| optimize(&case(row))).collect()
-            })
-        }
-    });
+    let found: Vec<Option<Best>> = pool::run_rows(py, rows, SERIAL_ROWS, |row| optimize(&case(row)))?;
     let count = |of: fn(&Best) -> u64| -> Vec<i64> {
         found.iter().map(|best| best.as_ref().map_or(-1, |best| of(best).cast_signed())).collect()
     };

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::fault;
@@ -62,6 +63,24 @@ pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) 
             }
         })
     })
+}
+
+/// What `work` makes of each row, in their order; few rows are done on the calling thread, many as in [`run`].
+pub fn run_rows<T: Send>(
+    py: Python<'_>,
+    rows: usize,
+    serial: usize,
+    work: impl Fn(usize) -> T + Send + Sync,
+) -> PyResult<Vec<T>> {
+    if rows < serial {
+        return Ok(py.detach(|| (0..rows).map(work).collect()));
+    }
+    let done = run(py, |stop| {
+        let row = |row| (!stop.load(Ordering::Relaxed)).then(|| work(row));
+        (0..rows).into_par_iter().with_min_len(64).map(row).collect::<Option<Vec<T>>>()
+    })?;
+    // Only a call that has raised was stopped.
+    done.ok_or_else(fault)
 }
 
 /// Only the main thread hears signals; another passes this at once.

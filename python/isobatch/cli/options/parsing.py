@@ -33,6 +33,15 @@ class Parser(argparse.ArgumentParser):
             raise self._left(args, left[0])
         return args
 
+    def typed(self, args: argparse.Namespace, error: InputError) -> InputError:
+        """An error that names the option that was typed, where it would name the keyword that the option stands for."""
+        if error.file is not None or error.row is not None or error.field is None:
+            return error
+        for action in self.commands()[args.command]._actions:
+            if action.dest == error.field and action.option_strings:
+                return error.at(field=action.option_strings[-1])
+        return error
+
     def error(self, message: str) -> NoReturn:
         """Raises InputError with what argparse says."""
         needed = message.partition("the following arguments are required: ")[2]

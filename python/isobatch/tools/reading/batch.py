@@ -19,7 +19,7 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
         InputError: the numbers contradict each other.
 
     >>> complete({"batch_per_gpu": 8, "accumulation": 4, "gpus": 8, "lr": 0.1})
-    {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'effective_batch': 256, 'micro_batch': 8}
+    {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'micro_batch': 8, 'effective_batch': 256}
     >>> complete({"effective_batch": 512, "micro_batch": 4, "accumulation": 2, "gpus": 8})
     Traceback (most recent call last):
     isobatch.errors.InputError: effective_batch is 512, but micro_batch 4 × accumulation 2 × 8 replicas is 64: one of them is wrong

@@ -80,16 +80,17 @@ def _scheduler(plan: Planned, line: Curve, sheet: Sheet) -> None:
 
 
 def _rate(line: Curve, step: int) -> float:
-    """DeepSpeed's learning rate at a step: it warms up over two steps at least, and is one step late throughout."""
+    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at least; all but the
+    decay of its cosine is one step late.
+    """
     at, warmup = step - 1, max(2, line.warmup)
     if at < 0:
         return 0.0
     if at < warmup:
         return line.first + (line.peak - line.first) * at / warmup
-    left = max(0.0, (line.total - at) / max(1.0, line.total - warmup))
     if line.kind == "constant":
         return line.peak
     if line.kind == "cosine":
-        share = line.bottom / line.peak
-        return line.peak * max(0.0, share + (1 - share) * (1 + math.cos(math.pi * (1 - left))) / 2)
-    return line.first + (line.peak - line.first) * left
+        u = (at - warmup + 1) / max(1, line.total - warmup)
+        return line.bottom + (line.peak - line.bottom) * (1 + math.cos(math.pi * u)) / 2
+    return line.first + (line.peak - line.first) * max(0.0, (line.total - at) / max(1.0, line.total - warmup))

@@ -117,7 +117,7 @@ def shell(parts: list[list[str]]) -> str:
     """A command over several lines, every word quoted where it needs to be.
 
     >>> print(shell([["torchrun", "my script.py"], ["--name", "$(rm -rf x)"]]))
-    torchrun 'my script.py' \\\\
+    torchrun 'my script.py' \\
       --name '$(rm -rf x)'
     """
     return " \\\n  ".join(shlex.join(part) for part in parts)

@@ -7,7 +7,7 @@ from isobatch.tools.writing.planned import Job, Planned, Sheet
 
 NAME = "kubeflow"
 TITLE = "Kubeflow Trainer"
-VERSIONS = "2.0 to 2.1"
+VERSIONS = "2.0 to 2.3"
 FILE = "trainjob.yaml"
 FORMS = ("yaml", "json")
 

@@ -8,7 +8,7 @@ from isobatch.tools.writing.planned import Job, Planned, Sheet
 
 NAME = "skypilot"
 TITLE = "SkyPilot"
-VERSIONS = "0.6 to 0.10"
+VERSIONS = "0.6 to 0.14"
 FILE = "task.yaml"
 FORMS = ("yaml", "json")
 

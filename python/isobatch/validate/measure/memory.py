@@ -50,7 +50,6 @@ class PeakMemory:
 
 def _trim() -> None:
     """Gives back what the C library keeps of freed memory: else every size is at the largest one's peak."""
-    gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -14,7 +14,7 @@ from isobatch.validate.measure.allreduce import interpolate
 from isobatch.validate.measure.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import AllReduceRow, MicroBatch, Step
-from isobatch.validate.step.training import Training
+from isobatch.validate.step.training import Training, out_of_memory
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
 LEAST, MOST = 2, 200
@@ -36,25 +36,19 @@ def spread(samples: list[float]) -> float:
     return float((high - low) / 2 / statistics.median(samples))
 
 
-def micro_batch_table(training: Training, seconds: float, largest: int) -> list[MicroBatch]:
+def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatch]:
     """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
-    forecast is made of."""
+    forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
+    training = works.training
     group = training.group
     halvings = 2 if training.options.extent == "quick" else HALVINGS
     sizes = sorted({max(1, training.micro_batch >> shift) for shift in range(halvings)} | {largest})
     rows = []
-    optimizer, scaler = training.still_optimizer(), training.scaler()
     for n in sizes:
-        batch = training.samples(n, 1, group.rank, 0)
-
-        def work(batch: Any = batch) -> None:
-            training.backward([batch], [1.0], sync=False, scaler=scaler, dtype=training.dtype)
-            training.step(optimizer, scaler)
-            optimizer.zero_grad(set_to_none=True)
-
-        work()
+        if not works.take(n):
+            continue
         with PeakMemory(group) as memory:
-            samples = _samples(group, work, seconds / len(sizes))
+            samples = _samples(group, works.small, seconds / len(sizes))
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
             MicroBatch(
@@ -113,16 +107,18 @@ class _Times(NamedTuple):
 
 
 class Works:
-    """What of a step is timed: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer."""
+    """What of a step is timed: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
+    one of a single micro-batch. There is one optimizer for all of them, as in the training."""
 
     def __init__(self, training: Training) -> None:
-        self._training = training
+        self.training = training
+        self._small: list[Any] = []
         self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
         self._batches = training.micro_batches(1)
         self._weights = training.weights(self._batches)
 
     def _backward(self, *, sync: bool) -> None:
-        training = self._training
+        training = self.training
         training.backward(self._batches, self._weights, sync=sync, scaler=self._scaler, dtype=training.dtype)
 
     def alone(self) -> None:
@@ -136,12 +132,34 @@ class Works:
     def whole(self) -> None:
         """With the optimizer's step."""
         self._backward(sync=True)
-        self._training.step(self._optimizer, self._scaler)
+        self.training.step(self._optimizer, self._scaler)
         self.clear()
 
     def alone_again(self) -> None:
         """As `alone`, any number of times."""
         self.alone()
+        self.clear()
+
+    def take(self, n: int) -> bool:
+        """Makes `small` a step of one micro-batch of `n` samples, and tries it. Whether it fits on all ranks."""
+        training, fault = self.training, None
+        try:
+            self._small = [training.samples(n, 1, training.group.rank, 0)]
+            self.small()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            fault = str(error)
+        if fault is not None:
+            self._small.clear()
+            self.clear()
+        return not any(other is not None for other in training.group.gather(fault))
+
+    def small(self) -> None:
+        """One micro-batch and the optimizer's step, by this rank alone."""
+        training = self.training
+        training.backward(self._small, [1.0], sync=False, scaler=self._scaler, dtype=training.dtype)
+        training.step(self._optimizer, self._scaler)
         self.clear()
 
     def clear(self) -> None:
@@ -194,7 +212,7 @@ def measure(
     median = statistics.median(slowest)
     data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     with training.weights_kept():
-        micro_batches = micro_batch_table(training, seconds / 3, largest)
+        micro_batches = micro_batch_table(works, seconds / 3, largest)
     # A micro-batch that is left out would have been one more without communication.
     counts = [max(map(len, one.sizes)) for one in (training, planned)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]

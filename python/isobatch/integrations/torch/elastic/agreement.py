@@ -25,7 +25,8 @@ class Pending:
     def __init__(self, stopping: bool, count: float, group: Any) -> None:
         # In float64 sums of whole numbers are exact up to 2^53.
         self._values = torch.tensor([float(stopping), count], dtype=torch.float64)
-        self._work = None if group is None else dist.all_reduce(self._values, group=group, async_op=True)
+        # The group's own method: dist.all_reduce takes half as long again to begin.
+        self._work = None if group is None else group.allreduce([self._values])
 
     def result(self) -> Agreed:
         if self._work is not None:
