@@ -117,7 +117,7 @@ def reasons_of(bits: int | Iterable[int]) -> tuple[Reason, ...] | list[tuple[Rea
     """
     if type(bits) is int:  # each plan asks so
         return _in(bits)
-    if isinstance(bits, Iterable) and not isinstance(bits, (str, bytes)) and getattr(bits, "ndim", 1):
+    if isinstance(bits, Iterable) and not isinstance(bits, (str, bytes)) and getattr(bits, "ndim", None) != 0:
         return [_in(_whole(each)) for each in bits]
     return _in(_whole(bits))
 
