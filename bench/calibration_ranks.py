@@ -121,7 +121,7 @@ def run(
 
 
 def _prefer() -> None:
-    """What else runs on the machine shall delay this rank little: a scheduling group of its own, before others."""
+    """What else runs on the machine should delay this rank little: a scheduling group of its own, before others."""
     os.setsid()
     os.nice(-15)
     with contextlib.suppress(OSError):

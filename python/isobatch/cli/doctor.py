@@ -1,4 +1,4 @@
-"""`isobatch doctor`: what a configuration will really do on so many GPUs."""
+"""`isobatch doctor`: what a configuration will really do on a given number of GPUs."""
 
 from __future__ import annotations
 

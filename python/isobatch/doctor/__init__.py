@@ -1,1 +1,1 @@
-"""What a configuration will really do on so many GPUs, before anything runs: the guard's static twin."""
+"""What a configuration will really do on a given number of GPUs, before anything runs: the guard's static twin."""

@@ -32,7 +32,7 @@ class Diagnosis(NamedTuple):
 
 
 def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None, **given: Any) -> Diagnosis:
-    """What a configuration will do on so many GPUs.
+    """What a configuration will do on a given number of GPUs.
 
     Args:
         path: another tool's configuration, as for `Recipe.read`.

@@ -207,7 +207,7 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def laws(*, parameters: float, tokens: float, effective_batch: float | None = None) -> Laws:
-    """The published laws for a fresh language-model run of so many parameters (without embeddings) and tokens.
+    """The published laws for a fresh language-model run with these parameters (without embeddings) and tokens.
 
     ``effective_batch``, in sequences, is needed for the law that gives the learning rate by the batch. These are
     starting points for a search, from other people's data and architectures: take the range, not a value.

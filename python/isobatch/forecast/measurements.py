@@ -38,7 +38,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times of bare all-reduces of so many bytes over ``gpus`` on nodes of ``gpus_per_node``."""
+    """Times of bare all-reduces of this size over ``gpus`` on nodes of ``gpus_per_node``."""
 
     gpus: int
     gpus_per_node: int

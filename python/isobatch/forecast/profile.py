@@ -45,7 +45,7 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measured seconds of all-reduces of so many bytes over ``nodes`` with ``replicas_per_node`` each."""
+    """The measured seconds of all-reduces of these sizes over ``nodes`` with ``replicas_per_node`` each."""
 
     replicas_per_node: int
     nodes: int

@@ -256,11 +256,11 @@ class Course:
         return self._leg(step).samples_at(step)
 
     def step_at(self, samples: Fraction) -> Fraction:
-        """The step, maybe fractional, after which so many samples are consumed."""
+        """The step, maybe fractional, after which this many samples are consumed."""
         return next(leg for leg in reversed(self.legs) if leg.samples <= samples).step_at(samples)
 
     def batch_at(self, samples: int) -> int:
-        """The effective batch of the step that starts after so many samples, ramp included."""
+        """The effective batch of the step that starts after this many samples, ramp included."""
         stages = self.legs[-1].stages
         return next((stage.batch for stage in reversed(stages) if stage.samples <= samples), stages[0].batch)
 

@@ -1,6 +1,6 @@
 """The effective batch that works at the most GPU counts.
 
-A batch that shall train unchanged on 12, 16 or 24 GPUs must be a multiple of replicas × micro-batch at each.
+A batch that should train unchanged on 12, 16 or 24 GPUs must be a multiple of replicas × micro-batch at each.
 :func:`elastic` finds the batch under a cap for which that holds at the most counts (or at the greatest weight of
 counts), exactly: the core proves that no other batch does better.
 """

@@ -35,7 +35,7 @@ pub struct Card {
 }
 
 rules! {
-    None "none" "η' = η" "the batch is held, or moves little" ""
+    None "none" "η' = η" "the batch stays, or changes little" ""
     Linear "linear" "η' = kη" "SGD, up to the noise scale; it broke above 8192 images" "Goyal et al. 2017, arXiv 1706.02677, section 2.1"
     Sqrt "sqrt" "η' = √k·η" "the Adam family; a safe start for all" "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
     Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k" "Adam and RMSprop while noise dominates; k(1−β) < 1" "Malladi et al. 2022, arXiv 2205.10287"
