@@ -3,17 +3,33 @@
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::value::Value;
+/// A number that a block is written in, as a float64 rounds to it.
+pub trait Real: Copy {
+    fn of(value: f64) -> Self;
+}
+
+impl Real for f32 {
+    #[allow(clippy::cast_possible_truncation)]
+    fn of(value: f64) -> Self {
+        value as Self
+    }
+}
+
+impl Real for f64 {
+    fn of(value: f64) -> Self {
+        value
+    }
+}
 
 /// Writes one value throughout, in the widest stores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(super) fn level<T: Value>(out: &mut [T], value: T) {
+pub(super) fn level<T: Real>(out: &mut [T], value: T) {
     out.fill(value);
 }
 
 /// Writes start + i·slope, computed in float64.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(super) fn line<T: Value>(out: &mut [T], start: f64, slope: f64) {
+pub(super) fn line<T: Real>(out: &mut [T], start: f64, slope: f64) {
     for (i, out) in out.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
         let i = f64::from(i as i32);
@@ -52,7 +68,7 @@ pub(super) fn curve_f32<const TERMS: usize>(
 
 /// Writes Σ cₖ·sᵏ for s = i·rate + offset, computed in float64.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(super) fn curve_f64<T: Value, const TERMS: usize>(
+pub(super) fn curve_f64<T: Real, const TERMS: usize>(
     out: &mut [T],
     c: &[f64; TERMS],
     offset: f64,

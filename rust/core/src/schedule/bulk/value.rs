@@ -1,6 +1,6 @@
 //! What a row is written in.
 
-use super::kernels::{curve_f32, curve_f64, level, line};
+use super::kernels::{Real, curve_f32, curve_f64, level, line};
 use super::wave::Wave;
 use crate::schedule::expansion::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
 
@@ -10,15 +10,14 @@ impl Value for f32 {}
 impl Value for f64 {}
 
 mod sealed {
-    use super::{Expansion, Precision, Wave};
+    use super::{Expansion, Precision, Real, Wave};
 
-    pub trait Kernels: Sized {
+    pub trait Kernels: Real {
         /// Values in 64 bytes, what a vector store takes at most.
         const LANES: usize;
         /// Whether the values can show a rounding in the 53rd bit.
         const FULL: bool;
         fn precisions() -> &'static [Precision; 2];
-        fn of(value: f64) -> Self;
         fn is_finite(&self) -> bool;
         /// Writes whole blocks of a cosine, and says whether it has a way to.
         fn wave(out: &mut [Self], wave: &Wave) -> bool;
@@ -47,11 +46,6 @@ impl sealed::Kernels for f32 {
 
     fn precisions() -> &'static [Precision; 2] {
         &F32
-    }
-
-    #[allow(clippy::cast_possible_truncation)]
-    fn of(value: f64) -> Self {
-        value as Self
     }
 
     fn is_finite(&self) -> bool {
@@ -85,10 +79,6 @@ impl sealed::Kernels for f64 {
 
     fn precisions() -> &'static [Precision; 2] {
         &F64
-    }
-
-    fn of(value: f64) -> Self {
-        value
     }
 
     fn is_finite(&self) -> bool {
