@@ -451,9 +451,12 @@ def test_decay_that_is_not_said_is_torchs_with_a_caution():
 
 
 @pytest.mark.parametrize("decay", ["lr_multiplied", "independent", None])
-def test_decay_stays_with_the_learning_rate(decay):
+def test_decay_keeps_its_timescale_where_the_learning_rate_stays(decay):
+    """1/(ηλ) in epochs: a quarter of the steps, each with the same η, takes four times the decay. As under power, down to 0."""
     plan = ib.plan(adamw(gpus=8, weight_decay=0.1, decay=decay), 32, policy="grow", rule="none")
-    assert (plan.lr, plan.weight_decay) == (1e-3, 0.1)
+    assert (plan.lr, plan.weight_decay) == (1e-3, 0.4)
+    almost = ib.plan(adamw(gpus=8, weight_decay=0.1, decay=decay, power=1e-9), 32, policy="grow", rule="power")
+    assert almost.weight_decay == pytest.approx(plan.weight_decay, rel=1e-8)
 
 
 @pytest.mark.parametrize("decay", ["lr_multiplied", "independent", None])
