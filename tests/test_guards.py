@@ -1,6 +1,7 @@
 """What must not drift apart: the core's tables, Python's records, the documents, and what an import loads."""
 
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -81,8 +82,17 @@ def test_every_command_has_its_row_and_every_row_its_command():
     assert sorted(rows_of("docs/commands.md", r"`isobatch (\w+)`")) == sorted(commands)
 
 
+def test_every_command_can_be_added_and_run():
+    for name in isobatch.cli.commands():
+        command = importlib.import_module(f"isobatch.cli.{name}")
+        missing = [part for part in ("add", "run") if not callable(getattr(command, part, None))]
+        assert not missing, f"python/isobatch/cli/{name}.py has no {' and no '.join(missing)}"
+
+
 def test_commands_are_listed_in_the_order_of_the_documents():
-    assert rows_of("docs/commands.md", r"`isobatch (\w+)`") == isobatch.cli.commands()
+    assert rows_of("docs/commands.md", r"`isobatch (\w+)`") == isobatch.cli.commands(), (
+        "docs/commands.md and _ORDER in python/isobatch/cli/__init__.py differ"
+    )
 
 
 def test_every_public_name_has_its_row_and_every_row_its_name():

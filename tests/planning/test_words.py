@@ -455,7 +455,9 @@ def test_decay_keeps_its_timescale_where_the_learning_rate_stays(decay):
     """1/(ηλ) in epochs: a quarter of the steps, each with the same η, takes four times the decay. As under power, down to 0."""
     plan = ib.plan(adamw(gpus=8, weight_decay=0.1, decay=decay), 32, policy="grow", rule="none")
     assert (plan.lr, plan.weight_decay) == (1e-3, 0.4)
-    almost = ib.plan(adamw(gpus=8, weight_decay=0.1, decay=decay, power=1e-9), 32, policy="grow", rule="power")
+    almost = ib.plan(
+        adamw(gpus=8, weight_decay=0.1, decay=decay, power=1e-9), 32, policy="grow", rule="power"
+    )
     assert almost.weight_decay == pytest.approx(plan.weight_decay, rel=1e-8)
 
 

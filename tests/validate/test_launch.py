@@ -122,7 +122,9 @@ int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the made-up driver needs a compiler")
 def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monkeypatch):
     """With a driver's library that is made up, and says that there is one GPU."""
-    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)  # Lightning sets it when it is imported
+    monkeypatch.delenv(
+        "PYTORCH_NVML_BASED_CUDA_CHECK", raising=False
+    )  # Lightning sets it when it is imported
     (tmp_path / "nvml.c").write_text(NVML)
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)

@@ -1,4 +1,4 @@
-"""The kinds of schedule, one file each: a line here is all that a new one needs beside its file.
+"""The kinds of schedule, one file each, and a line here for each file.
 
 x is the optimizer step, 0 for the first update; lengths are numbers of steps. Lengths in epochs, samples, tokens or
 percent belong to a recipe's schedule text ("multistep(30ep, 60ep)"), which a plan resolves.
