@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import isobatch as ib
+from isobatch import _core
 
 Columns = dict[str, NDArray[Any]]
 
@@ -116,9 +117,7 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
     """Keywords of the call; ragged and uneven exclude one another and require_multiple."""
     chosen = {
         "policy": draw.choice(np.array(["keep", "grow", 256, 768, 4096], object)),
-        "rule": str(
-            draw.choice(["auto", "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power"])
-        ),
+        "rule": str(draw.choice([name for name, *_ in _core.rules()])),
         "max_micro_batch": draw.choice(np.array([None, 1, 7, 32, 2**31 - 1], object)),
         "max_batch": draw.choice(np.array([None, None, 512, 2**20], object)),
         "batch_tolerance": float(draw.choice([0.0, 0.0, 0.02, 0.3, 0.999])),

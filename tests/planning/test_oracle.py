@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import isobatch as ib
+from isobatch import _core
 from reference import plan as oracle
 
 ROWS = 4000
 OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
-RULES = ["auto", "auto", "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power"]
+RULES = ["auto", *(name for name, *_ in _core.rules())]  # the usual one more often
 CAUTIONS = {
     "batch_moved", "ragged", "multiple_missed", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
     "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import isobatch as ib
+from isobatch import _core
 
-RULES = ["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
+RULES = [name for name, *_ in _core.rules()]
 NOISE = {"sigma_sq": 3.0, "mu_sq": 0.5, "noise_scale": 5000.0, "power": 0.6}
 COUNTS = ("micro_batch", "accumulation", "effective_batch")
 
