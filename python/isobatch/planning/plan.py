@@ -387,7 +387,7 @@ def plan(
         max_micro_batch: samples in a forward pass that fit; else the cap is what fits in the cluster's memory by the profile,
             else the tuned micro-batch, where it is known.
         max_batch: no effective batch above it.
-        batch_tolerance: the fraction by which the batch may move to one that divides.
+        batch_tolerance: the fraction by which the batch may change to a size that divides evenly.
         micro_batch_multiple: preferred divisor of the micro-batch (8 for tensor cores).
         require_multiple: whether that is a demand.
         ragged: allows micro-batches that differ in size; their losses then need `Plan.loss_weights`.

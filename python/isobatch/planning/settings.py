@@ -32,7 +32,7 @@ class Settings(NamedTuple):
     ] = None
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
-        float, "FRACTION", "let the batch change by up to this fraction, to one that divides"
+        float, "FRACTION", "let the batch change by up to this fraction, to a size that divides evenly"
     ] = 0.0
     micro_batch_multiple: Annotated[
         int, "N", "prefer micro-batches that are a multiple of N (8 for tensor cores)"
