@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from isobatch import _core
 from isobatch.planning.settings import Policy
 from isobatch.schedules.form import Shape
 from isobatch.schedules.kind import KINDS
+from isobatch.validate import json_schema
+from isobatch.validate.report.schema import make_json_schema
 from reference import schedules as schedule_oracle
 
 ROOT = Path(__file__).parent.parent
@@ -314,3 +317,9 @@ def test_tools_documents_and_files_agree():
     for name in {*READERS, *WRITERS}:
         first = (reader(name) if name in READERS else writer(name)).VERSIONS.split(" to ")[0]
         assert first.split()[-1] in listed[name], name
+
+
+def test_the_schema_of_reports_is_that_of_their_structure():
+    assert json_schema() == json.loads(make_json_schema()), (
+        "make it anew: python -m isobatch.validate.report.schema > python/isobatch/validate/report/report.schema.json"
+    )

@@ -6,7 +6,6 @@ import pytest
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Proof, Report, Verdict, compare, json_schema
-from isobatch.validate.report.schema import make_json_schema
 
 FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {
     "wall_seconds": 1.0,
@@ -19,12 +18,6 @@ FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {
 def report(verdict, **fields):
     return Report(
         verdict=verdict, proofs=[Proof(name="gradient", verdict=verdict, text="")], **{**FIELDS, **fields}
-    )
-
-
-def test_the_schema_in_the_package_is_that_of_the_structure():
-    assert json_schema() == json.loads(make_json_schema()), (
-        "python -m isobatch.validate.report.schema makes it anew"
     )
 
 
