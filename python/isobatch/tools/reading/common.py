@@ -41,8 +41,9 @@ def optimizer(page: Page, key: str, name: str | None) -> None:
 
 
 def betas(page: Page, first: str, second: str, default: tuple[float, float] | None = None) -> None:
-    """Adam's betas from two settings."""
-    fallback = default or (None, None)
+    """Adam's betas from two settings; where one is there, the other is Adam's own."""
+    one_is_there = page.has(first) or page.has(second)
+    fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
     one = page.number(first, default=fallback[0])
     two = page.number(second, default=fallback[1])
     if one is not None and two is not None:
