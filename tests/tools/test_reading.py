@@ -228,6 +228,136 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} --seq-length
             "convention": "megatron",
         },
     ),
+    "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": (
+        "llama3.sh",
+        """\
+CHECKPOINT_PATH=${1:-"checkpoints/llama3_8b_fp8"}
+GPUS_PER_NODE=8
+NUM_NODES=1
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+TP_SIZE=1
+CP_SIZE=1
+MICRO_BATCH_SIZE=1
+GLOBAL_BATCH_SIZE=128
+SEQ_LENGTH=8192
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+)
+TRAINING_ARGS=(
+    --micro-batch-size $MICRO_BATCH_SIZE
+    --global-batch-size $GLOBAL_BATCH_SIZE
+    --train-samples 1953125000
+    --lr-decay-samples 1949218748
+    --lr-warmup-samples 3906252
+    --lr 0.00015
+    --min-lr 0.00001
+    --decoupled-lr 5.0e-4      # Specific to decoupled AdamW, ensure optimizer is compatible
+    --lr-decay-style cosine
+    --clip-grad 1.0
+    --weight-decay 0.1
+    --adam-beta1 0.9
+    --adam-beta2 0.95
+    --bf16
+)
+if [[ "$DTYPE" == "fp8" ]]; then
+    DTYPE_ARGS+=(
+        "--fp8-format hybrid"
+    )
+fi
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size $TP_SIZE
+    --context-parallel-size $CP_SIZE
+)
+torchrun ${DISTRIBUTED_ARGS[@]} "$PRETRAIN_SCRIPT_PATH" --seq-length $SEQ_LENGTH ${TRAINING_ARGS[@]}
+""",
+        {},
+        {
+            "effective_batch": 128,
+            "gpus": 8,
+            "accumulation": 16,
+            "lr": 1.5e-4,
+            "min_lr": 1e-5,
+            "duration": "1953125000sp",
+            "warmup": "3906252sp",
+            "schedule": "cosine(until=1949218748sp)",
+            "seq_len": 8192,
+            "precision": "bf16",
+        },
+    ),
+    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": (
+        "mixtral.sh",
+        """\
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-"1"}
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NNODES
+)
+MODEL_ARGS=(--seq-length 4096 --num-layers 32 --hidden-size 4096)
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 256
+    --lr 1e-4
+    --train-iters 500000
+    --lr-decay-iters 320000
+    --lr-decay-style cosine
+    --min-lr 1.0e-5
+    --weight-decay 0.1
+    --lr-warmup-iters 500
+    --clip-grad 1.0
+    --bf16
+)
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size 1
+    --pipeline-model-parallel-size 4
+    --expert-model-parallel-size 8
+)
+""",
+        {"gpus": 32},
+        {
+            "effective_batch": 256,
+            "model_parallel": 4,
+            "accumulation": 32,
+            "lr": 1e-4,
+            "min_lr": 1e-5,
+            "betas": (0.9, 0.999),
+            "duration": "500000st",
+            "warmup": "500st",
+            "schedule": "cosine(until=320000st)",
+        },
+    ),
+    "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": (
+        "train.sh",
+        """\
+torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
+    --model_name_or_path <your_path_to_hf_converted_llama_ckpt_and_tokenizer> \\
+    --data_path ./alpaca_data.json \\
+    --bf16 True \\
+    --output_dir <your_output_dir> \\
+    --num_train_epochs 3 \\
+    --per_device_train_batch_size 4 \\
+    --gradient_accumulation_steps 8 \\
+    --learning_rate 2e-5 \\
+    --weight_decay 0. \\
+    --warmup_ratio 0.03 \\
+    --lr_scheduler_type "cosine" \\
+    --tf32 True
+""",
+        {"dataset_size": 52_002},
+        {
+            "effective_batch": 128,
+            "gpus": 4,
+            "micro_batch": 4,
+            "accumulation": 8,
+            "lr": 2e-5,
+            "weight_decay": 0.0,
+            "duration": "3ep",
+            "warmup": "3%",
+            "schedule": "cosine",
+            "precision": "bf16",
+        },
+    ),
     "ultralytics: the arguments of a run by default.yaml, with an optimizer": (
         "args.yaml",
         """\

@@ -70,7 +70,9 @@ def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
         sheet.comments.append(
             "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
         )
-    sheet.settings |= {"train_samples": total, "lr_decay_samples": total, "lr_warmup_samples": warmup}
+    until = line.lengths.get("until")  # in steps of the full batch
+    decay = total if until is None else until * (plan.effective_batch or 1)
+    sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
 
 
 def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
