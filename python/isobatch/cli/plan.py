@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
@@ -12,6 +13,10 @@ from isobatch.cli.options.values import gpu_counts, path
 from isobatch.cli.terminal.messages import write_json
 from isobatch.cli.terminal.sweep import show_sweep
 from isobatch.errors import InputError, missing
+
+if TYPE_CHECKING:
+    from isobatch.recipes.cluster import Cluster
+    from isobatch.recipes.recipe import Recipe
 
 
 def add(subparsers: Any) -> None:
@@ -32,6 +37,12 @@ def add(subparsers: Any) -> None:
         metavar="A..B|N,N",
         help="instead compare time and cost over these GPU counts (needs one --profile)",
     )
+    command.add_argument(
+        "--memory-of",
+        metavar="MODULE:FACTORY",
+        help="cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
+        "a function that returns an isobatch.validate.Workload",
+    )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
 
@@ -42,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.sweep_gpus is not None:
         return show_sweep(args, _recipe(args))
-    made = plan(_recipe(args), cluster(args), **settings(args))
+    recipe, where, how = _recipe(args), cluster(args), settings(args)
+    if args.memory_of is not None:
+        how["max_micro_batch"] = _fitting(args.memory_of, recipe, where, how)
+    made = plan(recipe, where, **how)
     if args.output:
         made.save(args.output)
     if args.json:
@@ -52,6 +66,26 @@ def run(args: argparse.Namespace) -> int:
     if args.to is not None and made.status != "infeasible":
         show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0
+
+
+def _fitting(factory: str, recipe: Recipe, where: Cluster, how: dict[str, Any]) -> int:
+    """The largest micro-batch that fits, worked out; what it was worked out from goes to stderr."""
+    from isobatch.validate.memory import memory_of
+
+    if "max_micro_batch" in how:
+        raise InputError("--memory-of and --max-micro-batch are both caps: give one of the two")
+    if where.memory_gib is None:
+        raise missing("--memory-gib", "the memory of one GPU, for --memory-of")
+    found = memory_of(
+        factory,
+        memory_gib=where.memory_gib,
+        precision=recipe.precision or "fp32",
+        clip_norm=recipe.clip_norm,
+    )
+    print(found.explain(), file=sys.stderr)
+    if not found.micro_batch:
+        raise InputError(f"not even one sample fits {where.memory_gib:g} GiB", field="--memory-of")
+    return found.micro_batch
 
 
 def _recipe(args: argparse.Namespace) -> Any:
