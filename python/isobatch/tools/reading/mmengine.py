@@ -61,7 +61,7 @@ def _scheduler(page: Page, part: Mapping[str, Any]) -> None:
         and part.get("start_factor", 1.0 / 3) < 1
         and type(end) in (int, float)
     ):
-        page.give("warmup", length(end, unit), "param_scheduler")
+        page.give("warmup", length(end, unit), "end of param_scheduler's LinearLR")
         page.note(f"the warmup starts at {part.get('start_factor')} of the learning rate, the plan's at 0")
     elif kind == "MultiStepLR" and isinstance(part.get("milestones"), list):
         points = ", ".join(f"{point}{unit}" for point in part["milestones"])
