@@ -858,3 +858,28 @@ def test_our_own_files_know_the_same_names(tmp_path):
     both = written(tmp_path, "both.yaml", "effective_batch: 8\nlr: 1.0\nlearning_rate: 2.0\n")
     with pytest.raises(ib.InputError, match="lr and learning_rate are the same field"):
         ib.Recipe.load(both)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fields"),
+    [
+        (
+            "a.yaml",
+            "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1e-3}}\ndata: {batch_size: 4}",
+            {"weight_decay": 0.01, "betas": None},
+        ),
+        (
+            "a.py",
+            "optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))\ntrain_dataloader = dict(batch_size=4)\ntrain_cfg = dict(max_iters=9)",
+            {"weight_decay": 0.0, "momentum": 0.0},
+        ),
+        (
+            "b.yaml",
+            "global_train_batch_size: 8\nmax_duration: 9ba\noptimizer: {name: decoupled_adamw, lr: 6e-4}\ntrain_loader: {}",
+            {"weight_decay": 1e-5, "betas": (0.9, 0.95)},
+        ),
+    ],
+)
+def test_what_a_file_leaves_out_has_its_optimizers_own_default(name, text, fields, tmp_path):
+    recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=1)
+    assert {field: getattr(recipe, field) for field in fields} == fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.tools.reading.common import clip, inherited, length, optimizer, pair, unsupported
+from isobatch.tools.reading.common import clip, inherited, length, optimizer, torch_optimizer, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "mmengine"
@@ -33,9 +33,7 @@ def read(page: Page) -> None:
     inner = page.table("optim_wrapper.optimizer")
     optimizer(page, "optim_wrapper.optimizer.type", inner.word("type"))
     inner.number("lr", "lr")
-    for key in ("momentum", "weight_decay", "eps"):
-        inner.number(key, key)
-    pair(inner, "betas")
+    torch_optimizer(inner)
     clip(page, "optim_wrapper.clip_grad.max_norm")
     if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
         page.give("precision", "fp16", "optim_wrapper.type")
