@@ -831,6 +831,44 @@ def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "hacked").exists()
 
 
+def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, capsys):
+    from isobatch.cli import main
+
+    auto = {
+        "train_batch_size": "auto",
+        "gradient_accumulation_steps": "auto",
+        "zero_optimization": {},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    }
+    config = written(tmp_path, "ds.json", json.dumps(auto))
+    assert main(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"]) == 2
+    said = capsys.readouterr().err
+    assert all(f"--set {name}=" in said for name in ("lr", "effective_batch", "duration"))
+    assert "name the file that fills it in by a second --from" in said
+    arguments = {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-4,
+        "max_steps": 20,
+    }
+    filling = written(tmp_path, "training_args.json", json.dumps(arguments))
+    words = [
+        "plan",
+        "--from",
+        str(filling),
+        "--from",
+        str(config),
+        "--set",
+        "gpus=8",
+        "--gpus",
+        "16",
+        "--to",
+        "deepspeed",
+    ]
+    assert main(words) == 0
+    assert '"train_batch_size": 128' in capsys.readouterr().out
+
+
 def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
     path = written(
         tmp_path, "a.yaml", "learning_rate: 2e-5\nper_device_train_batch_size: 8\nmax_steps: 1e3\n"

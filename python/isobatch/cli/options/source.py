@@ -77,7 +77,7 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             raise unknown("field", name, legal, field=f"--set {name}")
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
-    found, pages = recipe_fields(args.source, given, tool=args.tool)
+    found, pages = recipe_fields(args.source, given, tool=args.tool, ends=args.to is not None)
     try:
         recipe = Recipe(**found)
     except InputError as error:
