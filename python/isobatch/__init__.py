@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from isobatch import validate as validate
     from isobatch._core import __version__ as __version__
     from isobatch.errors import InputError as InputError
+    from isobatch.fleet.explain import explain as explain
     from isobatch.fleet.folder.folder import Manifest as Manifest
     from isobatch.fleet.plan_fleet import plan_files as plan_files
     from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
@@ -66,6 +67,7 @@ _HOMES = {
     "calibrate": "forecast.calibrate",
     "elastic": "planning.elastic",
     "elastic_many": "planning.elastic",
+    "explain": "fleet.explain",
     "fit_critical_batch": "forecast.critical",
     "fit_power": "forecast.critical",
     "integrations": "",

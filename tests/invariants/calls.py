@@ -69,6 +69,7 @@ CALLS: dict[str, Call] = {
     "fit_power": (ib.fit_power, {"batch": [64, 128, 256], "lr": [0.1, 0.2, 0.3], "weights": [1.0, 1.0, 2.0]}),
     "laws": (ib.laws, {"parameters": 1e9, "tokens": 1e11, "effective_batch": 1024}),
     "calibrate": (ib.calibrate, {"measured": [], "older": None}),
+    "explain": (ib.explain, {"table": {"status": ["ok"], "reasons": [0], "world_size": [8]}, "row": 0}),
     "reasons_of": (ib.reasons_of, {"bits": 3}),
     "Profile.estimate": (ib.Profile.estimate, {"parameters": 10**9, "flops_per_sample": 1e12, "gpu_tflops": 900.0, "utilization": 0.4, "precision": "bf16", "optimizer": "adamw", "model_parallel": 1, "memory_per_sample_gib": 0.1, "intra_gb_s": 100.0, "inter_gb_s": 10.0, "latency_us": 5.0}),
     "schedules.cosine": (lambda **given: S.cosine(**given).at(3), {"lr": 0.1, "steps": 100, "end": 0.0}),

@@ -776,6 +776,7 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
             "learning_rate is computed, and nothing here is executed",
         ),
         ("a.yaml", "learning_rate: !unknown 3", "cannot be read"),
+        ("a.yaml", "VERSION: 7\nSOLVER: {BASE_LR: 0.1, IMS_PER_BATCH: 16}", "VERSION must be 1 or 2"),
         ("a.yaml", "[" * 1000, "nested deeper"),
         (
             "a.toml",

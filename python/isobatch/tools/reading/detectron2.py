@@ -27,6 +27,11 @@ SIGNS = (
 def read(page: Page) -> None:
     """IMS_PER_BATCH counts all GPUs. What the file leaves out has detectron2's default, unless it inherits from another."""
     inherits = inherited(page, "_BASE_")
+    if page.raw("VERSION") not in (None, 1, 2):
+        page.fault(
+            "",
+            must_be("1 or 2, as detectron2's configurations have it", page.raw("VERSION"), field="VERSION"),
+        )
     page.whole("SOLVER.IMS_PER_BATCH", "effective_batch", default=None if inherits else 16)
     workers = page.whole("SOLVER.REFERENCE_WORLD_SIZE", default=0)
     if workers:

@@ -1,0 +1,62 @@
+"""`isobatch explain`: a row of a fleet's plans in plain words."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from isobatch.cli.options.values import count
+from isobatch.errors import InputError, unknown
+
+_MOST = 10
+
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
+    command = subparsers.add_parser(
+        "explain",
+        help="say in words what a row of a fleet's plans means",
+        description="Says in words what rows of a table of plans mean: how to train there, or why not and what is nearest.",
+    )
+    command.add_argument(
+        "plans", help="what `isobatch fleet` wrote: a CSV, Parquet or Arrow file, a folder or a glob"
+    )
+    command.add_argument("--job", metavar="ID", help="only this job's rows")
+    command.add_argument("--cluster", metavar="ID", help="only rows on this cluster")
+    command.add_argument("--gpus", type=count, metavar="N", help="only rows on this many GPUs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the rows; 1 where all of them are infeasible."""
+    from isobatch.files.read import read_table
+    from isobatch.fleet.explain import explain
+
+    table = read_table(args.plans)
+    asked = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
+    rows = _matching(table, {name: value for name, value in asked.items() if value is not None}, args.plans)
+    if len(rows) > _MOST:
+        raise InputError(
+            f"{len(rows):,} rows are asked for, more than the {_MOST} that anybody reads: name --job, --cluster or --gpus",
+            file=args.plans,
+        )
+    print("\n\n".join(explain(table, row) for row in rows))
+    return 1 if all(table["status"][row].as_py() == "infeasible" for row in rows) else 0
+
+
+def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:
+    """The rows that have what is asked for."""
+    rows = list(range(table.num_rows))
+    for name, value in asked.items():
+        if name not in table.column_names:
+            raise InputError(
+                f"has no column {name!r}", file=file, field="--gpus" if name == "world_size" else f"--{name}"
+            )
+        values = [str(each) for each in table[name].to_pylist()]
+        left = [row for row in rows if values[row] == str(value)]
+        if not left:
+            legal = list(dict.fromkeys(values[row] for row in rows))
+            raise unknown(
+                name, str(value), legal, field="--gpus" if name == "world_size" else f"--{name}"
+            ).at(file=file)
+        rows = left
+    return rows
