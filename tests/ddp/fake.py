@@ -88,6 +88,9 @@ class FakeGroup(Group):
     def from_first(self, value):
         return value
 
+    def allow(self, seconds):
+        pass
+
     def barrier(self):
         pass
 

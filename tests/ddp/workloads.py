@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import resource
@@ -272,6 +273,11 @@ def unused_parameters():
     model = _model()
     model.register_parameter("spare", nn.Parameter(torch.zeros(3)))
     return Workload(model, _sgd, _batch, _loss)
+
+
+def unused_as_told():
+    """A parameter that is not used, which DDP knows of."""
+    return dataclasses.replace(unused_parameters(), ddp={"find_unused_parameters": True})
 
 
 def many_small():

@@ -20,6 +20,7 @@ from isobatch.validate.measure import memory
 from isobatch.validate.proofs.memory import prove_fits
 from isobatch.validate.ranks import network
 from isobatch.validate.ranks.facts import Facts, agree, gpu_is_shared
+from isobatch.validate.ranks.group import Group
 from isobatch.validate.step.training import out_of_memory
 
 MIB = 1 << 20
@@ -117,6 +118,8 @@ class Cuda:
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.taken)
         monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: self.taken + self.taken // 10)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (self.size, self.size))
         monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
 
     def empty(self):
@@ -158,9 +161,32 @@ def test_the_search_ends_where_the_allocator_does(monkeypatch):
     assert best.fragmentation_bytes == best.peak_memory_reserved_bytes - best.peak_memory_bytes > 0
 
 
+def test_the_recommended_size_leaves_a_reserve(monkeypatch):
+    """At least 2 GiB of the GPU: a step takes 10 MiB and 20 a sample, and the allocator a tenth more."""
+    found = memory.search(Cuda(monkeypatch, 100 * 1024).training(8))
+    assert found.recommended_micro_batch == found.largest_micro_batch == 1000
+    small = memory.search(Cuda(monkeypatch, 10 * 1024).training(8))
+    assert small.largest_micro_batch == 511
+    assert small.recommended_micro_batch == pytest.approx((8 * 1024 / 1.1 - 10) / 20, abs=1)
+    best = next(one for one in small.tries if one.micro_batch == small.largest_micro_batch)
+    assert best.left_bytes == 10 * 1024 * MIB - best.peak_memory_reserved_bytes
+
+
 def test_a_limit_below_the_device_is_held_by_what_is_reserved(monkeypatch):
     found = memory.search(Cuda(monkeypatch, 100_000).training(8, limit_gib=1.0))
     assert found.largest_micro_batch == int((1024 / 1.1 - 10) / 20)
+
+
+@pytest.fixture(autouse=True)
+def _working(monkeypatch):
+    monkeypatch.setattr(memory, "_device_works", lambda group: True)
+
+
+def test_an_error_that_stays_is_raised(monkeypatch):
+    """It is no size that does not fit: whatever comes after it fails, too."""
+    monkeypatch.setattr(memory, "_device_works", lambda group: False)
+    with pytest.raises(RuntimeError, match="invalid configuration"):
+        memory.search(Cuda(monkeypatch, 100_000).training(8))
 
 
 def test_a_size_that_no_kernel_can_do_does_not_fit(monkeypatch):
@@ -173,6 +199,131 @@ def test_a_size_that_no_kernel_can_do_does_not_fit(monkeypatch):
 def test_nothing_fits(monkeypatch):
     proof = prove_fits(Cuda(monkeypatch, 20).training(8))
     assert "not even one sample fits" in proof.text
+
+
+def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
+    """Not by their hosts' clocks: a kernel sleeps until Python has launched the collective that they meet in, and what is timed."""
+    happened = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.name = f"event {sum('made' in one for one in happened)}"
+            happened.append(f"{self.name} made")
+
+        def record(self):
+            happened.append(self.name)
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, other):
+            return 3.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: happened.append("sleep"))
+    monkeypatch.setattr(torch.distributed, "barrier", lambda group: happened.append("barrier"))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda one: happened.append("meet"))
+    group = object.__new__(Group)
+    group.device, group.backend, group.control, group._one = torch.device("cuda", 0), "nccl", None, None
+    assert group.time(lambda: happened.append("work")) == 0.003
+    told = [one for one in happened if "made" not in one]
+    assert told == ["barrier", "sleep", "meet", "event 0", "work", "event 1"]
+
+
+def test_gpus_are_held_to_closer_gates():
+    from isobatch.validate.measure.windows import Window
+    from isobatch.validate.proofs import stragglers
+
+    windows = [[Window(0.010, 0.0)] * 25, [Window(0.0108, 0.0)] * 25, [Window(0.010, 0.0)] * 25]
+    judged = [
+        stragglers.judge(windows, "ranks", "work", str, gates).verdict
+        for gates in ((stragglers.CAUTION, stragglers.FAIL), (stragglers.GPU_CAUTION, stragglers.GPU_FAIL))
+    ]
+    assert judged == ["pass", "caution"]
+
+
+def test_a_slow_rail_is_named_by_its_gpu():
+    from isobatch.validate.proofs.machine import judge_links
+    from isobatch.validate.report.figures import Link
+
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    found = [
+        Link(node=a, peer=b, local_rank=rail, bw_gb_s=10.0 if (rail, 2) in ((3, a), (3, b)) else 50.0)
+        for a, b in pairs
+        for rail in range(8)
+    ]
+    roster = [SimpleNamespace(node=node, host=f"host{node}") for node in range(3)]
+    proof = judge_links(SimpleNamespace(nodes=3, roster=roster), found)
+    assert (proof.verdict, proof.diagnosis.text.split("(")[-1]) == ("fail", "host2 GPU 3)")
+
+
+def test_sizes_on_gpus_and_how_they_are_chained():
+    from isobatch.validate import Options
+    from isobatch.validate.measure import allreduce
+
+    for extent, largest in ("quick", 1 << 28), ("usual", 1 << 30), ("full", 1 << 33):
+        jobs = allreduce._jobs(Options(extent=extent), True, [])
+        assert max(size for _, size, _, _ in jobs) == largest
+        assert any(mode == "back_to_back" and size < 1 << 14 for _, size, mode, _ in jobs)
+    assert [allreduce._chain("back_to_back", size, cuda=True) for size in (1 << 10, 1 << 28)] == [20, 5]
+    assert allreduce._chain("isolated", 1 << 10, cuda=True) == 1
+
+
+def test_the_clusters_bandwidth_is_what_is_expected_of_gpus():
+    from isobatch.validate import Options
+    from isobatch.validate.proofs.all_reduce import _expected
+
+    cluster = ib.Cluster(nodes=2, gpus_per_node=8, intra_gb_s=240.0, inter_gb_s=25.0)
+    plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), cluster)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert _expected(SimpleNamespace(device=gpu, nodes=1), Options(), plan) == 240
+    assert _expected(SimpleNamespace(device=gpu, nodes=2), Options(), plan) == 25
+    assert _expected(SimpleNamespace(device=gpu, nodes=2), Options(bus_gb_s=7.0), plan) == 7
+    assert _expected(SimpleNamespace(device=cpu, nodes=1), Options(), plan) is None
+
+
+def test_norms_of_buckets_stay_apart_until_the_step_is_over():
+    """On a GPU they are computed on streams that run at once: a running sum would lose some."""
+    from isobatch.validate.proofs.noise_scale import Norms
+
+    def halved(_, bucket):
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer() / 2)
+        return done
+
+    norms = Norms(halved)
+    for value in 1.0, 2.0:
+        norms(None, SimpleNamespace(buffer=lambda value=value: torch.full((3,), value)))
+    assert len(norms._local) == len(norms._averaged) == 2
+    assert (norms.local, norms.averaged) == (15.0, 3.75)
+
+
+def test_a_large_model_and_a_compiled_one_have_more_time():
+    from isobatch.validate.trial import Trial
+
+    model = torch.nn.Linear(70_000, 100_000, bias=False, device="meta")
+    trial = Trial(None, None, SimpleNamespace(model=model), None, None)
+    assert trial.allowance_seconds == 280  # 28 GB
+    trial.compile_seconds = 50.0
+    assert trial.allowance_seconds == 480
+
+
+def test_collectives_wait_as_long_as_the_phase_may_take():
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)
+    )
+    try:
+        granted = []
+        group = object.__new__(Group)
+        group.control, group.limit, group._made = torch.distributed.new_group(), timedelta(seconds=60), True
+        group.pulse = SimpleNamespace(grant=granted.append)
+        group.allow(280.0)
+        for one in group.control, torch.distributed.group.WORLD:
+            assert one._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=340)
+        assert granted == [280.0]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_how_cuda_says_that_memory_ran_out():
@@ -194,6 +345,29 @@ def test_tensor_float_is_off_and_comes_back(mode):
         assert switch.fp32_precision == mode
     finally:
         switch.fp32_precision = before
+
+
+@pytest.mark.parametrize("before", ["highest", "high"])
+@pytest.mark.parametrize("mode", ["ieee", "tf32"])
+def test_both_generations_of_switches_agree(before, mode):
+    """torch.compile reads the older ones, which raise where the newer ones say something else."""
+
+    def read():
+        return (
+            torch.get_float32_matmul_precision(),
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+        )
+
+    usual = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(before)
+    found = read()
+    try:
+        with float32_as(mode):
+            assert read() == (("highest", False, False) if mode == "ieee" else ("high", True, True))
+        assert read() == found
+    finally:
+        torch.set_float32_matmul_precision(usual)
 
 
 def test_a_checksum_by_parts_is_that_of_the_whole(monkeypatch):

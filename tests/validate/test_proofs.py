@@ -75,6 +75,10 @@ def test_what_a_loss_is_weighted_by_is_declared(two, workload):
     assert failed(report) == {}
 
 
+def test_the_trainings_own_words_to_ddp_are_used(two):
+    assert failed(check(two, made(), workload="ddp.workloads:unused_as_told")) == {}
+
+
 def test_a_sparse_gradient_is_proven(two):
     assert failed(check(two, made(), workload="ddp.workloads:sparse")) == {}
 

@@ -145,6 +145,8 @@ def test_other_versions_are_named_with_their_rank():
     proof = same_versions([same, same, other], who)
     assert (proof.verdict, proof.cause) == (Verdict.CAUTION, Cause.OTHER_ENVIRONMENT)
     assert proof.text == "torch 2.9 on rank 0, 2.8 on rank 2"
+    proof = same_versions([same, same], who, {1: ["NCCL_ALGO"]})
+    assert (proof.verdict, proof.text) == (Verdict.CAUTION, "NCCL_ALGO is another on rank 1 than on rank 0")
 
 
 @pytest.mark.parametrize(
@@ -179,4 +181,4 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
         samples_us=[fast] + [slow] * 7,
     )
     group = SimpleNamespace(emulated=False, world_size=2)
-    assert all_reduce._bandwidth(group, Options(bus_gb_s=10.0), [row]).verdict is verdict
+    assert all_reduce._bandwidth(group, Options(), [row], 10.0).verdict is verdict

@@ -30,20 +30,41 @@ def ulp(number: Any) -> float:
 
 @contextlib.contextmanager
 def float32_as(mode: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Matrix products of float32 tensors in full precision, or in TensorFloat-32, which rounds to 10 bits."""
-    backends: Any = torch.backends
-    # From torch 2.9 on; it refuses to tell the older names once this is set.
-    if hasattr(backends.cuda.matmul, "fp32_precision"):
-        switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        name: str = "fp32_precision"
-        value: str | bool = mode
-    else:
-        switches, name, value = [backends.cuda.matmul, backends.cudnn], "allow_tf32", mode == "tf32"
-    before = [getattr(switch, name) for switch in switches]
-    for switch in switches:
-        setattr(switch, name, value)
+    """Matrix products of float32 tensors in full precision, or in TensorFloat-32, which rounds to 10 bits.
+
+    torch has switches of two generations, from 2.9 on, and torch.compile asks the older ones, which raise where the newer ones say
+    something else: so both are set, and put back.
+    """
+    before = [(thing, name, _read(thing, name)) for thing, name in _SWITCHES]
     try:
+        products = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the newer ones were set apart from it: it is torch's default
+        products = "highest"
+    try:
+        torch.set_float32_matmul_precision("highest" if mode == "ieee" else "high")
+        for thing, name in _SWITCHES:
+            if _read(thing, name) is not None:
+                setattr(thing, name, mode if name == "fp32_precision" else mode == "tf32")
         yield
     finally:
-        for switch, old in zip(switches, before, strict=True):
-            setattr(switch, name, old)
+        torch.set_float32_matmul_precision(products)
+        for thing, name, value in before:
+            if value is not None:
+                setattr(thing, name, value)
+
+
+_BACKENDS: Any = torch.backends
+_SWITCHES: list[tuple[Any, str]] = [
+    (_BACKENDS.cudnn, "allow_tf32"),
+    (_BACKENDS.cuda.matmul, "fp32_precision"),
+    *((getattr(_BACKENDS.cudnn, name, None), "fp32_precision") for name in ("conv", "rnn")),
+]
+"""The older one first: it sets the newer ones, too."""
+
+
+def _read(thing: Any, name: str) -> Any:
+    """A switch; None where this torch has none of the name, or refuses to tell, since the other generation was set."""
+    try:
+        return getattr(thing, name, None)
+    except RuntimeError:
+        return None

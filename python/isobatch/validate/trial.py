@@ -15,6 +15,12 @@ from isobatch.validate.report.figures import AllReduce, Machine
 from isobatch.validate.step.training import Training
 from isobatch.validate.step.workload import Workload
 
+COMPILED_AGAIN = 4
+"""Times that a phase may compile: another size, which then may vary; eval mode; with the all-reduce, and without."""
+
+BYTES_PER_SECOND = 1e8
+"""Of the weights: a phase copies, compares and sums them, some of it in the host's memory, at least at this rate."""
+
 
 class Trial:
     """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
@@ -26,6 +32,7 @@ class Trial:
     allreduce: AllReduce
     measurements: Measurements | None
     reduction: str
+    compile_seconds = 0.0
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
         self.plan, self.options, self.workload, self.group = plan, options, workload, group
@@ -34,6 +41,12 @@ class Trial:
     def add(self, **parts: Any) -> None:
         """Figures, by their names in the report."""
         self._draft.add(**parts)
+
+    @property
+    def allowance_seconds(self) -> float:
+        """What a phase gets beyond its limit, for a large model and for one that is compiled."""
+        size = sum(p.numel() * p.element_size() for p in self.workload.model.parameters())
+        return size / BYTES_PER_SECOND + COMPILED_AGAIN * self.compile_seconds
 
     @cached_property
     def training(self) -> Training:

@@ -103,6 +103,7 @@ def _prove(trial: Trial, draft: Draft) -> None:
         if not claim.wanted(trial.options):
             continue
         with trial.group.pulse.phase(claim.phase):
+            trial.group.allow(trial.allowance_seconds)
             found = claim.prove(trial)
             draft.add(*found)
         if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from isobatch.validate.measure import room
 from isobatch.validate.measure.pattern import Pattern
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
@@ -16,8 +17,18 @@ from isobatch.validate.report.figures import AllReduce, AllReduceRow, Fit
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, LEAST, MOST = 2, 5, 20
-CHAIN = {"isolated": 1, "back_to_back": 5}
+CHAIN, GPU_CHAIN = 5, 20
+"""All-reduces back to back: of small ones it takes more, as nccl-tests does, until their launch does not show."""
+SMALL = 1 << 24
+ROOM = 0.5  # of what is free: NCCL takes some for itself
 SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
+
+
+def _chain(mode: str, size: int, *, cuda: bool) -> int:
+    """All-reduces in a sample."""
+    if mode == "isolated":
+        return 1
+    return GPU_CHAIN if cuda and size < SMALL else CHAIN
 
 
 def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: float) -> AllReduceRow:
@@ -26,7 +37,7 @@ def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: f
     elements = max(1, size // dtype.itemsize)
     pattern = Pattern(group.rank, group.world_size, dtype, group.device)
     buffer = torch.empty(elements, dtype=dtype, device=group.device)
-    chain = CHAIN[mode]
+    chain = _chain(mode, size, cuda=group.device.type == "cuda")
     wrong_elements = 0
 
     def reduce() -> None:
@@ -94,11 +105,15 @@ def interpolate(table: list[AllReduceRow], size: int) -> float | None:
 
 def _jobs(options: Options, cuda: bool, buckets: list[int]) -> list[tuple[str, int, str, bool]]:
     """What to measure: number format, bytes, mode, and whether it is one of DDP's buckets."""
-    largest = {"quick": 24, "usual": 24, "full": 26}[options.extent] + 4 * cuda
+    largest = {"quick": 24, "usual": 24, "full": 26}[options.extent]
+    if cuda:
+        largest = {"quick": 28, "usual": 30, "full": 33}[options.extent]
     stride = 3 if options.extent == "quick" else 2
     sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
     jobs = [("float32", size, "isolated", False) for size in sweep]
     jobs += [("float32", size, "isolated", True) for size in sorted(set(buckets))]
+    if cuda and options.extent != "full":
+        jobs += [("float32", size, "back_to_back", False) for size in sweep if size < SMALL]
     if options.extent == "usual":  # the largest sizes tell the formats and the pipeline apart
         jobs += [("float32", size, "back_to_back", False) for size in sweep[-3:]]
         jobs += [(name, size, "isolated", False) for name in ("bfloat16", "float16") for size in sweep[-2:]]
@@ -118,22 +133,25 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
     """The table and its fits; and how many of its rows were left out, which would have taken too long here."""
     if group.world_size == 1:
         return AllReduce(table=[], fits=[]), 0
-    jobs = _jobs(options, group.device.type == "cuda", buckets)
+    planned = _jobs(options, group.device.type == "cuda", buckets)
+    most_bytes = ROOM * min(group.gather(room.on_device(group)))
+    jobs = [job for job in planned if job[1] <= most_bytes]
     seconds, begun = SECONDS[options.extent] / len(jobs), time.monotonic()
     most = SECONDS[options.extent] + group.limit.total_seconds() / 2
     group.pulse.grant(SECONDS[options.extent])
     table: list[AllReduceRow] = []
     for name, size, mode, bucket in jobs:
         left = most - (time.monotonic() - begun)
-        if not group.from_first(_least_seconds(table, size, mode) < left):
+        chain = _chain(mode, size, cuda=group.device.type == "cuda")
+        if not group.from_first(_least_seconds(table, size, chain) < left):
             continue
         table.append(_row(group, name, size, mode, bucket, seconds))
     kinds = dict.fromkeys((row.dtype, row.mode) for row in table)
     fits = [fit([row for row in table if (row.dtype, row.mode) == kind]) for kind in kinds]
-    return AllReduce(table=table, fits=fits), len(jobs) - len(table)
+    return AllReduce(table=table, fits=fits), len(planned) - len(table)
 
 
-def _least_seconds(table: list[AllReduceRow], size: int, mode: str) -> float:
+def _least_seconds(table: list[AllReduceRow], size: int, chain: int) -> float:
     """How long the shortest measurement of a size will take, by the slowest byte of those at least a quarter as large."""
     slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size), default=0.0)
-    return slowest * size * (WARMUP + LEAST) * CHAIN[mode] / 1e6
+    return slowest * size * (WARMUP + LEAST) * chain / 1e6

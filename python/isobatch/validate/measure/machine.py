@@ -14,32 +14,22 @@ import torch
 import torch.distributed as dist
 
 from isobatch._core import __version__
-from isobatch.validate.measure import windows
+from isobatch.validate.measure import room, windows
+from isobatch.validate.ranks.facts import NAMED
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import Link, Machine, Rank
 
+OWN = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
+"""Of the environment, what each rank may have for itself."""
+
 # Nothing else of the environment goes into a report: it may hold secrets.
-ENVIRONMENT = (
-    "CUDA_VISIBLE_DEVICES",
-    "GLOO_SOCKET_IFNAME",
-    "NCCL_ALGO",
-    "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_HCA",
-    "NCCL_MULTI_RANK_GPU_ENABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_PROTO",
-    "NCCL_SHM_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "OMP_NUM_THREADS",
-    "TORCH_FR_BUFFER_SIZE",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
-)
+ENVIRONMENT = ("CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "TORCH_FR_BUFFER_SIZE", *OWN)
+PREFIXES = ("NCCL_", "TORCH_NCCL_", "FI_")
 WINDOWS = windows.FIRST
-LINK_BYTES = 4 << 20
+LINK_BYTES, GPU_LINK_BYTES = 4 << 20, 256 << 20
 
 
-def versions() -> dict[str, str]:
+def versions(group: Group) -> dict[str, str]:
     """The versions that decide how fast and how exact a run is."""
     found = {
         "isobatch": __version__,
@@ -49,11 +39,23 @@ def versions() -> dict[str, str]:
     }
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
-    if torch.cuda.is_available() and dist.is_nccl_available():
-        # The NCCL that torch was built against; a preloaded one would not show.
-        built = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-        found["nccl_built"] = ".".join(map(str, built))
-    return found
+    mine = group.facts[group.rank]
+    parts = {"nccl": mine.nccl, "driver": mine.driver, "gpu": mine.gpu, "gpus of the host": mine.gpus or None}
+    return found | {name: str(value) for name, value in parts.items() if value is not None}
+
+
+def environment() -> dict[str, str]:
+    """What of the environment decides how a run goes, and can hold no secret."""
+    names = [name for name in os.environ if name in ENVIRONMENT or name.startswith(PREFIXES)]
+    return {name: os.environ[name] for name in sorted(names)}
+
+
+def strays(group: Group) -> dict[int, list[str]]:
+    """The ranks whose environment is not rank 0's, each with the variables."""
+    mine = {name: value for name, value in environment().items() if name not in OWN}
+    first: dict[str, str] = group.from_first(mine)
+    names = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
+    return {rank: found for rank, found in enumerate(group.gather(names[:NAMED])) if found}
 
 
 def topology(group: Group) -> str | None:
@@ -69,29 +71,40 @@ def topology(group: Group) -> str | None:
     return done.stdout
 
 
-def product(group: Group) -> Callable[[], object]:
-    """A matrix product on this rank's device, as the work by which ranks are compared."""
-    size = _size(group)
-    a = torch.randn(size, size, device=group.device)
-    return lambda: a @ a
+class Product:
+    """Matrix products of random numbers on this rank's device, as the work by which ranks are compared: on a GPU in the plan's format,
+    which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
+
+    def __init__(self, group: Group, dtype: torch.dtype | None) -> None:
+        cuda = group.device.type == "cuda"
+        size, self._count = (8192, 20) if cuda else (384, 1)
+        self._a = torch.randn(size, size, device=group.device, dtype=dtype if cuda else None)
+        self._out = torch.empty_like(self._a)
+        self.operations = 2 * size**3 * self._count
+
+    def __call__(self) -> None:
+        for _ in range(self._count):
+            torch.matmul(self._a, self._a, out=self._out)
 
 
-def _size(group: Group) -> int:
-    return 4096 if group.device.type == "cuda" else 384
+def _copied_bytes(group: Group) -> int:
+    """On a GPU far more than its caches hold, where there is room."""
+    if group.device.type != "cuda":
+        return 16 << 20
+    return min(4 << 30, room.on_device(group) // 4)
 
 
-def speed(group: Group, products: list[windows.Window], seconds: float) -> Rank:
+def speed(group: Group, product: Product, products: list[windows.Window], seconds: float) -> Rank:
     """This rank with its own speed of matrix products, by these windows, and of copies in memory."""
     matmul = [window.seconds for window in products]
-    elements = (256 if group.device.type == "cuda" else 16) << 20
-    source = torch.empty(elements, dtype=torch.uint8, device=group.device)
+    source = torch.empty(_copied_bytes(group), dtype=torch.uint8, device=group.device)
     target = torch.empty_like(source)
     copy = [
         windows.window(group, lambda: target.copy_(source), seconds / WINDOWS).seconds for _ in range(WINDOWS)
     ]
     return msgspec.structs.replace(
         group.roster[group.rank],
-        matmul_gflops=2 * _size(group) ** 3 / min(matmul) / 1e9,
+        matmul_gflops=product.operations / min(matmul) / 1e9,
         copy_gb_s=2 * source.numel() / min(copy) / 1e9,
         window_spread=max(matmul) / min(matmul),
     )
@@ -100,34 +113,52 @@ def speed(group: Group, products: list[windows.Window], seconds: float) -> Rank:
 def links(group: Group, rounds: int, repeats: int = 3) -> list[Link]:
     """The speed between nodes, pair by pair, all pairs of a round at once, so that no two share a node."""
     found: list[Link] = []
-    leaders = [rank.rank for rank in group.roster if rank.local_rank == 0]
     if group.nodes < 2:
         return found
-    # Gloo sends from the host's memory only; NCCL wants all ranks in the first call of a group.
-    device = group.device if group.backend == "nccl" else torch.device("cpu")
+    # Gloo sends from the host's memory only, for one rank of a host; NCCL wants all ranks in the first call of a group.
+    rails = group.backend == "nccl"
+    device = group.device if rails else torch.device("cpu")
+    places = {(rank.node, rank.local_rank): rank.rank for rank in group.roster}
     dist.all_reduce(torch.zeros(1, device=device))
-    outgoing = torch.ones(LINK_BYTES, dtype=torch.uint8, device=device)
+    size = min(GPU_LINK_BYTES, room.on_device(group) // 4) if rails else LINK_BYTES
+    size = min(group.gather(size))
+    outgoing = torch.ones(size, dtype=torch.uint8, device=device)
     incoming = torch.empty_like(outgoing)
     for pairs in _pairings(group.nodes)[:rounds]:
         mine = next((pair for pair in pairs if group.node in pair), None)
         group.barrier()
-        if mine is None or group.local_rank:
+        if mine is None or (group.local_rank and not rails):
             continue
-        peer = leaders[mine[0] if mine[1] == group.node else mine[1]]
-        samples = []
-        for _ in range(repeats + 1):
-            group.sync()
-            begun = time.perf_counter()
-            sending = dist.P2POp(dist.isend, outgoing, peer)
-            receiving = dist.P2POp(dist.irecv, incoming, peer)
+        peer = places.get((mine[0] if mine[1] == group.node else mine[1], group.local_rank))
+        if peer is None:  # a node with fewer ranks
+            continue
+
+        def both_ways(other: int = peer) -> None:
+            sending = dist.P2POp(dist.isend, outgoing, other)
+            receiving = dist.P2POp(dist.irecv, incoming, other)
             for request in dist.batch_isend_irecv([sending, receiving]):
                 request.wait()
-            group.sync()
-            samples.append(time.perf_counter() - begun)
+
+        samples = [_seconds(group, both_ways, cuda=rails) for _ in range(repeats + 1)]
         if group.node == mine[0]:
-            bw = LINK_BYTES / statistics.median(samples[1:]) / 1e9
-            found.append(Link(node=mine[0], peer=mine[1], bw_gb_s=bw))
+            bw = size / statistics.median(samples[1:]) / 1e9
+            found.append(Link(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
     return [link for part in group.gather(found) for link in part]
+
+
+def _seconds(group: Group, work: Callable[[], None], *, cuda: bool) -> float:
+    """Of some work that two ranks do with each other, while the others may do nothing: by the GPU's own clock where there is one."""
+    group.sync()
+    if not cuda:
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def _pairings(count: int) -> list[list[tuple[int, int]]]:
@@ -152,8 +183,8 @@ def describe(group: Group, ranks: list[Rank], links: list[Link]) -> Machine:
         nodes=group.nodes,
         backend=group.backend,
         emulated=group.emulated,
-        versions=versions(),
-        environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        versions=versions(group),
+        environment=environment(),
         topology=topology(group),
         links=links,
     )

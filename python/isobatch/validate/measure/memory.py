@@ -19,18 +19,21 @@ from isobatch.validate.step.training import Training, out_of_memory
 
 TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs
 SAMPLE_SECONDS = 0.001
+RESERVE, RESERVE_BYTES = 0.04, 2 << 30
 SLACK = 1 << 24  # bytes that two counts of the memory may differ by
 SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
 class PeakMemory:
-    """The peak memory of a block of work on this rank: `bytes`, `reserved` (CUDA only) and `kind`."""
+    """The peak memory of a block of work on this rank: `bytes` and `kind`; on CUDA `reserved`, and what was `left` of the device by its
+    own count, which has other programs and libraries in it, too."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
         self.bytes = 0
         self.reserved: int | None = None
+        self.left: int | None = None
         self._sampler: _Sampler | None = None
 
     def __enter__(self) -> PeakMemory:
@@ -47,6 +50,11 @@ class PeakMemory:
         else:
             self.bytes = torch.cuda.max_memory_allocated(self._group.device)
             self.reserved = torch.cuda.max_memory_reserved(self._group.device)
+            free, now = (
+                torch.cuda.mem_get_info(self._group.device)[0],
+                torch.cuda.memory_reserved(self._group.device),
+            )
+            self.left = int(free) + now - self.reserved
 
 
 def _trim() -> None:
@@ -113,9 +121,9 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
             training.lone_step(n)
         except (RuntimeError, MemoryError) as error:
             full = out_of_memory(error)
-            if not full and n <= training.micro_batch:
+            if not full and (n <= training.micro_batch or not _device_works(group)):
                 raise
-            # Beyond the plan, a size that a kernel cannot do is one that does not fit.
+            # Beyond the plan, a size that a kernel cannot do is one that does not fit, unless it has broken the device for good.
             fault = (
                 "out of memory" if full else f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
             )
@@ -127,20 +135,51 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
     taken = memory.bytes if memory.reserved is None else memory.reserved
     if fault is None and limit is not None and taken > limit:
         fault = f"{taken / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
-    found = group.gather((fault, memory.bytes, memory.reserved))
-    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, _, _) in enumerate(found) if fault]
-    reserved = [taken for _, _, taken in found if taken is not None]
+    found = group.gather((fault, memory.bytes, memory.reserved, memory.left))
+    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, *_) in enumerate(found) if fault]
+    reserved = [taken for _, _, taken, _ in found if taken is not None]
     return MicroBatchTry(
         micro_batch=n,
         fits=not faults,
         fault=few(faults) or None,
-        peak_memory_bytes=max(peak for _, peak, _ in found),
+        peak_memory_bytes=max(peak for _, peak, *_ in found),
         peak_memory_reserved_bytes=max(reserved, default=None),
         fragmentation_bytes=max(
-            (taken - peak for _, peak, taken in found if taken is not None), default=None
+            (taken - peak for _, peak, taken, _ in found if taken is not None), default=None
         ),
+        left_bytes=min((left for *_, left in found if left is not None), default=None),
         peak_memory_kind=memory.kind,
     )
+
+
+def reserve_bytes(group: Group) -> int:
+    """What a training leaves free on a GPU, for NCCL's buffers and the fragmentation of a long run; nothing on a CPU."""
+    if group.device.type != "cuda":
+        return 0
+    return max(RESERVE_BYTES, int(RESERVE * torch.cuda.mem_get_info(group.device)[1]))
+
+
+def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
+    """The largest micro-batch that leaves the reserve free, between two sizes that were tried by their memory; None where no size that
+    was tried does."""
+    fitting = sorted((one for one in tries if one.fits), key=lambda one: one.micro_batch)
+    roomy = [one for one in fitting if one.left_bytes is None or one.left_bytes >= reserve]
+    if not roomy:
+        return None
+    best = roomy[-1]
+    tight = next((one for one in fitting if one.micro_batch > best.micro_batch), None)
+    if tight is None or tight.left_bytes is None or best.left_bytes is None:
+        return best.micro_batch
+    share = (best.left_bytes - reserve) / (best.left_bytes - tight.left_bytes)
+    return best.micro_batch + int(share * (tight.micro_batch - best.micro_batch))
+
+
+def _device_works(group: Group) -> bool:
+    """Whether a device still computes: after an illegal access, or an assertion in a kernel, CUDA refuses everything."""
+    try:
+        return float(torch.ones(1, device=group.device)) == 1.0
+    except RuntimeError:
+        return False
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
@@ -169,6 +208,7 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
             n = (fits + fails) // 2
     return MicroBatchSearch(
         largest_micro_batch=fits or None,
+        recommended_micro_batch=recommended(tries, reserve_bytes(group)),
         complete=fails is not None and fails <= fits + 1,
         memory_limit_bytes=limit_bytes(training),
         tries=sorted(tries, key=lambda one: one.micro_batch),

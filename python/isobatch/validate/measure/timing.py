@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 
 from isobatch.validate.measure import windows
 from isobatch.validate.measure.allreduce import interpolate
@@ -72,16 +73,18 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
     return rows
 
 
-def micro_batch_seconds(training: Training) -> float:
-    """How long forward and backward of one micro-batch take rank 0 alone: the second time, since the first also sets things
-    up. The same on all ranks."""
+def micro_batch_seconds(training: Training, dtype: torch.dtype | None = None) -> float:
+    """How long forward and backward of one micro-batch take rank 0 alone, in the plan's format or in `dtype`, which the model has: the
+    second time, since the first also sets things up. The same on all ranks."""
     group, took = training.group, 0.0
     training.model.train()  # as the training does it, which was seen to fit
     with training.weights_kept():
         for _ in range(2 if group.rank == 0 else 0):
             group.sync()
             begun = time.perf_counter()
-            training.lone_backward(training.samples(training.micro_batch, 0, 0, 0), 1.0, training.dtype)
+            batch = training.samples(training.micro_batch, 0, 0, 0, dtype)
+            training.lone_backward(batch, 1.0, training.dtype if dtype is None else None)
+            del batch
             group.sync()
             took = time.perf_counter() - begun
         training.model.zero_grad(set_to_none=True)
@@ -215,10 +218,11 @@ def _free_running(group: Group, works: Works, seconds: float) -> float | None:
 
 
 class Peak(NamedTuple):
-    """The largest rank's peak memory in a step, and of which kind it is."""
+    """The largest rank's peak memory in a step, of which kind it is, and what was left of the fullest GPU."""
 
     bytes: int
     kind: str
+    left: int | None
 
 
 def measure(
@@ -230,7 +234,12 @@ def measure(
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     works = Works(training)
     times = _times(group, works, seconds)
-    peak = max(group.gather(times.memory.bytes))
+    peaks = group.gather((times.memory.bytes, times.memory.left))
+    peak = Peak(
+        bytes=max(taken for taken, _ in peaks),
+        kind=times.memory.kind,
+        left=min((left for _, left in peaks if left is not None), default=None),
+    )
     slow_alone, slow_reduced = group.slowest(times.alone), group.slowest(times.reduced)
     slowest = group.slowest(times.whole)
     exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
@@ -276,7 +285,7 @@ def measure(
         compiled=training.options.compile,
         channels_last=training.options.channels_last,
     )
-    return step, Peak(peak, times.memory.kind), works
+    return step, peak, works
 
 
 def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isobatch.diagnosis.causes import Cause
+from isobatch.planning.plan import Plan
 from isobatch.validate.measure import allreduce
 from isobatch.validate.options import Options
 from isobatch.validate.proofs.claim import Claim
@@ -18,7 +19,7 @@ def _correct(table: list[AllReduceRow], left_out: int) -> Proof:
     if not bad:
         text = f"no wrong element in {len(checked)} sizes and formats"
         if left_out:
-            text += f"; {left_out} of the table left out, which would take too long here"
+            text += f"; {left_out} of the table left out, which would take too long here, or find no room"
         return Proof(name="all_reduce", verdict=Verdict.PASS, text=text, gate=0)
     worst = bad[0]
     return Proof(
@@ -31,7 +32,14 @@ def _correct(table: list[AllReduceRow], left_out: int) -> Proof:
     )
 
 
-def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Proof:
+def _expected(group: Group, options: Options, plan: Plan) -> float | None:
+    """The bus bandwidth that was given, else on GPUs the cluster's own."""
+    if options.bus_gb_s is not None or group.device.type != "cuda":
+        return options.bus_gb_s
+    return plan.cluster.intra_gb_s if group.nodes == 1 else plan.cluster.inter_gb_s
+
+
+def _bandwidth(group: Group, options: Options, table: list[AllReduceRow], expected: float | None) -> Proof:
     rows = [row for row in table if row.mode == "isolated" and row.dtype == "float32"]
     # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the link.
     large = max(rows, key=lambda row: row.bytes)
@@ -40,9 +48,9 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Pro
     if group.emulated:
         text += "; emulated, several ranks on a GPU: function only, not performance"
         return unchecked("bandwidth", text, **values)
-    if options.bus_gb_s is None:
+    if expected is None:
         return unchecked("bandwidth", f"{text}; no expected bandwidth was given (--bus-gb-s)", **values)
-    short = 1 - large.bus_bw_gb_s / options.bus_gb_s
+    short = 1 - large.bus_bw_gb_s / expected
     # Noise only makes it slower: where one sample was fast enough, it was not the link.
     fast = min(large.samples_us) / large.time_us
     verdict, diagnosis = Verdict.by(short, options), None
@@ -53,7 +61,7 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow]) -> Pro
     return Proof(
         name="bandwidth",
         verdict=verdict,
-        text=f"{text}, {options.bus_gb_s:g} expected",
+        text=f"{text}, {expected:g} expected",
         diagnosis=diagnosis,
         gate=options.caution,
         values=values,
@@ -67,7 +75,8 @@ def prove(trial: Trial) -> list[Proof]:
     table = trial.allreduce.table
     if trial.group.world_size == 1:
         return [unchecked(name, "one rank: no wire, so no bandwidth") for name in CLAIM.names]
-    return [_correct(table, left_out), _bandwidth(trial.group, trial.options, table)]
+    expected = _expected(trial.group, trial.options, trial.plan)
+    return [_correct(table, left_out), _bandwidth(trial.group, trial.options, table, expected)]
 
 
 CLAIM = Claim(phase="all-reduce", names=("all_reduce", "bandwidth"), prove=prove)

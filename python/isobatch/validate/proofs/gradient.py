@@ -16,7 +16,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.diagnosis.chunks import chunks
 from isobatch.diagnosis.precision import float32_as
-from isobatch.validate.measure import room
+from isobatch.validate.measure import room, timing
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 from isobatch.validate.step.difference import Copies, Difference, difference, grads, kept, put, trained
@@ -192,13 +192,13 @@ def _step(
     return proofs
 
 
-def prove_double(training: Training, measured: str, smaller: str | None) -> list[Proof]:
+def prove_double(training: Training, measured: str) -> list[Proof]:
     """The gradient once more, in double precision, where the workload can be computed in it and there is room."""
     with training.unwrapped():
-        return _double(training, measured, smaller)
+        return _double(training, measured)
 
 
-def _double(training: Training, measured: str, smaller: str | None) -> list[Proof]:
+def _double(training: Training, measured: str) -> list[Proof]:
     group = training.group
     # Weights, gradients, buckets and an optimizer's two moments, each of 8 bytes, beside the training's own model.
     needed = 5 * 8 * sum(p.numel() for p in training.model.parameters())
@@ -211,8 +211,10 @@ def _double(training: Training, measured: str, smaller: str | None) -> list[Proo
     if why is not None:
         return [unchecked("gradient_float64", f"not in double precision: {why}")]
     workload = dataclasses.replace(training.workload, model=model)
-    double = Training(training.plan, training.options, workload, group).of_sizes(training.sizes)
-    return prove_step(double, measured, dtype=torch.float64, smaller=smaller)[0]
+    double = Training(training.plan, training.options, workload, group)
+    # A GPU may take 64 times as long in it.
+    small, smaller = affordable(double, timing.micro_batch_seconds(double, torch.float64))
+    return prove_step(small, measured, dtype=torch.float64, smaller=smaller)[0]
 
 
 def _refuses_double(training: Training, model: nn.Module) -> str | None:
@@ -375,8 +377,7 @@ def _name(amp: torch.dtype | None) -> str:
 
 
 def _prove_double(trial: Trial) -> list[Proof]:
-    small, smaller = affordable(trial.training, trial.micro_batch_seconds)
-    return prove_double(small, trial.reduction, smaller)
+    return prove_double(trial.training, trial.reduction)
 
 
 NAMES = ("gradient", "weights", "update", "equal_gradients", "equal_weights")

@@ -26,7 +26,7 @@ def _judge(trial: Trial) -> Proof:
     plan = trial.plan
     if plan.total_steps is None or plan.lr is None:
         return unchecked("learning_rate", "the recipe has no duration")
-    optimizer = trial.workload.optimizer([nn.Parameter(torch.zeros(2, 2))])
+    optimizer = trial.workload.optimizer([nn.Parameter(torch.zeros(2, 2, device=trial.group.device))])
     started, unit = float(optimizer.param_groups[0]["lr"]), ulp(optimizer.param_groups[0]["lr"])
     own = trial.workload.scheduler
     scheduler = own(optimizer) if own is not None else PlanLR(optimizer, plan)

@@ -7,7 +7,6 @@ from isobatch.validate.measure import memory
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.verdict import Proof, Verdict
 from isobatch.validate.step.training import Training
-from isobatch.validate.step.trying import check
 from isobatch.validate.trial import Trial
 
 
@@ -31,7 +30,6 @@ def prove_fits(training: Training) -> Proof | None:
 def prove(trial: Trial) -> list[Proof]:
     """Nothing where it fits: how much it takes is said by the step that is timed."""
     with trial.training.weights_kept():
-        check(trial.training)
         unfit = prove_fits(trial.training)
     return [] if unfit is None else [unfit]
 

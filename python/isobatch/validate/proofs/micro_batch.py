@@ -29,9 +29,22 @@ def prove_search(training: Training, found: MicroBatchSearch) -> Proof:
     return Proof(
         name="micro_batch",
         verdict=Verdict.PASS,
-        text=f"{text}; {training.micro_batch} planned, {len(found.tries)} sizes tried",
-        values={"largest_micro_batch": largest, "complete": found.complete},
+        text=f"{text}{_spare(found)}; {training.micro_batch} planned, {len(found.tries)} sizes tried",
+        values={
+            "largest_micro_batch": largest,
+            "recommended_micro_batch": found.recommended_micro_batch,
+            "complete": found.complete,
+        },
     )
+
+
+def _spare(found: MicroBatchSearch) -> str:
+    """What is said of the reserve."""
+    if found.recommended_micro_batch is None:
+        return "; no size that was tried leaves the GPU a reserve"
+    if found.recommended_micro_batch == found.largest_micro_batch:
+        return ""
+    return f"; {found.recommended_micro_batch} recommended, which leave the GPU a reserve for NCCL and fragmentation"
 
 
 def prove(trial: Trial) -> list[Proof]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from isobatch.validate.proofs import (
     all_reduce,
+    compiling,
     epoch,
     gradient,
     learning_rate,
@@ -14,6 +15,7 @@ from isobatch.validate.proofs import (
     micro_batch,
     noise_scale,
     step_time,
+    workload,
     world,
 )
 from isobatch.validate.proofs.claim import Claim
@@ -22,6 +24,8 @@ CLAIMS: tuple[Claim, ...] = (
     world.CLAIM,
     machine.CLAIM,
     epoch.CLAIM,
+    workload.CLAIM,
+    compiling.CLAIM,
     memory.CLAIM,
     loss.CLAIM,
     gradient.CLAIM,

@@ -60,13 +60,16 @@ def prove_time(training: Training, step: Step) -> Proof:
     )
 
 
-def prove_memory(training: Training, peak: int, kind: str) -> Proof:
-    """The peak memory, in bytes, against its forecast."""
+def prove_memory(training: Training, peak: timing.Peak) -> Proof:
+    """The peak memory against its forecast; and what the GPU itself has left."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
-    gib = peak / 2**30
-    text = f"{gib:.3g} GiB ({kind}) at micro-batch {training.micro_batch}"
-    values = {"peak_memory_bytes": peak}
+    gib = peak.bytes / 2**30
+    text = f"{gib:.3g} GiB ({peak.kind}) at micro-batch {training.micro_batch}"
+    values = {"peak_memory_bytes": peak.bytes}
+    if peak.left is not None:
+        text += f", {peak.left / 2**30:.3g} GiB of the GPU left"
+        values["left_bytes"] = peak.left
     if expected is None:
         return Proof(
             name="memory",
@@ -95,7 +98,7 @@ def prove(trial: Trial) -> list[Proof]:
     seconds = timing.SECONDS[trial.options.extent] / 30
     works.prepare()
     slow, _ = stragglers.prove(group, works.alone_again, seconds, "local_step", "the local step")
-    return [slow, prove_time(trial.timed, step), prove_memory(trial.timed, peak.bytes, peak.kind)]
+    return [slow, prove_time(trial.timed, step), prove_memory(trial.timed, peak)]
 
 
 CLAIM = Claim(phase="step time", names=("local_step", "step_time", "memory"), prove=prove)

@@ -15,7 +15,8 @@ from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 
 LIMIT_SECONDS = 15.0  # to look closer
-CAUTION, FAIL = 1.25, 2.0  # times the median of the others
+CAUTION, FAIL = 1.25, 2.0  # times the median of the others, where other programs share a processor
+GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 
 
@@ -37,13 +38,14 @@ def prove(
         mine = [window(group, work, seconds) for _ in range(FIRST)]
         return unchecked(name, "one rank: nothing to compare with"), [mine]
     begun = time.monotonic()
+    gates = (GPU_CAUTION, GPU_FAIL) if group.device.type == "cuda" else (CAUTION, FAIL)
     windows: list[list[Window]] = [[] for _ in range(group.world_size)]
     group.pulse.grant(LIMIT_SECONDS)
     while True:
         more = [tuple(window(group, work, seconds)) for _ in range(FIRST)]
         for row, found in zip(windows, group.gather(more), strict=True):
             row += [Window(*one) for one in found]
-        proof = judge(windows, name, what, group.pulse.who)
+        proof = judge(windows, name, what, group.pulse.who, gates)
         late = group.from_first(time.monotonic() - begun > LIMIT_SECONDS)
         if proof.verdict is Verdict.PASS or len(windows[0]) >= MOST or late:
             break
@@ -53,13 +55,20 @@ def prove(
     return proof, windows
 
 
-def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int], str]) -> Proof:
+def judge(
+    windows: list[list[Window]],
+    name: str,
+    what: str,
+    who: Callable[[int], str],
+    gates: tuple[float, float] = (CAUTION, FAIL),
+) -> Proof:
     """What windows of all ranks say.
 
     A rank is slow where it is slower than the others' median in nine of ten windows, also without the time in which it waited
     for a processor that others used. The others keep theirs: on a host where everybody waits, only a rank that is slow beyond
     that is distinguished from noise, which comes and goes, or hits whoever is there.
     """
+    caution, fail = gates
     seconds = np.array([[w.seconds for w in row] for row in windows])
     waited = np.array([[w.waited for w in row] for row in windows])
     others = _others(seconds)
@@ -71,34 +80,34 @@ def judge(windows: list[list[Window]], name: str, what: str, who: Callable[[int]
         "window_spread": (seconds.max(axis=1) / seconds.min(axis=1)).tolist(),
         "waited_share": waited.mean(axis=1).tolist(),
     }
-    if typical[slowest] < CAUTION:
+    if typical[slowest] < caution:
         text = (
             f"{what}: the slowest, {who(slowest)}, takes {typical[slowest]:.3f} × the median of the others; a caution from "
-            f"{CAUTION} ×"
+            f"{caution} ×"
         )
-        return Proof(name=name, verdict=Verdict.PASS, text=text, gate=CAUTION, values=values)
+        return Proof(name=name, verdict=Verdict.PASS, text=text, gate=caution, values=values)
     own = seconds * (1 - waited) / others
     times, always = np.median(own, axis=1), np.quantile(own, 1 - ALWAYS, axis=1)
-    slow = [rank for rank in range(len(windows)) if min(typical[rank], always[rank]) >= CAUTION]
+    slow = [rank for rank in range(len(windows)) if min(typical[rank], always[rank]) >= caution]
     if not slow:
-        count, often = seconds.shape[1], int((own[slowest] >= CAUTION).sum())
+        count, often = seconds.shape[1], int((own[slowest] >= caution).sum())
         return Proof(
             name=name,
             verdict=Verdict.INCONCLUSIVE,
             text=f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others; without the "
             f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
-            f"{CAUTION} × or more in {often} of {count} windows, where a slow rank has nine of ten",
+            f"{caution} × or more in {often} of {count} windows, where a slow rank has nine of ten",
             diagnosis=Cause.NOISY_HOST.likely(),
-            gate=CAUTION,
+            gate=caution,
             values=values,
         )
     named = few([f"{who(rank)} {times[rank]:.2f} ×" for rank in slow])
     return Proof(
         name=name,
-        verdict=Verdict.FAIL if times[slow].max() >= FAIL else Verdict.CAUTION,
-        text=f"{what}: {named} the median of the others, in nine of ten windows at least {CAUTION} ×",
+        verdict=Verdict.FAIL if times[slow].max() >= fail else Verdict.CAUTION,
+        text=f"{what}: {named} the median of the others, in nine of ten windows at least {caution} ×",
         diagnosis=Cause.SLOW_RANK.likely(few([who(rank) for rank in slow])),
-        gate=CAUTION,
+        gate=caution,
         values=values,
     )
 

@@ -107,8 +107,13 @@ def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> l
         store.wait(keys, limit)
     except RuntimeError:  # torch's DistStoreError is one
         late = True
-    present = {other: key for other, key in enumerate(keys) if not late or store.check([key])}
-    read = store.multi_get(list(present.values()))
+    try:
+        present = {other: key for other, key in enumerate(keys) if not late or store.check([key])}
+        read = store.multi_get(list(present.values()))
+    except RuntimeError:  # rank 0 has the store, and has seen it first
+        raise InputError(
+            "rank 0 has ended the run before all ranks had come: look at what it logged"
+        ) from None
     found = {other: msgspec.json.decode(text, type=Facts) for other, text in zip(present, read, strict=True)}
     _refuse_unlike(found)
     if late:

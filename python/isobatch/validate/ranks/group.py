@@ -20,6 +20,12 @@ from isobatch.validate.ranks import facts, network
 from isobatch.validate.ranks.pulse import Pulse
 from isobatch.validate.report.figures import Rank
 
+# Of older torch by another name.
+set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+
+SHORT_SECONDS = 1.0  # of which a time limit need not know
+SLEEP_CYCLES = 1_000_000  # about half a millisecond of a GPU's clock
+
 _runs = 0  # of this process, which may validate several plans over one store
 
 
@@ -101,8 +107,16 @@ class Group:
 
     def connect(self) -> None:
         """The first collective of the training's own backend, in which NCCL makes its connections."""
-        dist.all_reduce(torch.zeros(1, device=self.device))
+        self._one = torch.zeros(1, device=self.device)
+        dist.all_reduce(self._one)
         self.sync()
+
+    def allow(self, seconds: float) -> None:
+        """More time for this phase, and for the collectives in it, in which other ranks wait for what one is known to take long for."""
+        self.pulse.grant(seconds)
+        if seconds > SHORT_SECONDS:
+            for group in (self.control, *([dist.group.WORLD] if self._made else [])):
+                set_timeout(self.limit + timedelta(seconds=seconds), group)
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, on all ranks."""
@@ -141,10 +155,14 @@ class Group:
             torch.cuda.synchronize(self.device)
 
     def time(self, work: Callable[[], None]) -> float:
-        """Seconds that some work takes on this rank's device, started together with the other ranks."""
+        """Seconds that some work takes on this rank's device, started together with the other ranks: on GPUs by a collective on the
+        stream itself, while a sleeping kernel holds it back until Python has launched what comes after."""
         self.sync()
         dist.barrier(group=self.control)
         if self.device.type == "cuda":
+            if self.backend == "nccl":
+                torch.cuda._sleep(SLEEP_CYCLES)  # type: ignore[no-untyped-call]
+                dist.all_reduce(self._one)
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             work()

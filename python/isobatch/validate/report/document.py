@@ -52,7 +52,7 @@ class Report(Part, frozen=True, kw_only=True):
 
     @property
     def max_micro_batch(self) -> int:
-        """The largest micro-batch that fits, for `ib.plan(..., max_micro_batch=…)`.
+        """The largest micro-batch that fits, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
 
         Raises:
             InputError: it was not searched for, or nothing fits.
@@ -61,7 +61,7 @@ class Report(Part, frozen=True, kw_only=True):
         if found is None or found.largest_micro_batch is None:
             why = "was not searched for: validate with --find-micro-batch" if found is None else "is none"
             raise InputError(f"the largest micro-batch {why}", field="micro_batch_search")
-        return found.largest_micro_batch
+        return found.recommended_micro_batch or found.largest_micro_batch
 
     def proof(self, name: str) -> Proof:
         """The proof of that name.

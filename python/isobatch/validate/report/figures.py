@@ -25,10 +25,12 @@ class Rank(Part, frozen=True, kw_only=True):
 
 
 class Link(Part, frozen=True, kw_only=True):
-    """Point-to-point speed between two nodes, both ways together, each way its own share of the time."""
+    """Point-to-point speed between two nodes, both ways together, each way its own share of the time. On GPUs each `local_rank`
+    sends to the same one of the other node, all at once: each has a rail of its own."""
 
     node: int
     peer: int
+    local_rank: int = 0
     bw_gb_s: float
 
 
@@ -144,7 +146,7 @@ class Step(Part, frozen=True, kw_only=True):
 
 class MicroBatchTry(Part, frozen=True, kw_only=True):
     """A step of one micro-batch of that size, with its optimizer, by every rank alone; memory is the largest rank's.
-    `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on a CPU."""
+    `left_bytes` is what was free of the fullest rank's GPU at its peak, by the GPU's own count. `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on a CPU."""
 
     micro_batch: int
     fits: bool
@@ -152,14 +154,17 @@ class MicroBatchTry(Part, frozen=True, kw_only=True):
     peak_memory_bytes: int
     peak_memory_reserved_bytes: int | None
     fragmentation_bytes: int | None
+    left_bytes: int | None = None
     peak_memory_kind: str
 
 
 class MicroBatchSearch(Part, frozen=True, kw_only=True):
-    """The largest micro-batch that fits on all ranks, None where not even one sample does. Where the time was over before the
+    """The largest micro-batch that fits on all ranks, None where not even one sample does; and the one that is recommended, the largest
+    that leaves room on a GPU for NCCL's buffers and for fragmentation: max(2 GiB, 4 %). Where the time was over before the
     next larger one was known not to fit, it is not `complete`."""
 
     largest_micro_batch: int | None
+    recommended_micro_batch: int | None = None
     complete: bool
     memory_limit_bytes: int | None
     tries: list[MicroBatchTry]
