@@ -196,7 +196,7 @@ def without_a_loader(plan_json, fault=None, *, loss_given=False):
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
     draws = torch.Generator().manual_seed(5 + (0 if fault == "same data" else rank))
     watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
-    steps = plan.total_steps + (1 if fault == "too long" else -2 if fault == "too short" else 0)
+    steps = plan.total_steps + (2 if fault == "too long" else -2 if fault == "too short" else 0)
     try:
         watch.attach(ddp, optimizer)
         for _ in range(steps):

@@ -446,7 +446,7 @@ def test_a_loop_without_a_loader_goes_through(two):
     [
         ("same data", Cause.SAME_DATA, 0),
         ("no zero_grad", Cause.GRADIENTS_KEPT, 1),
-        ("too long", Cause.ANOTHER_LENGTH, 8),
+        ("too long", Cause.ANOTHER_LENGTH, 9),
     ],
 )
 def test_a_mistake_is_named_without_a_loader(two, mistake, cause, step):
