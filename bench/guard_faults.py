@@ -27,7 +27,7 @@ KINDS = {healthy.script: healthy.kind.partition(",")[0] for healthy in SCRIPTS}
 HEAD = """# What the guard says of whole scripts, healthy and not
 
 Written by `python bench/guard_faults.py bench/results/guard.md` on {date}: two gloo processes on a CPU with tiny models,
-{versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest -m slow tests/guard`
+{versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"`
 asserts both tables. What the guard costs is in [validate.md](validate.md).
 """
 
@@ -45,14 +45,10 @@ class Ranks:
         try:
             return self.pool(run, script, plan_of(script, **fields).to_json(), options, fault)
         except AssertionError as error:
-            self.close()
+            for process in self.pool.processes:
+                process.kill()
             self.pool = Pool(2)
             return str(error).strip().splitlines()[-1]
-
-    def close(self) -> None:
-        """Ends them."""
-        for process in self.pool.processes:
-            process.kill()
 
 
 def words(settings: dict[str, Any]) -> str:
@@ -97,7 +93,7 @@ def main() -> None:
     """Both tables, into the file that is given."""
     ranks = Ranks()
     healthy, faults = list(healthy_rows(ranks)), list(fault_rows(ranks))
-    ranks.close()
+    ranks.pool.close()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
     lines = [
         HEAD.format(date=datetime.date.today().isoformat(), versions=versions),

@@ -113,6 +113,7 @@ TRAINER = [
     ("not distributed", Cause.NOT_DISTRIBUTED, ""),
     ("another micro batch", Cause.ANOTHER_MICRO_BATCH, ""),
     ("lr times ranks", Cause.ANOTHER_LR, "2× the plan's"),
+    ("a run of another length", Cause.ANOTHER_LENGTH, ""),
     ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
 ]
 ACCELERATE = [

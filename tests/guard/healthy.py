@@ -83,5 +83,6 @@ SCRIPTS = [
         {"find_unused_parameters": True, "gradient_as_bucket_view": True, "clip": "none"},
         {"drop_last": True, "clip_norm": None},
     ),
+    Healthy(*PLAIN, {"averaged": True}),
     Healthy(*PLAIN, {"static_graph": True}, {"accumulation": 1}),
 ]

@@ -19,6 +19,7 @@ from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.guard.inputs import Inputs
 from isobatch.guard.run import Run
+from isobatch.guard.settings import clips_itself
 from isobatch.guard.watch import Watch
 from isobatch.guard.wrapping import divisor, flat, inner, local, reentrant, sharded
 
@@ -70,7 +71,7 @@ class Gradient:
         self._sharded = sharded(model)
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
-        self._divisor = divisor(model) / run.ranks if self._sharded else 1.0
+        self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._loss, self._weight, self._other, self._assumed = reference
         self._precision = AUTOCAST[run.plan.recipe.precision]
@@ -147,7 +148,7 @@ class Gradient:
             if off:
                 run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
         before, after = self._norms(grads)
-        bound = run.plan.recipe.clip_norm
+        bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
         if bound is not None and before > bound * (1 + CLIPPED) and abs(after / before - 1) < CLIPPED / 100:
             text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
             run.stop(Cause.CLIPPED_OTHERWISE, text)

@@ -85,7 +85,6 @@ class Guard:
             check_convention(run, owner)
         self._owner = owner
         self._replicated, self._inner = not sharded(model), inner(model)
-        settings.check_parameters(run, model, optimizer)
         self._equal_weights()
         self._samples = Samples(run, self._watch)
         self._rates = Rates(run, optimizer)
@@ -191,6 +190,7 @@ class Guard:
         if not run.since:
             place = self._watch.now.place if self._watch is not None and self._watch.now is not None else None
             start.settle(run, self._optimizer, self._start_step, place)
+            settings.check_parameters(run, self._model, self._optimizer)
             settings.check_state(run, self._optimizer)
             self._samples.begin()
         if self._ended():

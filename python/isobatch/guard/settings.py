@@ -1,4 +1,4 @@
-"""What the optimizer was made with: the model's parameters, the plan's settings, and in a run that goes on a state."""
+"""What the optimizer has: the model's gradients, the plan's settings, and in a run that goes on a state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import nn
 from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError
 from isobatch.guard.run import Run
-from isobatch.guard.wrapping import flat
 
 ROUNDED = 1e-6
 
@@ -35,13 +34,18 @@ def single(optimizer: Any, unchecked: list[str]) -> Any:
 
 
 def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
-    """The optimizer must have some of the model's parameters; others may belong to other optimizers."""
-    if flat(model):
-        return
-    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in trained for p in model.parameters()):
-        text = f"none of the optimizer's {len(trained)} parameters is one of the model's"
+    """The optimizer must have gradients where the model has some: its own copies of the parameters may have them, too."""
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
+        text = f"the model has gradients, and none of the optimizer's {len(own)} parameters has one"
         run.stop(Cause.OPTIMIZER_PARAMETERS, text)
+
+
+def clips_itself(optimizer: Any) -> bool:
+    """Whether an optimizer clips inside of its step, as LAMB does."""
+    return any(
+        "clip" in name or "max_grad_norm" in name for group in optimizer.param_groups for name in group
+    )
 
 
 def check_settings(run: Run, optimizer: Any) -> None:

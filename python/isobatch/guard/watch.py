@@ -185,9 +185,15 @@ class Watch:
 
 
 def _tensors(batch: Any) -> list[Tensor]:
-    found = list[Any]()
-    mapped(batch, found.append)
-    return [one for one in found if isinstance(one, Tensor)]
+    found = list[Tensor]()
+
+    def add(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            found.append(one)
+        return one
+
+    mapped(batch, add)
+    return found
 
 
 def _writes(batch: Any) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
@@ -29,7 +28,7 @@ def flat(model: nn.Module) -> bool:
     return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
 
 
-def divisor(model: nn.Module) -> float:
+def divisor(model: nn.Module, ranks: int) -> float:
     """What fully_shard divides the sum over ranks by: their number, unless the script sets another factor, as torchtitan does."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -40,7 +39,7 @@ def divisor(model: nn.Module) -> float:
             factors = [getattr(group, "gradient_divide_factor", None) for group in groups]
             if factors[0] is not None:
                 return float(factors[0])
-    return float(dist.get_world_size())
+    return float(ranks)
 
 
 def reentrant(loss: Tensor) -> bool:

@@ -33,8 +33,8 @@ def validate(model, loader):
     return float(total[0] / total[1])
 
 
-def main(plan, guard, folder, *, clip="norm", precision=None, **wrapping):
-    """Trains for the plan's epochs."""
+def main(plan, guard, folder, *, clip="norm", precision=None, averaged=False, **wrapping):
+    """Trains for the plan's epochs; `averaged`: from the first step on, also an average of the weights."""
     rank = dist.get_rank()
     torch.manual_seed(rank)
     draw = torch.Generator().manual_seed(0)
@@ -61,6 +61,7 @@ def main(plan, guard, folder, *, clip="norm", precision=None, **wrapping):
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
 
+    average = None
     watch = guard(plan, loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]))
     watch.attach(ddp, optimizer, loader)
     for epoch in range(plan.total_steps // plan.steps_per_epoch):
@@ -79,7 +80,10 @@ def main(plan, guard, folder, *, clip="norm", precision=None, **wrapping):
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-        validate(ddp, val_loader)
+                if averaged:
+                    average = average or torch.optim.swa_utils.AveragedModel(ddp.module)
+                    average.update_parameters(ddp.module)
+        validate(average or ddp, val_loader)
         if rank == 0:
             state = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             torch.save(state, folder / "last.pt")
