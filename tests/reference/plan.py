@@ -6,34 +6,14 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Any
 
+from isobatch import _core
 from reference import ramp, rules, split, steps
 
-COLUMNS = [
-    "status",
-    "world_size",
-    "data_parallel",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "batch_change",
-    "lr",
-    "lr_scale",
-    "beta1",
-    "beta2",
-    "eps",
-    "weight_decay",
-    "momentum",
-    "ema_decay",
-    "warmup_steps",
-    "steps_per_epoch",
-    "total_steps",
-    "samples_per_epoch",
-    "padded_samples",
-    "dropped_samples",
-    "nearest_world_size",
-    "nearest_batch",
-]
-"""Result columns of the planner that the oracle knows; `reasons` beside them is a set of names."""
+COLUMNS = [name for name, _, _, of_profile in _core.results() if not (of_profile or name == "reasons")]
+"""Result columns of the planner that need no profile; `reasons` beside them is a set of names."""
+
+
+_GPUS = range(1, 2**31 + 1)  # in a cluster, at most
 
 
 class _Infeasible(Exception):
@@ -120,9 +100,10 @@ def _batch(
         if highest and wanted > highest:
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
-            counts = [c for c in split.nearest_replicas(wanted, replicas, demand) if c]
+            each = row["world_size"] // replicas
+            counts = [c for c in split.nearest_replicas(wanted, replicas, demand) if c and c * each in _GPUS]
             count = split.nearest(counts, replicas)
-            row["nearest_world_size"] = count and count * (row["world_size"] // replicas)
+            row["nearest_world_size"] = count and count * each
         nearby = [b for b in split.nearest_batches(wanted, replicas, demand) if b and b <= (highest or b)]
         row["nearest_batch"] = split.nearest(nearby, wanted)
         raise _Infeasible("not_divisible" if wanted % replicas else "multiple_unmet")
@@ -142,7 +123,9 @@ def _nearest_whole(
         demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
         batch = recipe["effective_batch"] if policy == "keep" else policy
         counts = [] if batch % demand else split.divisors(batch // demand)
-    return split.nearest([count * model_parallel for count in counts if count], world)
+    return split.nearest(
+        [count * model_parallel for count in counts if count * model_parallel in _GPUS], world
+    )
 
 
 def _split(
@@ -163,6 +146,8 @@ def _split(
     uneven = _uneven(recipe, options, batch, replicas, cap)
     if uneven:
         row["reasons"].add("uneven")
+        if uneven[0] % multiple:
+            row["reasons"].add("multiple_missed")
         return uneven[0], -(-uneven[1] // replicas)
     if recipe.get("ramp"):
         micro, accumulation, met = _ramp_split(batch, replicas, cap, recipe, multiple)
@@ -189,8 +174,9 @@ def _uneven(
     if not options.get("uneven") or recipe.get("ramp") or not within or wanted % replicas == 0:
         return None
     most = wanted // replicas if cap is None else min(cap, wanted // replicas)
-    demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
-    return split.split(wanted, 1, most, demand)
+    multiple = options.get("micro_batch_multiple", 1)
+    found = split.split(wanted, 1, most, multiple)
+    return found if found or options.get("require_multiple") else split.split(wanted, 1, most)
 
 
 def _ramp_split(

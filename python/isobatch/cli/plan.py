@@ -7,11 +7,9 @@ from typing import Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, fields, job, read, show
-from isobatch.cli.options.values import gpu_counts, path
+from isobatch.cli.options.source import add_from, add_to, job, recipe, show
+from isobatch.cli.options.values import path
 from isobatch.cli.terminal.messages import write_json
-from isobatch.cli.terminal.sweep import show_sweep
-from isobatch.errors import InputError, missing
 
 
 def add(subparsers: Any) -> None:
@@ -26,12 +24,6 @@ def add(subparsers: Any) -> None:
     add_to(command)
     add_cluster(command)
     add_settings(command)
-    command.add_argument(
-        "--sweep-gpus",
-        type=gpu_counts,
-        metavar="A..B|N,N",
-        help="instead compare time and cost over these GPU counts (needs one --profile)",
-    )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
 
@@ -40,9 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where it is infeasible."""
     from isobatch.planning.plan import plan
 
-    if args.sweep_gpus is not None:
-        return show_sweep(args, _recipe(args))
-    made = plan(_recipe(args), cluster(args), **settings(args))
+    made = plan(recipe(args), cluster(args), **settings(args))
     if args.output:
         made.save(args.output)
     if args.json:
@@ -52,23 +42,3 @@ def run(args: argparse.Namespace) -> int:
     if args.to is not None and made.status != "infeasible":
         show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0
-
-
-def _recipe(args: argparse.Namespace) -> Any:
-    from isobatch.recipes.recipe import Recipe
-
-    if args.source:
-        if args.recipe is not None:
-            raise InputError("--from goes without a recipe file: give one or the other")
-        return read(args)[0]
-    changes = fields(args)
-    if args.recipe is None:
-        if not changes:
-            raise missing("recipe", "pass a file, or fields with --set")
-        return Recipe.of(changes)
-    try:
-        return Recipe.load(args.recipe, changes)
-    except InputError as error:
-        if error.field in changes:
-            raise error.without_file().at(field=f"--set {error.field}") from None
-        raise

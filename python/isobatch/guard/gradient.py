@@ -162,12 +162,12 @@ class Gradient:
         if not all(run.exchange("batches", len(batches) == len(random) == planned)):
             self._leave("the loop takes batches from elsewhere")
             return
-        device = next(self._model.parameters()).device
-
-        def moved(one: Any) -> Any:
-            return one.to(device) if isinstance(one, Tensor) else one
-
-        self._size(watch, grads, [mapped(batch, moved) for batch in batches], random)
+        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
+        needed = 2 * sum(g.numel() * g.element_size() for g in grads)
+        if not all(run.exchange("room", _has_room(self._params[0].device, needed))):
+            self._leave("no room for another gradient on the GPU")
+            return
+        self._size(watch, grads, batches, random)
         self._inputs.step()
 
     def _size(self, watch: Watch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
@@ -176,7 +176,7 @@ class Gradient:
         error, summed, local, same = None, False, list[Tensor](), False
         with self._replay():
             try:
-                summed = self._is_summed(batches[0])
+                summed = self._is_summed(self._moved(batches[0]))
                 local, same = self._local(batches, random, shares)
             except Exception as raised:  # whatever the script's loss does with batches that it does not know
                 error = f"{type(raised).__name__}: {str(raised)[:200]}"
@@ -185,12 +185,12 @@ class Gradient:
             why = next(error for error, _ in known if error)
             self._leave(f"the loss cannot be computed of the loader's batches ({why})")
             return
-        if not all(same for _, same in known):
-            self._leave("the script changes the batches between loader and model")
-            return
         if summed:
             text = f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
+        if not all(same for _, same in known):
+            self._leave("the script changes the batches between loader and model")
+            return
         reference = self._averaged(local)
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
@@ -360,7 +360,7 @@ class Gradient:
                 torch.cuda.set_rng_state(cuda)
             kind, precision = total[0].device.type, self._precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self._loss(self._model, batch) * (share * self._divisor)  # type: ignore[misc]
+                loss = self._loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
             same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
@@ -374,6 +374,11 @@ class Gradient:
                 dist.all_reduce(t, group=self._run.group)
                 t /= self._run.ranks
         return total
+
+    def _moved(self, batch: Any) -> Any:
+        """A micro-batch on the model's device, where no other one is at the same time."""
+        device = self._params[0].device
+        return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not (self._sharded or reentrant(loss)):
@@ -402,3 +407,11 @@ class Gradient:
             self._run.own = False
             for buffer, value in buffers:
                 buffer.copy_(value)
+
+
+def _has_room(device: torch.device, needed: int) -> bool:
+    """Whether a GPU has so many bytes beyond what the training holds: free, or the allocator's own and not given out."""
+    if device.type != "cuda":
+        return True
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed

@@ -39,7 +39,6 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     settings: Settings
     status: str
     reasons: tuple[Reason, ...]
-    rule: str
     world_size: int
     data_parallel: int | None = None
     micro_batch: int | None = None
@@ -70,6 +69,7 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     memory_gib: float | None = None
     nearest_world_size: int | None = None
     nearest_batch: int | None = None
+    rule: str = "none"
     warmup_lr: float | None = None
     min_lr: float | None = None
     nearest_world_sizes: tuple[int | None, int | None] = (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.tools.reading.common import clip, length, optimizer, pair, unsupported
+from isobatch.tools.reading.common import clip, inherited, length, optimizer, torch_optimizer, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "mmengine"
@@ -18,6 +18,7 @@ SIGNS = (
     "train_cfg",
     "auto_scale_lr",
     "default_hooks",
+    "_base_",
 )
 
 
@@ -25,19 +26,14 @@ def read(page: Page) -> None:
     """`auto_scale_lr.base_batch_size` is the batch that the learning rate was tuned at; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
-    if page.has("_base_"):
-        page.note(
-            "inherits by _base_, which is not read: give what that sets, or name the other files with --from"
-        )
+    inherited(page, "_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
     page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
     page.whole("auto_scale_lr.base_batch_size", "effective_batch")
     inner = page.table("optim_wrapper.optimizer")
     optimizer(page, "optim_wrapper.optimizer.type", inner.word("type"))
     inner.number("lr", "lr")
-    for key in ("momentum", "weight_decay", "eps"):
-        inner.number(key, key)
-    pair(inner, "betas")
+    torch_optimizer(inner)
     clip(page, "optim_wrapper.clip_grad.max_norm")
     if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
         page.give("precision", "fp16", "optim_wrapper.type")
@@ -63,7 +59,7 @@ def _scheduler(page: Page, part: Mapping[str, Any]) -> None:
         and part.get("start_factor", 1.0 / 3) < 1
         and type(end) in (int, float)
     ):
-        page.give("warmup", length(end, unit), "param_scheduler")
+        page.give("warmup", length(end, unit), "end of param_scheduler's LinearLR")
         page.note(f"the warmup starts at {part.get('start_factor')} of the learning rate, the plan's at 0")
     elif kind == "MultiStepLR" and isinstance(part.get("milestones"), list):
         points = ", ".join(f"{point}{unit}" for point in part["milestones"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from isobatch.errors import InputError, together, unknown
 from isobatch.files.whole import read_whole
+from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.batch import complete
 from isobatch.tools.reading.page import Found, Page
 from isobatch.tools.reading.parse import parse
@@ -49,7 +50,7 @@ def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
     """What one file of a tool says, as far as it goes.
 
     Args:
-        path: a file, or a folder with a checkpoint of transformers' Trainer.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`.
         tool: whose it is; None: found by what is in it.
 
     Raises:
@@ -62,12 +63,30 @@ def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
         found = Found("checkpoint", reader("checkpoint").TITLE, file, {})
         reader("checkpoint").read_folder(Path(path), found)
         return found
-    return read_text(read_whole(path), tool, file=file, suffix=Path(path).suffix.lower())
+    place, name = _named(file)
+    bases = Bases(place, _parse_base)
+    settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
+    return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
 
 
 def read_text(text: str, tool: str | None = None, *, file: str, suffix: str = "") -> Found:
-    """Likewise, of a text."""
-    settings = parse(text, file=file, suffix=suffix)
+    """Likewise, of a text; the files that it builds on are not read."""
+    return _found(parse(text, file=file, suffix=suffix), tool, file, suffix)
+
+
+def _named(file: str) -> tuple[Path, str]:
+    """`registry.py:llama3_8b` is one function of a file."""
+    place, colon, name = file.rpartition(":")
+    if colon and place.endswith(".py") and name.isidentifier() and not Path(file).exists():
+        return Path(place), name
+    return Path(file), ""
+
+
+def _parse_base(text: str, file: str, suffix: str, bases: Bases) -> dict[str, Any]:
+    return parse(text, file=file, suffix=suffix, bases=bases)
+
+
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Found:
     name = (tool or _whose(settings, file)).lower().replace("-", "_")
     module = reader(name)
     found = Found(name, module.TITLE, file, settings)
@@ -86,6 +105,7 @@ def recipe_fields(
     given: Mapping[str, Any],
     *,
     tool: str | None = None,
+    ends: bool = False,
 ) -> tuple[dict[str, Any], list[Found]]:
     """The fields of a recipe from one or several files that describe the same run, and from what is given beside them.
 
@@ -93,6 +113,7 @@ def recipe_fields(
         paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
         given: fields of a recipe, or `batch_per_gpu`; each wins over the files.
         tool: whose the first file is.
+        ends: whether the run's length is needed too, as other tools' files need it.
 
     Returns:
         The fields, and what each file said.
@@ -126,8 +147,12 @@ def recipe_fields(
         raise together(faults)
     fields.update(given)
     missing = list(_missing(fields, keys))
+    if ends and "duration" not in fields:
+        missing.append(
+            ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
+        )
     if missing:
-        raise _asked(missing, file, pages[0].title)
+        raise _asked(missing, pages)
     try:
         return complete(fields, keys), pages
     except InputError as error:
@@ -165,10 +190,14 @@ def _uses(text: str, unit: str) -> bool:
     )
 
 
-def _asked(missing: Sequence[tuple[str, str, str]], file: str, title: str) -> InputError:
+def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> InputError:
+    file, title = pages[0].file, pages[0].title
     width = max(len(f"--set {field}={example}") for field, example, _ in missing)
     lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
-    text = "\n".join((f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines))
+    notes = [f"  {page.file}: {note}" for page in pages for note in page.notes]
+    text = "\n".join(
+        (f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines, *notes)
+    )
     causes = [InputError(f"missing: {why}", field=field) for field, _, why in missing]
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 

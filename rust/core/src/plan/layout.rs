@@ -7,6 +7,7 @@ use crate::batch::{self, Split};
 use crate::forecast::ClusterProfile;
 use crate::input::{Input, Policy, Settings};
 use crate::lengths::Layout;
+use crate::numbers::gcd;
 use crate::reason::Reason;
 
 /// The replicas over which a batch is laid out.
@@ -48,7 +49,8 @@ pub(super) fn target(
                     let unit = tuned / gcd(tuned, recipe.effective_batch);
                     let (below, above) = batch::neighbours(count, unit);
                     let gpus = |r: u64| r * model_parallel;
-                    row.nearest_world_size = Nearest::of(gpus(count), below.map(gpus), Some(gpus(above)));
+                    row.nearest_world_size =
+                        Nearest::of_gpus(gpus(count), below.map(gpus), Some(gpus(above)));
                     return Err(Reason::NotDivisible);
                 }
                 u64::try_from(samples / u128::from(tuned))
@@ -128,8 +130,12 @@ fn unlike(input: &Input, row: &mut Row, target: u64, replicas: Replicas) -> Opti
     }
     if settings.uneven && !divides {
         // As many micro-batches as replicas at least, so that every replica has one.
-        let split = batch::split(target, cap.min(target / replicas.count), replicas.divisor)?;
+        let cap = cap.min(target / replicas.count);
+        let multiple = settings.micro_batch_multiple;
+        let split =
+            batch::split(target, cap, multiple).or_else(|| batch::split(target, cap, replicas.divisor))?;
         row.reasons.insert(Reason::Uneven);
+        row.reasons.insert_if(!split.micro_batch.is_multiple_of(multiple), Reason::MultipleMissed);
         let accumulation = split.accumulation.div_ceil(replicas.count);
         return Some(replicas.layout(target, Split { accumulation, ..split }, true));
     }
@@ -173,10 +179,6 @@ fn even_batch(
         Policy::Grow => (None, None),
         _ => seek(target, divisor, gpus, model_parallel),
     };
-    row.nearest_world_size = Nearest::of(gpus, below, above);
+    row.nearest_world_size = Nearest::of_gpus(gpus, below, above);
     Err(if target.is_multiple_of(count) { Reason::MultipleUnmet } else { Reason::NotDivisible })
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -2,6 +2,7 @@
 
 mod caution;
 mod layout;
+pub(crate) mod results;
 mod row;
 mod scale;
 mod single;
