@@ -50,7 +50,7 @@ class Pool:
         self.pipes, self.processes = [], []
         for rank in range(world_size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=False)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)

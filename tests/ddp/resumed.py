@@ -15,12 +15,12 @@ from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR, PlanSampler
 
 
-def _training(plan):
+def _training(plan, momentum=0.0):
     torch.manual_seed(0)
     n = plan.recipe.dataset_size
     data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr, momentum=momentum)
     watch = guard(plan, lambda m, batch: mse_loss(m(batch[0]), batch[1]))
     return data, DistributedDataParallel(model), optimizer, watch
 
@@ -28,7 +28,7 @@ def _training(plan):
 def planned(plan_json, at, fault=None):
     """With PlanLR and PlanSampler, from step `at` to the end. Gives the guard's error or None, and what it left unchecked."""
     plan = Plan.from_json(plan_json)
-    data, ddp, optimizer, watch = _training(plan)
+    data, ddp, optimizer, watch = _training(plan, 0.9 if fault == "state anew" else 0.0)
     here = plan.position(at)
     sampler = PlanSampler(data, plan, epoch=here.epoch, offset=0 if fault == "data anew" else here.offset)
     loader = DataLoader(data, batch_sampler=sampler)

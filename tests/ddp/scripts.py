@@ -57,7 +57,7 @@ def train(
     """Gives the guard's error, or None where the training went through; and what it left unchecked.
 
     `layers` are the factors of the learning rate of the first layer and the last; `evaluated` is whether the loop evaluates now and
-    then, as Lightning does it; `changed` whether it adds noise to the batches; `clip_value` clips each element.
+    then, as Lightning does it; `changed` whether it adds noise to the batches, or "mixed": mixes their inputs in place, as mixup does; `clip_value` clips each element.
     """
     plan = Plan.from_json(plan_json)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -111,7 +111,10 @@ def train(
                 sampler.set_epoch(epoch)
             weights = plan.loss_weights(rank) if plan.data_parallel == world else None
             for index, (x, y) in enumerate(loader):
-                if changed:
+                if changed == "mixed":
+                    x.mul_(0.7).add_(0.3 * x.flip(0))
+                    y = 0.7 * y + 0.3 * y.flip(0)
+                elif changed:
                     x = x + torch.randn_like(x)
                 if fault == "nan later" and rank == 1 and done == 5:
                     x = x * torch.nan
@@ -196,7 +199,7 @@ def without_a_loader(plan_json, fault=None, *, loss_given=False):
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
     draws = torch.Generator().manual_seed(5 + (0 if fault == "same data" else rank))
     watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
-    steps = plan.total_steps + (1 if fault == "too long" else -2 if fault == "too short" else 0)
+    steps = plan.total_steps + (2 if fault == "too long" else -2 if fault == "too short" else 0)
     try:
         watch.attach(ddp, optimizer)
         for _ in range(steps):

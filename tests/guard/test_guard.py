@@ -410,8 +410,9 @@ def test_clipping_by_value_is_healthy_and_hides_nothing(two, mistake, bound):
         assert error is None if mistake is None else named(error, *MISTAKES[mistake])
 
 
-def test_batches_that_are_changed_on_the_way_have_no_reference(two):
-    for error, unchecked in two(train, PLAIN, changed=True):
+@pytest.mark.parametrize("changed", [True, "mixed"])
+def test_batches_that_are_changed_on_the_way_have_no_reference(two, changed):
+    for error, unchecked in two(train, PLAIN, changed=changed):
         assert error is None
         assert unchecked == ["the gradient's size: the script changes the batches between loader and model"]
 
@@ -446,7 +447,7 @@ def test_a_loop_without_a_loader_goes_through(two):
     [
         ("same data", Cause.SAME_DATA, 0),
         ("no zero_grad", Cause.GRADIENTS_KEPT, 1),
-        ("too long", Cause.ANOTHER_LENGTH, 8),
+        ("too long", Cause.ANOTHER_LENGTH, 9),
     ],
 )
 def test_a_mistake_is_named_without_a_loader(two, mistake, cause, step):
@@ -476,3 +477,49 @@ def test_a_note_is_a_warning():
     watch = guard(ib.plan(recipe(effective_batch=8), 1), lambda m, x: m(x).mean())
     with pytest.warns(UserWarning, match="isobatch guard: a loss was given and no loader"):
         watch.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_an_optimizer_may_have_its_own_copies_of_the_parameters(copied):
+    """In another precision, say; then it is given gradients before it steps."""
+    import torch
+
+    from isobatch.guard import guard
+
+    model = torch.nn.Linear(2, 1)
+    masters = [torch.nn.Parameter(p.detach().double()) for p in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+    made = ib.plan(recipe(effective_batch=8, duration="1st", warmup="0st", dataset_size=None), 1)
+    watch = guard(made).attach(model, optimizer)
+    model(torch.ones(8, 2)).mean().backward()
+    if not copied:
+        with pytest.raises(GuardError) as caught:
+            optimizer.step()
+        assert caught.value.cause is Cause.OPTIMIZER_PARAMETERS
+        return
+    for own, p in zip(masters, model.parameters(), strict=True):
+        own.grad = p.grad.double()
+    optimizer.step()
+    watch.finish()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_optimizer_may_clip_by_itself(inside):
+    import torch
+
+    from isobatch.guard import guard
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if inside:
+        optimizer.param_groups[0]["max_grad_norm"] = 0.1  # as LAMB has it
+    made = ib.plan(
+        recipe(effective_batch=8, duration="2st", warmup="0st", dataset_size=None, clip_norm=0.1), 1
+    )
+    guard(made).attach(model, optimizer)
+    model(torch.ones(8, 2)).mean().backward()
+    if inside:
+        optimizer.step()
+    else:
+        with pytest.raises(GuardError, match="norm is 1.732 when the optimizer steps, 0.1 planned"):
+            optimizer.step()

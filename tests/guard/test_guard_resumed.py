@@ -55,6 +55,7 @@ def test_a_moved_run_goes_on_from_a_later_checkpoint(two):
         ("data anew", Cause.ANOTHER_PLACE),
         ("schedule anew", Cause.ANOTHER_PLACE),
         ("own schedule", Cause.ANOTHER_LR),
+        ("state anew", Cause.NEW_STATE),
     ],
 )
 def test_a_mistake_at_a_move_is_named(two, mistake, cause):

@@ -71,6 +71,26 @@ class Cause(StrEnum):
         "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync (fully_shard: with "
         "set_requires_gradient_sync(True))",
     )
+    WRAPPER_BYPASSED = (
+        "wrapper_bypassed",
+        "the model inside the wrapper is called, not the wrapper",
+        "call the wrapped model, the one that is attached, for each micro-batch: only its forward prepares the averaging",
+    )
+    GRADIENTS_CLEARED = (
+        "gradients_cleared",
+        "the gradients of a step's earlier micro-batches are cleared",
+        "call optimizer.zero_grad() once for each optimizer step, not for each micro-batch",
+    )
+    NO_GRADIENT = (
+        "no_gradient",
+        "no gradient is left when the optimizer steps",
+        "call optimizer.zero_grad() after optimizer.step() or before the backward, not between the two",
+    )
+    CLIPPED_OTHERWISE = (
+        "clipped_otherwise",
+        "gradients are not clipped as planned",
+        "clip with max_norm=plan.recipe.clip_norm before optimizer.step(), or plan with the script's clip_norm",
+    )
     GRADIENT_FACTOR = (
         "gradient_factor",
         "a gradient of another size",
@@ -139,6 +159,26 @@ class Cause(StrEnum):
         "a parameter group does not follow the plan, others do",
         "one scheduler must set all groups: PlanLR(optimizer, plan) does, with each group's lr_multiplier",
     )
+    SCHEDULER_TOO_SLOW = (
+        "scheduler_too_slow",
+        "a scheduler made for more steps than the optimizer takes",
+        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in micro-batches or in steps of one process",
+    )
+    ANOTHER_SETTING = (
+        "another_setting",
+        "another setting of the optimizer",
+        "make the optimizer with plan.momentum, plan.betas, plan.eps and plan.weight_decay",
+    )
+    OPTIMIZER_PARAMETERS = (
+        "optimizer_parameters",
+        "the optimizer has none of the model's parameters",
+        "make the optimizer of the model that is trained, after fully_shard, and after anything that makes its parameters anew",
+    )
+    NEW_STATE = (
+        "new_state",
+        "a run that goes on with a new state of the optimizer",
+        "load the optimizer's state of the same step, too",
+    )
     RESUMED = (
         "resumed",
         "a resumed run",
@@ -171,6 +211,16 @@ class Cause(StrEnum):
         "no_step",
         "no optimizer step, or of another optimizer",
         "attach the guard to the optimizer that the loop steps",
+    )
+    STEPPED_TWICE = (
+        "stepped_twice",
+        "the optimizer steps twice on the same gradients",
+        "call optimizer.step() in one place only: a trainer does it itself",
+    )
+    EVAL_MODE = (
+        "eval_mode",
+        "the model trains in eval mode",
+        "call model.train() before the first epoch and after each evaluation",
     )
     UNEQUAL_STEPS = (
         "unequal_steps",
@@ -205,7 +255,7 @@ class Cause(StrEnum):
     )
     SAME_DATA = (
         "same_data",
-        "all ranks train on the same data",
+        "ranks train on the same data",
         "give each rank its own samples: a DistributedSampler, a PlanSampler, or a seed that depends on the rank",
     )
     SAMPLER_REPLICAS = (
@@ -217,6 +267,16 @@ class Cause(StrEnum):
         "sampler_seeds",
         "ranks shuffle by different seeds",
         "give the sampler the same seed on all ranks: it deals one order out to all of them",
+    )
+    WORKERS_REPEAT = (
+        "workers_repeat",
+        "the loader's workers all give the same samples",
+        "divide the iterable dataset by torch.utils.data.get_worker_info(), too",
+    )
+    ANOTHER_DATASET = (
+        "another_dataset",
+        "a dataset of another size",
+        "plan with dataset_size=len(dataset) of the training set",
     )
     SAMPLES_DROPPED = (
         "samples_dropped",

@@ -64,7 +64,7 @@ class Pace(NamedTuple):
 
 def learning_rate(
     observed: Mapping[int, float],
-    lr_at: Callable[[int], float],
+    lr_at: Callable[[float], float],
     *,
     peak: float,
     pace: Pace,
@@ -96,7 +96,7 @@ def learning_rate(
     if initial is not None and not same(initial, peak):
         return first, Cause.ANOTHER_LR.likely(f"{initial / peak:.4g}× the plan's")
 
-    def runs(factor: int, ahead: int = 0) -> bool:
+    def runs(factor: float, ahead: int = 0) -> bool:
         return all(same(lr, lr_at(step * factor + ahead)) for step, lr in observed.items())
 
     fitting = _paces(runs, pace)
@@ -123,6 +123,9 @@ def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
         found.append(Cause.SCHEDULER_IN_EPOCHS.likely(f"{epoch}× too fast"))
     if runs(1, 1):
         found.append(Cause.SCHEDULER_TOO_EARLY.likely())
+    for factor in dict.fromkeys((accumulation, ranks, accumulation * ranks)):
+        if not found and factor > 1 and runs(1 / factor):
+            found.append(Cause.SCHEDULER_TOO_SLOW.likely(f"{factor}× too slow"))
     # One fault explains better than two.
     if not found and min(accumulation, ranks) > 1 and runs(accumulation * ranks):
         both = Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH

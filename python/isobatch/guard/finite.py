@@ -123,9 +123,13 @@ class Finite:
         """Gradients of different samples differ: those that are equal to the last bit, before they are averaged, are of the same."""
         sums = [float(one) for one in own]
         every = self._run.exchange("own gradients", sums)
-        if self._run.ranks > 1 and any(sums) and all(other == sums for other in every):
-            text = f"the local gradients of all {self._run.ranks} ranks are equal to the last bit"
-            self._run.stop(Cause.SAME_DATA, text)
+        if not any(sums):
+            return
+        alike = [rank for rank, other in enumerate(every) if every.count(other) > 1 and any(other)]
+        if alike:
+            some = alike if len(alike) < self._run.ranks else ()
+            whose = named(alike) if some else f"all {self._run.ranks} ranks"
+            self._run.stop(Cause.SAME_DATA, f"the local gradients of {whose} are equal to the last bit", some)
 
     def _stop(self, bad: list[int], index: int) -> None:
         """Where `index` in the history is the first step at which these ranks' own gradients were not finite."""

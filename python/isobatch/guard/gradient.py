@@ -19,10 +19,13 @@ from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.guard.inputs import Inputs
 from isobatch.guard.run import Run
+from isobatch.guard.settings import clips_itself
 from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import flat, inner, local, sharded
+from isobatch.guard.wrapping import divisor, flat, inner, local, reentrant, sharded
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
+CLIPPED = 0.02  # how far a norm may be from the one that it is clipped to
+ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
@@ -36,11 +39,12 @@ class OtherUnits(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What a script's gradient is compared with."""
+    """What a script's gradient is compared with; `assumed` where nobody gave it, so that the script's may be another."""
 
     loss: Loss | None
     weight: Weight | None
     other: OtherUnits | None = None
+    assumed: bool = False
 
 
 class _Likeness(NamedTuple):
@@ -67,8 +71,9 @@ class Gradient:
         self._sharded = sharded(model)
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
+        self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
         self._params = [p for p in self._model.parameters() if p.requires_grad]
-        self._loss, self._weight, self._other = reference
+        self._loss, self._weight, self._other, self._assumed = reference
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = (
             self._precision == torch.float16
@@ -136,12 +141,17 @@ class Gradient:
         """Before an optimizer step. Only a whole step has a reference."""
         run, watch = self._run, self._watch
         grads = [torch.zeros_like(local(p)) if p.grad is None else local(p.grad) for p in self._params]
-        if self._sharded and all(p.grad is None for p in self._params):
-            run.stop(Cause.NEVER_AVERAGED, "no gradient has reached the sharded parameters before this step")
+        if not any(run.exchange("any gradient", any(bool(g.any()) for g in grads))):
+            self._stop_empty()
         if not self._sharded:
             off = differing(run.exchange("gradients", checksum(grads)))
             if off:
                 run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
+        before, after = self._norms(grads)
+        bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
+        if bound is not None and before > bound * (1 + CLIPPED) and abs(after / before - 1) < CLIPPED / 100:
+            text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
+            run.stop(Cause.CLIPPED_OTHERWISE, text)
         if not self._sized or watch is None:
             return
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
@@ -150,44 +160,82 @@ class Gradient:
         if not whole:
             return
         if not all(run.exchange("batches", len(batches) == len(random) == planned)):
-            self._sized = False
-            run.unchecked.append("the gradient's size: the loop takes batches from elsewhere")
+            self._leave("the loop takes batches from elsewhere")
             return
         # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
         needed = 2 * sum(g.numel() * g.element_size() for g in grads)
         if not all(run.exchange("room", _has_room(self._params[0].device, needed))):
-            self._sized = False
-            run.unchecked.append("the gradient's size: no room for another gradient on the GPU")
+            self._leave("no room for another gradient on the GPU")
             return
-        self._size(grads, batches, random)
+        self._size(watch, grads, batches, random)
         self._inputs.step()
 
-    def _size(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
+    def _size(self, watch: Watch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
         shares = self._shares(batches)
+        error, summed, local, same = None, False, list[Tensor](), False
         with self._replay():
-            if self._is_summed(self._moved(batches[0])):
-                text = (
-                    f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
-                )
-                run.stop(Cause.SUMMED_LOSS, text)
-            reference, same = self._reference(batches, random, shares)
-        if not all(run.exchange("inputs", same)):
-            self._sized = False
-            run.unchecked.append(
-                "the gradient's size: the script changes the batches between loader and model"
-            )
+            try:
+                summed = self._is_summed(self._moved(batches[0]))
+                local, same = self._local(batches, random, shares)
+            except Exception as raised:  # whatever the script's loss does with batches that it does not know
+                error = f"{type(raised).__name__}: {str(raised)[:200]}"
+        known = run.exchange("reference", (error, same and not watch.changed))
+        if any(error for error, _ in known):
+            why = next(error for error, _ in known if error)
+            self._leave(f"the loss cannot be computed of the loader's batches ({why})")
             return
+        if summed:
+            text = f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
+            run.stop(Cause.SUMMED_LOSS, text)
+        if not all(same for _, same in known):
+            self._leave("the script changes the batches between loader and model")
+            return
+        reference = self._averaged(local)
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
         like, gate = self._compare(found, reference), GATES[self._precision]
         unknown = self._scaled and run.plan.recipe.clip_norm is not None
         if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
+            self._clipping(found, like)
             return
         if like.residual <= gate and self._excused(like, gate, batches):
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
-        run.stop(self._why(found, like, gate, batches, random), text)
+        why = self._why(found, like, gate, batches, random)
+        if self._assumed and Cause.ANOTHER_LOSS in why.causes:
+            run.note(f"{text}: the trainer's loss is not the model's own; pass it as guard(plan, loss=...)")
+            self._leave("the trainer's loss is not the model's own, and none was given")
+            return
+        run.stop(why, text)
+
+    def _leave(self, why: str) -> None:
+        """The gradient's size is not looked at any more."""
+        self._sized = False
+        self._run.unchecked.append(f"the gradient's size: {why}")
+
+    def _stop_empty(self) -> None:
+        if self._sharded and self._unclipped is None:
+            text = "no gradient has reached the sharded parameters before this step"
+            self._run.stop(Cause.NEVER_AVERAGED, text)
+        self._run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
+
+    def _norms(self, grads: list[Tensor]) -> tuple[float, float]:
+        """The gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
+        if self._unclipped is None:
+            return math.nan, math.nan
+        after = sum(float(g.detach().double().square().sum()) for g in grads)
+        squares = self._summed("norms", [self._unclipped**2, after])
+        return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+    def _clipping(self, found: list[Tensor], like: _Likeness) -> None:
+        """A gradient that was shortened, in its own direction, has the planned norm."""
+        bound = self._run.plan.recipe.clip_norm
+        before, after = self._norms(found)
+        shorter = not math.isnan(like.ratio) and after < before * (1 - CLIPPED)
+        if bound is not None and shorter and abs(after / min(bound, before) - 1) > CLIPPED:
+            text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
+            self._run.stop(Cause.CLIPPED_OTHERWISE, text)
 
     def _excused(self, like: _Likeness, gate: float, batches: list[Any]) -> bool:
         """Whether the script divides by other units than the reference, as a healthy one may."""
@@ -203,20 +251,26 @@ class Gradient:
 
     def _why(
         self, found: list[Tensor], like: _Likeness, gate: float, batches: list[Any], random: list[Any]
-    ) -> Cause | Diagnosis:
+    ) -> Diagnosis:
         """Why a gradient is not that of the mean loss."""
         if like.residual <= gate:
-            return self._factor(like.unclipped, gate) or Cause.ANOTHER_LOSS
+            factor = either(
+                Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×"), Cause.ANOTHER_LOSS.likely()
+            )
+            return self._factor(like.unclipped, gate) or factor
         for shares, cause in self._other_shares(batches):
             with self._replay():
-                like = self._compare(found, self._reference(batches, random, shares)[0])
+                local, _ = self._local(batches, random, shares)
+            like = self._compare(found, self._averaged(local))
             if like.residual <= gate:
-                return self._factor(like.unclipped, gate) or cause
-        return either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
+                return self._factor(like.unclipped, gate) or cause.likely()
+        return ELSE
 
     def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
         """Other factors of the micro-batches' mean losses, and what makes a script have them."""
         equal = [1 / len(batches)] * len(batches)
+        if len(batches) > 1:
+            yield [0.0] * (len(batches) - 1) + self._shares(batches)[-1:], Cause.GRADIENTS_CLEARED
         yield equal, Cause.UNEVEN_MEAN if self._weight is None else Cause.OWN_UNITS
         if self._weight is not None:
             units = [float(self._weight(batch)) for batch in batches]
@@ -242,32 +296,30 @@ class Gradient:
         for f, r in zip(found, reference, strict=True):
             f, r = f.detach().double().flatten(), r.double().flatten()
             sums += torch.stack([f @ f, f @ r, r @ r]).cpu()
-        ff, fr, rr = (
-            (sum(told) for told in zip(*self._run.exchange("sums", sums.tolist()), strict=True))
-            if self._sharded
-            else sums.tolist()
-        )
+        ff, fr, rr = self._summed("sums", sums.tolist())
         residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
         ratio = fr / rr if rr else math.nan
-        like = _Likeness(ratio, ratio * self._clipped(ff), residual)
-        if self._sharded or not residual > GATES[self._precision] or self._unclipped is None:
+        before = self._norms(found)[0]
+        unclipped = 1.0 if math.isnan(before) or not ff else before / math.sqrt(ff)
+        like = _Likeness(ratio, ratio * unclipped, residual)
+        if not residual > GATES[self._precision] or math.isnan(before):
             return like
-        # Clipped by value, element by element? Then the norm from before says how large it was.
-        ratio = self._unclipped / math.sqrt(rr)
-        bound = max(float(f.abs().max()) for f in found if f.numel())
-        off = sum(
-            float((f.detach().double() - (ratio * r.double()).clamp(-bound, bound)).square().sum())
-            for f, r in zip(found, reference, strict=True)
-        )
-        clamped = _Likeness(math.nan, ratio, math.sqrt(off / ff))
-        return clamped if clamped.residual <= GATES[self._precision] else like
+        # Clipped element by element, or row by row? Then none is longer than it was, and the norm from before says how large.
+        ratio = before / math.sqrt(rr)
+        off = 0.0
+        for f, r in zip(found, reference, strict=True):
+            f, whole = f.detach().double(), ratio * r.double()
+            off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
+        shortened = _Likeness(math.nan, ratio, math.sqrt(self._summed("beyond", [off])[0] / ff))
+        return shortened if shortened.residual <= GATES[self._precision] else like
 
-    def _clipped(self, square: float) -> float:
-        """How many times as large the gradient was before it was clipped."""
-        if self._unclipped is None or not square:
-            return 1.0
-        told = self._run.exchange("norm", self._unclipped) if self._sharded else [self._unclipped]
-        return math.hypot(*told) / math.sqrt(square)
+    def _summed(self, tag: str, own: list[float]) -> list[float]:
+        """Sums over a gradient: where it is sharded, over those of all ranks."""
+        return (
+            [sum(parts) for parts in zip(*self._run.exchange(tag, own), strict=True)]
+            if self._sharded
+            else own
+        )
 
     def _shares(self, batches: list[Any]) -> list[float]:
         """The factor of each micro-batch's mean loss."""
@@ -287,18 +339,19 @@ class Gradient:
             return False
         modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
-        with torch.no_grad():
-            parts = [part(batch, 0, 1), part(batch, 1, n)]
-            units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
-            whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
-        for module, mode in modes.items():
-            module.training = mode
+        try:
+            with torch.no_grad():
+                parts = [part(batch, 0, 1), part(batch, 1, n)]
+                units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
+                whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
         return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
 
-    def _reference(
-        self, batches: list[Any], random: list[Any], shares: list[float]
-    ) -> tuple[list[Tensor], bool]:
-        """The averaged gradient of the mean loss; and whether the model was given what the script has given it."""
+    def _local(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
+        """The gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model was given what the
+        script has given it."""
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
         for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
             self._inputs.begin_own()
@@ -307,16 +360,20 @@ class Gradient:
                 torch.cuda.set_rng_state(cuda)
             kind, precision = total[0].device.type, self._precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self._loss(self._model, self._moved(batch)) * share  # type: ignore[misc]
+                loss = self._loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
             same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
                     t += g
+        return total, same
+
+    def _averaged(self, total: list[Tensor]) -> list[Tensor]:
+        """Over ranks, in place."""
         if self._run.ranks > 1 and not self._sharded:
             for t in total:
                 dist.all_reduce(t, group=self._run.group)
                 t /= self._run.ranks
-        return total, same
+        return total
 
     def _moved(self, batch: Any) -> Any:
         """A micro-batch on the model's device, where no other one is at the same time."""
@@ -324,9 +381,10 @@ class Gradient:
         return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
-        if not self._sharded:
+        if not (self._sharded or reentrant(loss)):
             return torch.autograd.grad(loss, self._params, allow_unused=True)
-        # Only a real backward gathers and scatters, and averages: the script's own gradients step aside.
+        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the script's own
+        # gradients step aside.
         kept = [p.grad for p in self._params]
         for p in self._params:
             p.grad = None

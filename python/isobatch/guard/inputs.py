@@ -24,6 +24,9 @@ class Inputs:
         self._own = set[Digest]()
         self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
 
+    def __deepcopy__(self, _: Any) -> Inputs:
+        return self  # the hook of a model's copy: it asks for nothing of its own
+
     def remove(self) -> None:
         """Takes the hook out."""
         self._handle.remove()

@@ -80,8 +80,8 @@ class Rates:
         if stray:
             self._stop(stray, rates, planned)
 
-    def _at(self, since: int) -> float:
-        return self._run.plan.lr_at(float(self._run.start + since))
+    def _at(self, since: float) -> float:
+        return self._run.plan.lr_at(float(self._run.start) + since)
 
     def _settle(self, planned: float, rates: list[float]) -> None:
         """The factors of the groups whose are not known yet."""

@@ -33,13 +33,17 @@ class Samples:
         self._resumed: Epoch | None = None  # began in the middle, by a sampler that does not say where
         self._behind = 0  # its micro-batches that were trained on before the run was resumed
         self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
-        if watch is None or not watch.sampled:
+        if watch is not None and watch.dispatched:
+            run.unchecked.append(
+                "the samples: rank 0 reads and deals out those of all ranks (dispatch_batches)"
+            )
+        elif watch is None or not watch.sampled:
             run.unchecked.append("the samples: no loader over a dataset with ids was given")
         else:
             self._same_order(watch)
             if isinstance(watch.sampler, DistributedSampler):
                 self._length(watch, watch.sampler)
-            elif watch.sharded_by_accelerate and watch.batch_sampler.drop_last:
+            elif watch.sharded and watch.batch_sampler.drop_last:
                 self._whole_rounds(watch)
         self._ramps = run.plan.recipe.ramp is not None
         if self._ramps:
@@ -118,6 +122,8 @@ class Samples:
         if run.near or crossing or run.micro != len(run.planned):
             end = now is None or self._at_end(now)
             self._count(end=end, last=run.micro - now.trained if now is not None and crossing else 0)
+        if run.near and watch is not None and watch.workers > 1 and not watch.sampled:
+            self._workers(watch)
         if not run.near or now is None or watch is None:
             return run.micro == len(run.planned)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
@@ -176,6 +182,13 @@ class Samples:
                     run.stop(Cause.ANOTHER_MICRO_BATCH, text)
                 return False
         return True
+
+    def _workers(self, watch: Watch) -> None:
+        """Workers take turns, so that the first batches are one of each."""
+        first = watch.digests[: watch.workers]
+        if any(self._run.exchange("workers", len(first) > 1 and len(set(first)) == 1)):
+            text = f"the first {len(first)} batches of {watch.workers} workers are the same"
+            self._run.stop(Cause.WORKERS_REPEAT, text)
 
     def _set_epoch(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
         plan = self._run.plan
@@ -248,7 +261,10 @@ class Samples:
             self._run.stop(Cause.MISSING_SET_EPOCH, "this epoch begins with the same samples as the last")
 
     def _stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
-        watch = self._watch
+        watch, planned_size = self._watch, self._run.plan.recipe.dataset_size
+        if watch is not None and watch.size and planned_size and watch.size != planned_size:
+            text = f"the loader's dataset has {watch.size:,} samples, {planned_size:,} planned"
+            self._run.stop(Cause.ANOTHER_DATASET, text)
         drops = [
             getattr(thing, "drop_last", False)
             for thing in (watch and watch.sampler, watch and watch.batch_sampler)

@@ -10,8 +10,7 @@ from torch import nn
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, differing
-from isobatch.errors import InputError
-from isobatch.guard import start
+from isobatch.guard import settings, start
 from isobatch.guard.cleared import Cleared
 from isobatch.guard.finite import OVERFLOWS, Finite
 from isobatch.guard.gradient import Gradient, Loss, OtherUnits, Reference, Weight
@@ -22,6 +21,11 @@ from isobatch.guard.samples import Samples
 from isobatch.guard.watch import Watch
 from isobatch.guard.wrapping import inner, local, sharded
 from isobatch.planning.plan import Plan
+
+NO_LOADER = (
+    "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md shows five lines "
+    "that make a loader of any function that returns batches"
+)
 
 
 class Guard:
@@ -36,6 +40,7 @@ class Guard:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._loss, self._weight = loss, weight
         self._other_units: OtherUnits | None = None
+        self._assumed = False
         self._handles: list[Any] = []
         self._patience = OVERFLOWS * (plan.accumulation or 1)  # micro-batches without a step
 
@@ -65,20 +70,16 @@ class Guard:
             GuardError: the world size, the ranks' weights or the loader are not as planned.
             InputError: the optimizer cannot be watched.
         """
-        if type(optimizer).__name__ == "AcceleratedOptimizer":
-            optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-            kind = type(optimizer).__name__
-            raise InputError(
-                f"{kind} cannot be watched: give the torch optimizer inside it", field="optimizer"
-            )
         self._remove()
         self.unchecked.clear()
+        optimizer = settings.single(optimizer, self.unchecked)
         self.notes.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, self.notes, process_group)
         self._watch = Watch(loader) if loader is not None else None
-        if owner is None and self._watch is not None and self._watch.sharded_by_accelerate:
+        if self._loss is not None and loader is None:
+            run.note(NO_LOADER)
+        if owner is None and self._watch is not None and self._watch.accelerated:
             owner = Owner("transformers")
         if owner is not None:
             check_convention(run, owner)
@@ -91,17 +92,21 @@ class Guard:
         self._finite = Finite(run, model, optimizer, ids_seen=ids_seen)
         self._cleared: Cleared | None = Cleared(run, self._inner)
         self._gradient: Gradient | None = Gradient(
-            run, model, optimizer, self._watch, Reference(self._loss, self._weight, self._other_units)
+            run,
+            model,
+            optimizer,
+            self._watch,
+            Reference(self._loss, self._weight, self._other_units, self._assumed),
         )
-        if self._loss is not None and loader is None:
-            run.note(
-                "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md "
-                "shows five lines that make a loader of any function that returns batches"
-            )
+        self._in_eval_mode = False
         self._handles = [
             model.register_forward_pre_hook(self._forward, prepend=True),
             optimizer.register_step_pre_hook(self._stepping),
         ]
+        return self
+
+    def __deepcopy__(self, _: Any) -> Guard:
+        """A copy of a model under guard, such as an average of its weights, is not guarded: its hooks stay this one's."""
         return self
 
     def lightning(self) -> Any:
@@ -116,6 +121,7 @@ class Guard:
 
         if self._loss is None:
             self._loss, self._weight, self._other_units = model_loss, label_count, FIRST_LABELS
+            self._assumed = True
         return transformers_callback(self)
 
     def finish(self) -> None:
@@ -145,7 +151,10 @@ class Guard:
     def _forward(self, *_: Any) -> None:
         run = self._run
         # The wrapper's own mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
-        if run.own or not self._inner.training or not torch.is_grad_enabled():
+        if run.own or not torch.is_grad_enabled():
+            return
+        if not self._inner.training:
+            self._in_eval_mode = True
             return
         if self._gradient is not None:
             self._gradient.forward()
@@ -181,24 +190,54 @@ class Guard:
         if not run.since:
             place = self._watch.now.place if self._watch is not None and self._watch.now is not None else None
             start.settle(run, self._optimizer, self._start_step, place)
+            settings.check_parameters(run, self._model, self._optimizer)
+            settings.check_state(run, self._optimizer)
             self._samples.begin()
-        if self.plan.total_steps is not None and run.step >= self.plan.total_steps:
-            run.stop(Cause.ANOTHER_LENGTH, f"one more optimizer step, {self.plan.total_steps:,} planned")
+        if self._ended():
+            return
+        if not run.micro:
+            self._no_forward()
         if self._cleared is not None:
             self._cleared.check()
         whole = self._samples.check()
         self._rates.check()
+        if not run.since:
+            settings.check_settings(run, self._optimizer)
         whole = self._finite.check() and whole
         if gradient is not None:
             gradient.check(whole=whole)
         if run.rare:
             self._equal_weights()
         self._samples.epochs()
+        self._in_eval_mode = False
         run.advance()
         if gradient is not None and not run.near:
             self._settle()
             if self._owner is not None:
                 check_length(run, self._owner)
+
+    def _ended(self) -> bool:
+        """Whether the plan has no more steps. Many loops count to their last iteration, and take it, too: one more is a note."""
+        run, total = self._run, self.plan.total_steps
+        if total is None or run.step < total:
+            return False
+        if run.step > total:
+            run.stop(Cause.ANOTHER_LENGTH, f"two more optimizer steps, {total:,} planned")
+        run.note(f"the loop takes one optimizer step more than the {total:,} planned")
+        run.advance()
+        return True
+
+    def _no_forward(self) -> None:
+        """No micro-batch went through the wrapper since the last step."""
+        run = self._run
+        if self._in_eval_mode:
+            run.stop(Cause.EVAL_MODE, "the forwards before this step were in eval mode")
+        if not any(p.grad is not None for p in self._inner.parameters()):
+            return
+        if run.since:
+            run.stop(Cause.STEPPED_TWICE, "no forward since the last optimizer step")
+        if self._inner is not self._model:
+            run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
 
     def _settle(self) -> None:
         """After the first steps."""

@@ -8,8 +8,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from isobatch.diagnosis.batches import mapped
+from isobatch.diagnosis.checksum import checksum
 from isobatch.errors import InputError
 from isobatch.integrations.torch import PlanSampler
 
@@ -84,21 +87,26 @@ class Watch:
 
     `now` is the epoch under way and `last` the one before it, None where there is none; `batches` what the loader gave and
     nobody took yet, as long as `keep` holds, `given` how many it gave in this epoch; `epoch_set` whether set_epoch was called.
-    `sampled` is whether ids can be seen at all: an iterable dataset has none.
+    `sampled` is whether ids can be seen at all: an iterable dataset has none. `changed` is whether the script wrote into a
+    batch that was taken; `digests` are those of the first batches, where there are workers and no ids.
     """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.now: Epoch | None = None
         self.last: Epoch | None = None
-        self.batches: deque[Any] = deque()
-        self.keep, self.given = True, 0
+        self.batches: deque[tuple[Any, int]] = deque()  # with the writes into it so far
+        self.keep, self.given, self.changed = True, 0, False
+        self.digests = list[Any]()
         self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
         self.sampler: Any = getattr(self.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
         # An IterableDataset inherits a __getitem__, and its loader has a sampler: of None, without an end.
         has_ids = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
-        self.sampled = self.batch_sampler is not None and has_ids
+        # Accelerate's dispatch_batches: rank 0 reads for all, so that no rank's sampler says what it has.
+        self.dispatched = _is_a("DataLoaderDispatcher", loader)
+        self.sampled = self.batch_sampler is not None and has_ids and not self.dispatched
+        self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
         self.size = (_length(dataset) or 0) if self.sampled else 0
         self._kinds = [_retype(loader, "__iter__", self._batches)]
@@ -108,10 +116,14 @@ class Watch:
             self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
 
     @property
-    def sharded_by_accelerate(self) -> bool:
-        """Whether Accelerate deals the batches out, also for transformers' Trainer."""
-        kind = type(self.batch_sampler)
-        return any(base.__name__ == "BatchSamplerShard" for base in kind.__mro__)
+    def sharded(self) -> bool:
+        """Whether Accelerate's sampler deals the batches out, also for transformers' Trainer."""
+        return _is_a("BatchSamplerShard", self.batch_sampler)
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether Accelerate deals the batches out, by its sampler or from rank 0."""
+        return self.sharded or self.dispatched
 
     def remove(self) -> None:
         """Loader and samplers are again what they were."""
@@ -126,7 +138,9 @@ class Watch:
             for batch in inner:
                 self.given += 1
                 if self.keep:
-                    self.batches.append(batch)
+                    self.batches.append((batch, _writes(batch)))
+                    if self.workers > 1 and not self.sampled:
+                        self.digests.append(_digest(batch))
                 yield batch
 
         return noted()
@@ -160,12 +174,40 @@ class Watch:
 
     def take(self, micro_batches: int) -> list[Any]:
         """The next batches that the loader gave; fewer where the loop has them from elsewhere."""
-        return [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
+        taken = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
+        self.changed = self.changed or any(_writes(batch) != writes for batch, writes in taken)
+        return [batch for batch, _ in taken]
 
     def rest(self) -> None:
         """Batches are no longer needed."""
         self.keep = False
         self.batches.clear()
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    found = list[Tensor]()
+
+    def add(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            found.append(one)
+        return one
+
+    mapped(batch, add)
+    return found
+
+
+def _writes(batch: Any) -> int:
+    """How often a batch's tensors were written into: mixup does so in place."""
+    return sum(one._version for one in _tensors(batch) if not one.is_inference())
+
+
+def _digest(batch: Any) -> tuple[int, int]:
+    return checksum(_tensors(batch))
+
+
+def _is_a(name: str, thing: Any) -> bool:
+    """Whether a thing's class, or one that it inherits from, is so named."""
+    return any(base.__name__ == name for base in type(thing).__mro__)
 
 
 def _length(thing: Any) -> int | None:

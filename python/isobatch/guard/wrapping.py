@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
@@ -24,6 +26,34 @@ def sharded(model: nn.Module) -> bool:
 def flat(model: nn.Module) -> bool:
     """Whether it is the older one, which hides the parameters in flat ones."""
     return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
+
+
+def divisor(model: nn.Module, ranks: int) -> float:
+    """What fully_shard divides the sum over ranks by: their number, unless the script sets another factor, as torchtitan does."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [
+                state._fsdp_param_group
+            ]  # older torch: one
+            factors = [getattr(group, "gradient_divide_factor", None) for group in groups]
+            if factors[0] is not None:
+                return float(factors[0])
+    return float(ranks)
+
+
+def reentrant(loss: Tensor) -> bool:
+    """Whether the older kind of activation checkpoint is in a graph: it refuses torch.autograd.grad."""
+    nodes, seen = [loss.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        nodes.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def local(tensor: Tensor) -> Tensor:

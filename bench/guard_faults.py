@@ -1,0 +1,114 @@
+"""Runs the guard in each script of tests/guard/scripts as it is, then with each fault of the table, and writes what it said.
+
+python bench/guard_faults.py bench/results/guard.md
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+os.environ["OMP_NUM_THREADS"] = "1"
+
+from ddp.pool import Pool
+from guard.faults import FAULTS
+from guard.healthy import SCRIPTS
+from guard.runs import plan_of, run
+
+LIBRARIES = ("torch", "transformers", "accelerate", "lightning", "timm", "torchvision")
+KINDS = {healthy.script: healthy.kind.partition(",")[0] for healthy in SCRIPTS}
+
+HEAD = """# What the guard says of whole scripts, healthy and not
+
+Written by `python bench/guard_faults.py bench/results/guard.md` on {date}: two gloo processes on a CPU with tiny models,
+{versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"`
+asserts both tables. What the guard costs is in [validate.md](validate.md).
+"""
+
+
+class Ranks:
+    """Two ranks, and two others where a script left them in the middle of something."""
+
+    def __init__(self) -> None:
+        self.pool = Pool(2)
+
+    def __call__(
+        self, script: str, fields: dict[str, Any], options: dict[str, Any], fault: str | None
+    ) -> Any:
+        """What each rank saw, or a text if a rank broke."""
+        try:
+            return self.pool(run, script, plan_of(script, **fields).to_json(), options, fault)
+        except AssertionError as error:
+            for process in self.pool.processes:
+                process.kill()
+            self.pool = Pool(2)
+            return str(error).strip().splitlines()[-1]
+
+
+def words(settings: dict[str, Any]) -> str:
+    """Options in words."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as it is"
+
+
+def healthy_rows(ranks: Ranks) -> Iterator[tuple[bool, str]]:
+    """Each script as it is: whether it went through, and its row."""
+    for healthy in SCRIPTS:
+        seen = ranks(healthy.script, healthy.fields, healthy.options, None)
+        broken = seen if isinstance(seen, str) else next((str(one.error) for one in seen if one.error), "")
+        notes = (
+            []
+            if isinstance(seen, str)
+            else [*seen[0].notes, *(f"unchecked: {text}" for text in seen[0].unchecked)]
+        )
+        said = broken or "; ".join(notes) or "—"
+        settings = words(healthy.options | healthy.fields)
+        yield (
+            not broken,
+            f"| {healthy.kind} | {settings} | {'stopped' if broken else 'goes through'} | {said} |",
+        )
+
+
+def fault_rows(ranks: Ranks) -> Iterator[tuple[bool, str]]:
+    """Each fault: whether its cause was named, and its row."""
+    for fault in FAULTS:
+        seen = ranks(fault.script, fault.fields, fault.options, fault.name)
+        errors = [] if isinstance(seen, str) else [one.error for one in seen]
+        named = fault.named_by(errors)
+        first = next((error for error in errors if error is not None), None)
+        said = (
+            f"{first.step} | {first.diagnosis}"
+            if first is not None
+            else f"— | {seen if isinstance(seen, str) else 'went through'}"
+        )
+        yield named, f"| {fault.name} | {KINDS[fault.script]} | {said} | {'yes' if named else '**no**'} |"
+
+
+def main() -> None:
+    """Both tables, into the file that is given."""
+    ranks = Ranks()
+    healthy, faults = list(healthy_rows(ranks)), list(fault_rows(ranks))
+    ranks.pool.close()
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
+    lines = [
+        HEAD.format(date=datetime.date.today().isoformat(), versions=versions),
+        f"## Healthy scripts: {sum(good for good, _ in healthy)} of {len(healthy)} go through\n",
+        "| script | how | the guard | what it notes, and could not look at |",
+        "|---|---|---|---|",
+        *(row for _, row in healthy),
+        f"\n## Injected faults: {sum(good for good, _ in faults)} of {len(faults)} are named\n",
+        "| injected | script | before step | diagnosis | as expected |",
+        "|---|---|---|---|---|",
+        *(row for _, row in faults),
+    ]
+    Path(sys.argv[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(*(row for good, row in (*healthy, *faults) if not good), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The table of faults: a kind of fault in a kind of script, and the cause that the guard must name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from isobatch.guard import Cause
+
+
+class Fault(NamedTuple):
+    """A fault of `injected.py` in a script of `scripts/`; `detail` is in the diagnosis, `ranks` are those that the error names."""
+
+    script: str
+    name: str
+    cause: Cause
+    detail: str = ""
+    options: dict = {}
+    fields: dict = {}
+    ranks: tuple = ()
+
+    def named_by(self, errors):
+        """Whether all ranks that saw an error name this fault first, and those ranks that are unlike others."""
+        seen = [error for error in errors if error is not None]
+        good = all(error.cause is self.cause and self.detail in error.diagnosis for error in seen)
+        return bool(seen) and good and {error.ranks for error in seen} == {self.ranks}
+
+
+THREE = {"accumulation": 3}  # another number than that of ranks: factors then tell what they are of
+FLAT = {**THREE, "schedule": "constant", "warmup": None}
+DROPPED = {**THREE, "drop_last": True}
+TUNED = {**THREE, "momentum": 0.9, "weight_decay": 0.1}
+TIGHT = {**THREE, "clip_norm": 0.01}
+LOADER = {"loader": True}
+
+
+def rows(script, table, options=None, fields=THREE):
+    """Lines of a script: name, cause, detail, and what is unlike the script's other lines."""
+    for name, cause, detail, *more in table:
+        extra = more[0] if more else {}
+        yield Fault(
+            script,
+            name,
+            cause,
+            detail,
+            {**(options or {}), **extra.get("options", {})},
+            extra.get("fields", fields),
+            extra.get("ranks", ()),
+        )
+
+
+PLAIN = [
+    ("summed loss", Cause.SUMMED_LOSS, "4×"),
+    ("summed reference", Cause.SUMMED_LOSS, ""),
+    ("no division", Cause.NOT_DIVIDED, "3×"),
+    ("divided twice", Cause.DIVIDED_TWICE, "0.3333×"),
+    ("divided by ranks", Cause.DIVIDED_BY_RANKS, "0.5×"),
+    ("a factor on the loss", Cause.GRADIENT_FACTOR, "1.7×"),
+    ("own labels only", Cause.ANOTHER_LOSS, ""),
+    ("nan on a rank", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
+    ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
+    ("summed over ranks", Cause.SUMMED_OVER_RANKS, "2×"),
+    ("backward outside", Cause.NEVER_AVERAGED, "forward inside no_sync"),
+    ("not wrapped", Cause.NEVER_AVERAGED, "not wrapped"),
+    ("wrapper bypassed", Cause.WRAPPER_BYPASSED, ""),
+    ("no zero grad", Cause.GRADIENTS_KEPT, ""),
+    ("zero grad in each micro batch", Cause.GRADIENTS_CLEARED, ""),
+    ("zero grad before the step", Cause.NO_GRADIENT, ""),
+    ("stepped twice", Cause.STEPPED_TWICE, ""),
+    ("a skipped step", Cause.SKIPPED_STEPS, ""),
+    ("eval mode kept", Cause.EVAL_MODE, ""),
+    ("not clipped", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
+    ("clipped to another norm", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
+    ("other weights", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+    ("weights part later", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+    ("optimizer of another model", Cause.OPTIMIZER_PARAMETERS, ""),
+    ("another lr", Cause.ANOTHER_LR, "1.5× the plan's"),
+    ("another warmup", Cause.ANOTHER_LR, ""),
+    ("another schedule", Cause.ANOTHER_LR, ""),
+    ("another end", Cause.ANOTHER_LR, ""),
+    ("scheduler per process", Cause.SCHEDULER_PER_PROCESS, "2× too fast"),
+    ("scheduler per micro batch", Cause.SCHEDULER_PER_MICRO_BATCH, "3× too fast"),
+    ("scheduler never", Cause.SCHEDULER_NEVER, ""),
+    ("scheduler too early", Cause.SCHEDULER_TOO_EARLY, ""),
+    ("lengths in micro batches", Cause.SCHEDULER_TOO_SLOW, "3× too slow"),
+    ("another momentum", Cause.ANOTHER_SETTING, "momentum", {"fields": TUNED}),
+    ("another weight decay", Cause.ANOTHER_SETTING, "weight_decay", {"fields": TUNED}),
+    ("another micro batch", Cause.ANOTHER_MICRO_BATCH, ""),
+    ("every micro batch a step", Cause.ANOTHER_ACCUMULATION, ""),
+    ("one micro batch more", Cause.ANOTHER_ACCUMULATION, ""),
+    ("drop last", Cause.SAMPLES_DROPPED, "drop_last is set where the plan pads"),
+    ("padded", Cause.SAMPLES_PADDED, "", {"fields": DROPPED}),
+    ("another dataset", Cause.ANOTHER_DATASET, ""),
+    ("missing set epoch", Cause.MISSING_SET_EPOCH, ""),
+    ("num replicas 1", Cause.SAMPLER_REPLICAS, "num_replicas=1"),
+    ("another seed", Cause.SAMPLER_SEEDS, "", {"ranks": (1,)}),
+    ("not distributed", Cause.NOT_DISTRIBUTED, "all ranks see the same data"),
+    ("samples repeated", Cause.SAMPLES_REPEATED, ""),
+    ("a longer run", Cause.ANOTHER_LENGTH, "", {"fields": {**FLAT, "duration": "5st"}}),
+]
+NANOGPT = [
+    ("the same seed", Cause.SAME_DATA, "", {"options": {"loader": False, "evaluated": False}}),
+    ("never synchronized", Cause.NEVER_AVERAGED, ""),
+    ("no division", Cause.NOT_DIVIDED, "3×"),
+    ("no zero grad", Cause.GRADIENTS_KEPT, "", {"options": {"loader": False}}),
+    ("another lr", Cause.ANOTHER_LR, "1.5× the plan's"),
+    ("a group strays", Cause.GROUP_STRAYS, "group 1"),
+    ("summed over ranks", Cause.SUMMED_OVER_RANKS, "2×", {"options": {"compiled": "eager"}}),
+]
+TRAINER = [
+    ("summed loss", Cause.SUMMED_LOSS, ""),
+    ("no division", Cause.NOT_DIVIDED, "3×"),
+    ("each rank its own tokens", Cause.RANKS_OWN_UNITS, "", {"options": {"padded": True}}),
+    ("not distributed", Cause.NOT_DISTRIBUTED, ""),
+    ("another micro batch", Cause.ANOTHER_MICRO_BATCH, ""),
+    ("lr times ranks", Cause.ANOTHER_LR, "2× the plan's"),
+    ("a run of another length", Cause.ANOTHER_LENGTH, ""),
+    ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
+]
+ACCELERATE = [
+    (
+        "no scaling of a scheduler",
+        Cause.SCHEDULER_PER_PROCESS,
+        "2× too fast",
+        {"options": {"schedule": "prepared"}},
+    ),
+    ("divided twice", Cause.DIVIDED_TWICE, "0.3333×"),
+    ("not distributed", Cause.NOT_DISTRIBUTED, ""),
+    ("loader not split", Cause.ANOTHER_MICRO_BATCH, "", {"options": {"split_batches": True}}),
+    ("every micro batch a step", Cause.ANOTHER_ACCUMULATION, ""),
+]
+LIGHTNING = [
+    ("divided twice", Cause.DIVIDED_TWICE, "0.3333×"),
+    ("not distributed", Cause.NOT_DISTRIBUTED, ""),
+    ("a scheduler per epoch", Cause.SCHEDULER_NEVER, ""),
+    ("summed over ranks", Cause.SUMMED_OVER_RANKS, "2×"),
+    ("clipped to another norm", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
+]
+STREAM = [
+    ("ranks share the stream", Cause.SAME_DATA, ""),
+    ("workers share the stream", Cause.WORKERS_REPEAT, ""),
+]
+TIMM = [
+    ("missing set epoch", Cause.MISSING_SET_EPOCH, ""),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"mixup": None}}),
+]
+VISION = [
+    ("scheduler in epochs at every step", Cause.SCHEDULER_IN_EPOCHS, ""),
+    ("other weights", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+]
+TITAN = [
+    ("never synchronized", Cause.NEVER_AVERAGED, ""),
+    ("no division", Cause.NOT_DIVIDED, "3×"),
+    ("nan later", Cause.NOT_FINITE, ""),
+    ("optimizer of another model", Cause.OPTIMIZER_PARAMETERS, ""),
+    ("zero grad in each micro batch", Cause.GRADIENTS_CLEARED, ""),
+    ("another lr", Cause.ANOTHER_LR, "1.5× the plan's"),
+]
+FAULTS = [
+    *rows("plain", PLAIN),
+    *rows("nanogpt", NANOGPT, LOADER),
+    *rows("hf_trainer", TRAINER),
+    *rows("accelerated", ACCELERATE),
+    *rows("lit", LIGHTNING),
+    *rows("iterable", STREAM),
+    *rows("timm_train", TIMM),
+    *rows("vision_reference", VISION, fields={}),
+    *rows("titan", TITAN),
+]

@@ -1,0 +1,697 @@
+"""Faults that people make, put into a script from outside: it trains by another plan than the guard's, or torch does what a
+wrong line in it would make torch do. The scripts stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from unittest import mock
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+import isobatch as ib
+
+LATER = 3  # optimizer steps before a fault that comes later
+
+
+class Place:
+    """Where a fault is put: the script's module, the plan, this rank, the optimizer steps done and what the script made."""
+
+    def __init__(self, plan, script):
+        self.plan, self.module = plan, sys.modules[f"guard.scripts.{script}"]
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.stack, self.steps, self.backwards = contextlib.ExitStack(), 0, 0
+        self.schedulers, self.optimizers, self.wrapped = [], [], []
+        for kind in (torch.optim.AdamW, torch.optim.SGD):
+            kind([nn.Parameter(torch.zeros(1))], lr=0.1)  # with its first instance, a kind gets torch's hooks
+
+    def put(self, thing, name, new):
+        """In place of an attribute, until the script ends."""
+        self.stack.enter_context(mock.patch.object(thing, name, new, create=True))
+
+    def around(self, thing, name, wrap):
+        """`wrap(own, *args)` in place of a method."""
+        own = getattr(thing, name)
+
+        def called(*args, **kwargs):
+            # The guard's own calls are as they are.
+            if sys._getframe(1).f_globals["__name__"].startswith("isobatch."):
+                return own(*args, **kwargs)
+            return wrap(own, *args, **kwargs)
+
+        self.put(thing, name, called)
+
+    def count(self):
+        """Notes optimizers, schedulers, wrappers, optimizer steps and backwards."""
+
+        def noted(kind, list_):
+            own = kind.__init__
+
+            def made(self, *args, **kwargs):
+                own(self, *args, **kwargs)
+                list_.append(self)
+
+            self.put(kind, "__init__", made)
+
+        for kind, list_ in (
+            (torch.optim.AdamW, self.optimizers),
+            (torch.optim.SGD, self.optimizers),
+            (torch.optim.lr_scheduler.LambdaLR, self.schedulers),
+            (DDP, self.wrapped),
+        ):
+            noted(kind, list_)
+
+        def stepped(*_):
+            self.steps += 1
+
+        handle = register_optimizer_step_post_hook(stepped)
+        self.stack.callback(handle.remove)
+
+        def backward(own, *args, **kwargs):
+            own(*args, **kwargs)
+            self.backwards += 1
+
+        self.around(Tensor, "backward", backward)
+
+
+def another_plan(place, **fields):
+    """The plan of another recipe, on the same ranks."""
+    plan = place.plan
+    settings = {name: fields.pop(name) for name in ("max_micro_batch",) if name in fields}
+    recipe = msgspec.structs.replace(plan.recipe, **fields)
+    return ib.plan(recipe, plan.data_parallel, **settings)
+
+
+@contextlib.contextmanager
+def injected(fault, plan, script):
+    """Gives the plan that the script then trains by."""
+    place = Place(plan, script)
+    with place.stack:
+        place.count()
+        yield FAULTS[fault](place) or plan
+
+
+FAULTS = {}
+
+
+def fault(function):
+    """A fault's name is its function's, with spaces."""
+    FAULTS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+# The loss.
+
+
+def times(place, factor):
+    place.around(Tensor, "backward", lambda own, self, *a, **k: own(self * factor(place), *a, **k))
+
+
+@fault
+def no_division(place):
+    times(place, lambda _: place.plan.accumulation)
+
+
+@fault
+def divided_twice(place):
+    times(place, lambda _: 1 / place.plan.accumulation)
+
+
+@fault
+def divided_by_ranks(place):
+    times(place, lambda _: 1 / place.world)
+
+
+@fault
+def a_factor_on_the_loss(place):
+    times(place, lambda _: 1.7)
+
+
+@fault
+def summed_loss(place):
+    units = place.module.BLOCK - 1 if hasattr(place.module, "hf") else 1  # a Trainer's mean is over labels
+    times(place, lambda _: place.plan.micro_batch * units)
+
+
+@fault
+def summed_reference(place):
+    own = functional.cross_entropy
+    place.put(functional, "cross_entropy", lambda x, y, **k: own(x, y, **{**k, "reduction": "sum"}))
+
+
+@fault
+def own_labels_only(place):
+    """Another loss than the guard's: twice the weight on one class."""
+    own = functional.cross_entropy
+    weight = torch.tensor([5.0, 1.0, 1.0, 1.0])
+
+    def weighted(x, y, **k):
+        inside = sys._getframe(2).f_globals["__name__"].startswith("isobatch.")
+        return own(x, y, **k) if inside else own(x, y, weight=weight, **k)
+
+    place.put(functional, "cross_entropy", weighted)
+
+
+@fault
+def nan_on_a_rank(place):
+    times(place, lambda _: torch.nan if place.rank else 1.0)
+
+
+@fault
+def nan_later(place):
+    times(place, lambda _: torch.nan if place.rank and place.steps >= LATER else 1.0)
+
+
+# What averages.
+
+
+def _summing(state, bucket):
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda future: future.value()[0])
+
+
+def after_wrapping(place, then):
+    """`then(wrapper)` for each DDP wrapper."""
+    own = DDP.__init__
+
+    def made(self, *args, **kwargs):
+        own(self, *args, **kwargs)
+        then(self)
+
+    place.put(DDP, "__init__", made)
+
+
+@fault
+def summed_over_ranks(place):
+    after_wrapping(place, lambda ddp: ddp.register_comm_hook(None, _summing))
+
+
+@fault
+def backward_outside(place):
+    """The forward in no_sync, the backward outside."""
+    own = DDP.forward
+
+    def quiet(self, *args, **kwargs):
+        with self.no_sync():
+            return own(self, *args, **kwargs)
+
+    place.put(DDP, "forward", quiet)
+
+
+@fault
+def never_synchronized(place):
+    """require_backward_grad_sync, or set_requires_gradient_sync, is False for all."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if "fully_shard" in vars(place.module):
+        own = place.module.fully_shard
+
+        def quiet(*args, **kwargs):
+            sharded = own(*args, **kwargs)
+            FSDPModule.set_requires_gradient_sync(sharded, False)
+            return sharded
+
+        place.put(place.module, "fully_shard", quiet)
+    else:
+        place.put(DDP, "require_backward_grad_sync", property(lambda _: False, lambda *_: None))
+
+
+class Bare(nn.Module):
+    """In DDP's place, where it was forgotten."""
+
+    def __init__(self, module, **_):
+        super().__init__()
+        self.module = module
+        for p in module.parameters():
+            dist.broadcast(p.data, 0)
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
+
+@fault
+def not_wrapped(place):
+    name = next(
+        name for name in ("DistributedDataParallel", "DDP", "NativeDDP") if name in vars(place.module)
+    )
+    place.put(place.module, name, Bare)
+
+
+@fault
+def wrapper_bypassed(place):
+    own = nn.Module.__call__
+    place.put(DDP, "__call__", lambda self, *args, **kwargs: own(self.module, *args, **kwargs))
+
+
+# Gradients and steps.
+
+
+def zeroed(place):
+    for optimizer in place.optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
+
+@fault
+def no_zero_grad(place):
+    place.put(Optimizer, "zero_grad", lambda *_, **__: None)
+    place.put(nn.Module, "zero_grad", lambda *_, **__: None)
+
+
+@fault
+def zero_grad_in_each_micro_batch(place):
+    def cleared(own, *args, **kwargs):
+        zeroed(place)
+        return own(*args, **kwargs)
+
+    place.around(Tensor, "backward", cleared)
+
+
+@fault
+def zero_grad_before_the_step(place):
+    def cleared(own, *args, **kwargs):
+        own(*args, **kwargs)
+        zeroed(place)
+
+    place.around(Tensor, "backward", cleared)
+
+
+def on_step(place, wrap):
+    """`wrap(step)` in place of each optimizer's."""
+    for kind in (torch.optim.AdamW, torch.optim.SGD):
+        own = kind.step
+
+        def step(self, *args, _own=own, **kwargs):
+            return wrap(lambda: _own(self, *args, **kwargs))
+
+        step.hooked = True  # torch puts its hooks around, once
+        place.put(kind, "step", step)
+
+
+@fault
+def stepped_twice(place):
+    def step(own):
+        own()
+        own()
+
+    on_step(place, step)
+
+
+@fault
+def a_skipped_step(place):
+    skipped = []
+
+    def step(own):
+        if place.steps == 2 and not skipped:
+            skipped.append(True)
+        else:
+            own()
+
+    on_step(place, step)
+
+
+@fault
+def eval_mode_kept(place):
+    own = nn.Module.train
+
+    def train(self, mode=True):
+        return own(self, False) if mode and place.steps else own(self, mode)
+
+    place.put(nn.Module, "train", train)
+
+
+@fault
+def not_clipped(place):
+    place.put(nn.utils, "clip_grad_norm_", lambda *_, **__: torch.tensor(0.0))
+
+
+@fault
+def clipped_to_another_norm(place):
+    own = nn.utils.clip_grad_norm_
+    place.put(nn.utils, "clip_grad_norm_", lambda p, bound, **k: own(p, bound / 3, **k))
+
+
+# Weights.
+
+
+@fault
+def other_weights(place):
+    def write(ddp):
+        if place.rank:
+            with torch.no_grad():
+                next(ddp.parameters()).flatten()[0] += 1e-3
+
+    after_wrapping(place, write)
+
+
+@fault
+def weights_part_later(place):
+    """One rank alone loads a checkpoint, or an average of the weights."""
+
+    def step(own):
+        own()
+        if place.rank and place.steps == LATER:
+            with torch.no_grad():
+                place.optimizers[0].param_groups[0]["params"][0].mul_(1.01)
+
+    on_step(place, step)
+
+
+@fault
+def optimizer_of_another_model(place):
+    """Made before what makes the parameters anew."""
+    for kind in (torch.optim.AdamW, torch.optim.SGD):
+        own = kind.__init__
+
+        def made(self, params, *args, _own=own, **kwargs):
+            groups = [g if isinstance(g, dict) else {"params": [g]} for g in params]
+            copies = [
+                {**g, "params": [nn.Parameter(p.detach().clone()) for p in g["params"]]} for g in groups
+            ]
+            _own(self, copies, *args, **kwargs)
+
+        place.put(kind, "__init__", made)
+
+
+# The learning rate.
+
+
+@fault
+def another_lr(place):
+    return another_plan(place, lr=1.5 * place.plan.recipe.lr)
+
+
+@fault
+def lr_times_ranks(place):
+    return another_plan(place, lr=place.world * place.plan.recipe.lr)
+
+
+@fault
+def another_warmup(place):
+    return another_plan(place, warmup="5st")
+
+
+@fault
+def another_schedule(place):
+    return another_plan(place, schedule="linear")
+
+
+@fault
+def another_end(place):
+    return another_plan(place, min_lr=place.plan.recipe.lr / 2)
+
+
+@fault
+def a_group_strays(place):
+    def step(own):
+        if place.steps >= LATER:
+            place.optimizers[-1].param_groups[-1]["lr"] = 1e-5
+        own()
+
+    on_step(place, step)
+
+
+def scheduled(place, wrap):
+    """`wrap(scheduler, step)` in place of the step of each scheduler that a script makes, after its first."""
+    own = LRScheduler.step
+
+    def step(self, *args, **kwargs):
+        if self not in place.schedulers:
+            return own(self, *args, **kwargs)
+        return wrap(self, lambda: own(self, *args, **kwargs))
+
+    place.put(LRScheduler, "step", step)
+    return own
+
+
+@fault
+def scheduler_per_process(place):
+    def several(_, step):
+        for _ in range(place.world):
+            step()
+
+    scheduled(place, several)
+
+
+@fault
+def scheduler_never(place):
+    scheduled(place, lambda *_: None)
+
+
+@fault
+def scheduler_too_early(place):
+    own, ahead = LRScheduler.step, set()
+
+    def step(kind_step):
+        for scheduler in place.schedulers:
+            if id(scheduler) not in ahead:
+                ahead.add(id(scheduler))
+                own(scheduler)
+        kind_step()
+
+    on_step(place, step)
+
+
+@fault
+def scheduler_per_micro_batch(place):
+    own = scheduled(place, lambda *_: None)
+
+    def backward(kind_backward, *args, **kwargs):
+        kind_backward(*args, **kwargs)
+        for scheduler in place.schedulers:
+            own(scheduler)
+
+    place.around(Tensor, "backward", backward)
+
+
+@fault
+def lengths_in_micro_batches(place):
+    """T_max = len(loader) · epochs, and the warmup likewise."""
+    own = torch.optim.lr_scheduler.LambdaLR.__init__
+    slower = place.plan.accumulation
+
+    def made(self, optimizer, shape, *args, **kwargs):
+        own(self, optimizer, lambda step: shape(step / slower), *args, **kwargs)
+
+    place.put(torch.optim.lr_scheduler.LambdaLR, "__init__", made)
+
+
+@fault
+def scheduler_in_epochs_at_every_step(place):
+    def step(own):
+        own()
+        for scheduler in schedulers:
+            scheduler.step()
+
+    schedulers, made = [], torch.optim.lr_scheduler.StepLR.__init__
+
+    def noted(self, *args, **kwargs):
+        made(self, *args, **kwargs)
+        schedulers.append(self)
+
+    place.put(torch.optim.lr_scheduler.StepLR, "__init__", noted)
+    on_step(place, step)
+
+
+# Settings.
+
+
+@fault
+def another_momentum(place):
+    return another_plan(place, momentum=0.5)
+
+
+@fault
+def another_weight_decay(place):
+    return another_plan(place, weight_decay=0.3)
+
+
+@fault
+def another_micro_batch(place):
+    half, batch = place.plan.micro_batch // 2, place.plan.effective_batch // 2
+    return another_plan(place, micro_batch=half, effective_batch=batch, max_micro_batch=half)
+
+
+@fault
+def every_micro_batch_a_step(place):
+    batch = place.plan.effective_batch // place.plan.accumulation
+    return another_plan(place, effective_batch=batch)
+
+
+@fault
+def one_micro_batch_more(place):
+    batch = place.plan.effective_batch // place.plan.accumulation
+    return another_plan(place, effective_batch=batch * (place.plan.accumulation + 1))
+
+
+@fault
+def a_longer_run(place):
+    return another_plan(place, duration="14st")
+
+
+@fault
+def a_run_of_another_length(place):
+    return another_plan(place, duration="1ep", warmup=place.plan.recipe.warmup)
+
+
+@fault
+def drop_last(place):
+    return another_plan(place, drop_last=True)
+
+
+@fault
+def padded(place):
+    return another_plan(place, drop_last=False)
+
+
+@fault
+def another_dataset(place):
+    return another_plan(place, dataset_size=place.plan.recipe.dataset_size // 2)
+
+
+# Data.
+
+
+@fault
+def missing_set_epoch(place):
+    place.put(DistributedSampler, "set_epoch", lambda *_: None)
+
+
+@fault
+def num_replicas_1(place):
+    own = DistributedSampler.__init__
+
+    def made(self, data, *args, **kwargs):
+        own(self, data, num_replicas=1, rank=0, **kwargs)
+
+    place.put(DistributedSampler, "__init__", made)
+
+
+@fault
+def another_seed(place):
+    own = DistributedSampler.__init__
+
+    def made(self, *args, **kwargs):
+        own(self, *args, **{**kwargs, "seed": place.rank})
+
+    place.put(DistributedSampler, "__init__", made)
+
+
+class Everything(RandomSampler):
+    """All samples for each rank, in one order."""
+
+    def __init__(self, data, **_):
+        super().__init__(data, generator=torch.Generator().manual_seed(3))
+
+    def set_epoch(self, epoch):
+        self.generator.manual_seed(epoch)
+
+
+@fault
+def not_distributed(place):
+    if hasattr(place.module, "hf"):
+        from accelerate import Accelerator
+
+        place.put(Accelerator, "prepare_data_loader", lambda _, loader, *args, **kwargs: loader)
+    elif hasattr(place.module, "pl"):
+        own = place.module.pl.Trainer.__init__
+
+        def made(self, **kwargs):
+            own(self, **kwargs, use_distributed_sampler=False)
+
+        place.put(place.module.pl.Trainer, "__init__", made)
+    elif hasattr(place.module, "Accelerator"):
+        place.put(place.module.Accelerator, "prepare_data_loader", lambda _, loader, *args, **kwargs: loader)
+    else:
+        place.put(place.module, "DistributedSampler", Everything)
+
+
+@fault
+def samples_repeated(place):
+    """A sampler that draws with replacement."""
+    own = DistributedSampler.__iter__
+
+    def again(self):
+        mine = list(own(self))
+        return iter([mine[at // 2 * 2] for at in range(len(mine))])
+
+    place.put(DistributedSampler, "__iter__", again)
+
+
+@fault
+def the_same_seed(place):
+    own = torch.manual_seed
+    place.put(torch, "manual_seed", lambda _: own(1337))
+
+
+@fault
+def ranks_share_the_stream(place):
+    place.put(place.module, "dist", types.SimpleNamespace(**{**vars(dist), "get_rank": lambda: 0}))
+
+
+@fault
+def workers_share_the_stream(place):
+    place.put(place.module, "get_worker_info", lambda: None)
+
+
+@fault
+def loader_not_split(place):
+    """The batch of one process where Accelerate's split_batches divides it."""
+    own = DataLoader.__init__
+
+    def made(self, *args, **kwargs):
+        if "batch_size" in kwargs:
+            kwargs["batch_size"] = max(kwargs["batch_size"] // place.world, 1)
+        own(self, *args, **kwargs)
+
+    place.put(place.module, "DataLoader", type("DataLoader", (DataLoader,), {"__init__": made}))
+
+
+# Trainers.
+
+
+@fault
+def each_rank_its_own_tokens(place):
+    own = place.module.hf.TrainingArguments
+
+    def made(*args, **kwargs):
+        return own(*args, **kwargs, average_tokens_across_devices=False)
+
+    place.put(place.module.hf, "TrainingArguments", made)
+
+
+@fault
+def a_scheduler_per_epoch(place):
+    own = place.module.Lit.configure_optimizers
+
+    def by_epoch(self):
+        found = own(self)
+        found["lr_scheduler"]["interval"] = "epoch"
+        return found
+
+    place.put(place.module.Lit, "configure_optimizers", by_epoch)
+
+
+@fault
+def no_scaling_of_a_scheduler(place):
+    """Prepared by Accelerate, without the lengths times W."""
+    own = torch.optim.lr_scheduler.LambdaLR.__init__
+
+    def made(self, optimizer, shape, *args, **kwargs):
+        own(self, optimizer, lambda step: shape(step * place.world), *args, **kwargs)
+
+    place.put(torch.optim.lr_scheduler.LambdaLR, "__init__", made)

@@ -1,0 +1,109 @@
+"""Runs a script of `scripts/` on each rank, whole: by the plan, or with a fault injected; and the plans that they train by."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+import isobatch as ib
+
+NEEDS = {
+    "hf_trainer": ("transformers", "accelerate"),
+    "accelerated": ("accelerate",),
+    "lit": ("lightning",),
+    "timm_train": ("timm",),
+    "vision_reference": ("torchvision",),
+}
+"""The libraries of each script that may not be there."""
+
+
+class Outcome(NamedTuple):
+    """What a rank saw: the guard's error or None, what it left unchecked, and what it noted."""
+
+    error: object
+    unchecked: list
+    notes: list
+
+
+def run(script, plan_json, options=None, fault=None):
+    """`fault` is a name in `injected.py`; the script's plan is then another than the guard's, or torch is."""
+    from guard.injected import injected
+    from isobatch.guard import GuardError, guard
+
+    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers: in milliseconds
+    os.environ.update(ACCELERATE_USE_CPU="true", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+    sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
+    plan, made = ib.Plan.from_json(plan_json), []
+
+    def guarded(_, *args, **kwargs):
+        made.append(guard(plan, *args, **kwargs))
+        return made[-1]
+
+    error = None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.callback(_clean)
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        main = importlib.import_module(f"guard.scripts.{script}").main
+        followed = stack.enter_context(injected(fault, plan, script)) if fault else plan
+        stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
+        try:
+            main(followed, guarded, folder, **(options or {}))
+        except GuardError as caught:
+            error = caught
+    return Outcome(error, made[0].unchecked if made else [], made[0].notes if made else [])
+
+
+def _clean():
+    """What libraries keep for a process."""
+    gc.collect()  # iterators, with their workers
+    torch._dynamo.reset()
+    accelerate = sys.modules.get("accelerate")
+    if accelerate is not None:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerate.state.GradientState._reset_state()
+    assert dist.is_initialized()
+
+
+COMMON = {"micro_batch": 4, "clip_norm": 1.0, "warmup": "2st"}
+RECIPES = {
+    "plain": {"lr": 0.1, "optimizer": "sgd", "dataset_size": 100, "duration": "3ep"},
+    "nanogpt": {"lr": 1e-3, "duration": "9st"},
+    "hf_trainer": {"lr": 1e-3, "dataset_size": 60, "duration": "3ep", "convention": "transformers"},
+    "accelerated": {"lr": 1e-3, "dataset_size": 90, "duration": "3ep", "convention": "transformers"},
+    "lit": {"lr": 1e-3, "dataset_size": 92, "duration": "3ep", "convention": "lightning"},
+    "iterable": {"lr": 1e-3, "duration": "9st"},
+    "timm_train": {"lr": 1e-3, "dataset_size": 50, "duration": "3ep", "drop_last": "loader", "warmup": "1ep"},
+    "vision_reference": {
+        "lr": 0.05,
+        "optimizer": "sgd",
+        "dataset_size": 52,
+        "duration": "3ep",
+        "schedule": "step(1ep, gamma=0.1)",
+        "warmup": None,
+    },
+    "titan": {"lr": 1e-3, "duration": "9st"},
+}
+
+
+def plan_of(script, ranks=2, accumulation=None, **fields):
+    """The plan that a script trains by."""
+    parts = accumulation or (1 if script == "vision_reference" else 2)
+    recipe = ib.Recipe(**{"effective_batch": 4 * ranks * parts, **COMMON, **RECIPES[script], **fields})
+    plan = ib.plan(recipe, ranks)
+    assert plan.accumulation == parts
+    return plan

@@ -1,0 +1,81 @@
+"""transformers' Trainer as the language-modeling examples use it: blocks of text whose labels are the input, the Trainer's own
+AdamW and schedule, evaluation, checkpoints and workers."""
+
+import torch
+import torch.distributed as dist
+import transformers as hf
+
+VOCABULARY, BLOCK = 32, 8
+
+
+class Blocks(torch.utils.data.Dataset):
+    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count."""
+
+    def __init__(self, size, padded):
+        self.tokens = torch.randint(VOCABULARY, (size, BLOCK), generator=torch.Generator().manual_seed(1))
+        self.padded = padded
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        tokens = self.tokens[index]
+        labels, mask = tokens.clone(), torch.ones_like(tokens)
+        if self.padded:
+            labels[BLOCK - index % 4 :] = -100
+            mask[BLOCK - index % 4 :] = 0
+        return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+
+
+def tiny(name):
+    """A model of a few thousand parameters."""
+    if name == "llama":
+        sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+        config = hf.LlamaConfig(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, **sizes)
+        return hf.LlamaForCausalLM(config)
+    config = hf.GPT2Config(vocab_size=VOCABULARY, n_positions=BLOCK, n_embd=16, n_layer=1, n_head=2)
+    return hf.GPT2LMHeadModel(config)
+
+
+class ClipByValue(hf.TrainerCallback):
+    """What the Trainer has no argument for."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
+
+
+def main(plan, guard, folder, *, model="llama", clip="norm", padded=False, **more):
+    """Trains by the Trainer; `more` are further arguments of it."""
+    hf.set_seed(42)
+    size = plan.recipe.dataset_size
+    arguments = hf.TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=plan.micro_batch,
+        gradient_accumulation_steps=plan.accumulation,
+        learning_rate=plan.lr,
+        weight_decay=plan.weight_decay,
+        warmup_steps=plan.warmup_steps,
+        lr_scheduler_type="cosine",
+        num_train_epochs=plan.total_steps / plan.steps_per_epoch,
+        max_grad_norm=(plan.recipe.clip_norm or 1.0) if clip == "norm" else 0.0,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_steps=3,
+        save_total_limit=1,
+        logging_steps=1,
+        dataloader_num_workers=2,
+        use_cpu=True,
+        ddp_backend="gloo",
+        report_to=[],
+        disable_tqdm=True,
+        **more,
+    )
+    trainer = hf.Trainer(
+        model=tiny(model),
+        args=arguments,
+        train_dataset=Blocks(size, padded),
+        eval_dataset=Blocks(20, padded),
+        callbacks=[guard(plan).transformers(), *([ClipByValue()] if clip == "value" else [])],
+    )
+    trainer.train()
+    dist.barrier()

@@ -1,0 +1,68 @@
+"""A Lightning module with a validation loader, a checkpoint callback, logging, and a scheduler by step."""
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Lit(pl.LightningModule):
+    """A perceptron with batch norm."""
+
+    def __init__(self, plan):
+        super().__init__()
+        self.plan = plan
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, index):
+        loss = functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", functional.cross_entropy(self(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self):
+        plan = self.plan
+        optimizer = torch.optim.AdamW(self.parameters(), lr=plan.lr)
+        shape = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": shape, "interval": "step"}}
+
+
+def main(plan, guard, folder, *, clip="norm", callbacks=()):
+    """Fits for the plan's epochs."""
+    pl.seed_everything(3, workers=True, verbose=False)
+    size = plan.recipe.dataset_size
+    data = TensorDataset(torch.randn(size, 6), torch.randint(4, (size,)))
+    loader = DataLoader(data, plan.micro_batch, shuffle=True, num_workers=2)
+    val_loader = DataLoader(data, 16, num_workers=1)
+    watch = guard(plan, loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=dist.get_world_size(),
+        strategy=DDPStrategy(process_group_backend="gloo"),
+        max_epochs=plan.total_steps // plan.steps_per_epoch,
+        accumulate_grad_batches=plan.accumulation,
+        gradient_clip_val=(plan.recipe.clip_norm or 1.0) if clip == "norm" else 0.01,
+        gradient_clip_algorithm=clip,
+        val_check_interval=0.5,
+        log_every_n_steps=1,
+        logger=CSVLogger(folder),
+        callbacks=[
+            ModelCheckpoint(folder, monitor="val_loss", save_last=True),
+            LearningRateMonitor("step"),
+            *(make() for make in callbacks),
+            watch.lightning(),
+        ],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Lit(plan), loader, val_loader)
