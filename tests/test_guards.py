@@ -52,7 +52,7 @@ def test_a_plan_has_every_result_column():
 
 def test_a_plan_holds_the_cores_values_in_their_order():
     fields = list(ib.Plan.__struct_fields__)
-    assert fields == ["recipe", "cluster", "settings", *_core.plan_fields(), "moves"]
+    assert fields == ["recipe", "cluster", "settings", *_core.plan_fields(), "consumed", "moves"]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def test_replan_takes_every_setting():
     run = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st", gpus=8), 8)
     other = {
         "policy": "grow", "rule": "sqrt", "max_micro_batch": 4, "max_batch": 512, "batch_tolerance": 0.1, "micro_batch_multiple": 2,
-        "require_multiple": True, "ragged": True, "uneven": True, "beta_half_life": True, "deadline_hours": 5.0, "budget": 9.0,
+        "require_multiple": True, "accumulation_multiple": 2, "min_accumulation": 2, "batch_multiple": 4, "ragged": True,
+        "uneven": True, "ramp_rule": "sqrt", "beta_half_life": True, "deadline_hours": 5.0, "budget": 9.0,
     }  # fmt: skip
     assert list(other) == list(home.Settings._fields)
     for name, value in other.items():
@@ -97,6 +98,7 @@ def named(legal):
     [
         ("policy", home.Policy),
         ("rule", home.Rule),
+        ("ramp_rule", home.RampRule),
         ("optimizer", recipes.Optimizer),
         ("decay", recipes.Decay),
         ("convention", recipes.Convention),

@@ -531,6 +531,7 @@ def test_a_setting_may_stand_in_the_clusters():
 TYPES = {
     "micro_batch": np.int32, "accumulation": np.int32, "world_size": np.int64, "data_parallel": np.int64,
     "effective_batch": np.int64, "warmup_steps": np.int64, "steps_per_epoch": np.int64, "total_steps": np.int64,
+    "eval_steps": np.int64, "save_steps": np.int64, "log_steps": np.int64,
     "samples_per_epoch": np.int64, "padded_samples": np.int64, "dropped_samples": np.int64,
     "nearest_world_size": np.int64, "nearest_batch": np.int64, "reasons": np.uint64,
 } | dict.fromkeys(

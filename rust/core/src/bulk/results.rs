@@ -27,6 +27,9 @@ macro_rules! results {
             WarmupSteps warmup_steps I64 i64 = row.warmup_steps, column(l.warmup_steps[i]);
             StepsPerEpoch steps_per_epoch I64 i64 = row.steps_per_epoch, column(l.steps_per_epoch[i]);
             TotalSteps total_steps I64 i64 = row.total_steps, column(l.total_steps[i]);
+            EvalSteps eval_steps I64 i64 = row.eval_steps, UNKNOWN;
+            SaveSteps save_steps I64 i64 = row.save_steps, UNKNOWN;
+            LogSteps log_steps I64 i64 = row.log_steps, UNKNOWN;
             SamplesPerEpoch samples_per_epoch I64 i64 = row.samples_per_epoch, column(l.samples_per_epoch[i]);
             PaddedSamples padded_samples I64 i64 = row.padded_samples, column(l.padded_samples[i]);
             DroppedSamples dropped_samples I64 i64 = row.dropped_samples, column(l.dropped_samples[i]);

@@ -1,6 +1,7 @@
 //! One row: from a recipe, a cluster and the settings to a plan, or to the reasons why there is none.
 
 mod caution;
+mod grid;
 mod layout;
 mod row;
 mod scale;
@@ -9,6 +10,7 @@ mod steps;
 mod ways_out;
 
 pub use row::{Cap, Nearest, Row, UNKNOWN};
+pub use scale::ramp_scale;
 pub use single::{plan, plan_or_not};
 pub use steps::stages;
 pub(crate) use steps::tuned_warmup;

@@ -50,7 +50,7 @@ impl ScalarRecipe {
     /// `tuned_warmup` gives the steps of a warmup that keeps them.
     #[allow(clippy::option_option, reason = "what the planner's gives, or that it cannot be had")]
     fn with(input: &Input, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<ScalarRecipe> {
-        let Input { recipe, settings, cluster: _, fault: _ } = input;
+        let Input { recipe, settings, cluster: _, consumed: _, fault: _ } = input;
         one(recipe, &Asked::of(settings, recipe.optimizer)?, tuned_warmup)
     }
 }
@@ -106,8 +106,12 @@ impl Asked {
             batch_tolerance,
             micro_batch_multiple,
             require_multiple: _, // Every micro-batch is a multiple of 1.
+            accumulation_multiple,
+            min_accumulation,
+            batch_multiple,
             ragged,
             uneven,
+            ramp_rule: _, // The lanes know no ramp.
             beta_half_life,
             deadline_hours,
             budget,
@@ -116,6 +120,9 @@ impl Asked {
             && max_batch.is_none()
             && batch_tolerance == 0.0
             && micro_batch_multiple == 1
+            && accumulation_multiple == 1
+            && min_accumulation == 1
+            && batch_multiple == 1
             && !(ragged || uneven || beta_half_life)
             && deadline_hours.is_nan()
             && budget.is_nan();
@@ -192,6 +199,9 @@ fn one(
         sigma_sq: _, // as this
         mu_sq: _,    // and this.
         ref ramp,
+        eval_every,
+        save_every,
+        log_every,
         parameters: _, // No plan depends on it, nor on what is only checked.
         schedule: _,
         precision: _,
@@ -200,7 +210,8 @@ fn one(
         batch_norm,
         device_batches: Stated(unequal_devices),
     } = recipe;
-    if ramp.is_some() || convention == Convention::Exact {
+    let intervals = eval_every.or(save_every).or(log_every);
+    if ramp.is_some() || intervals.is_some() || convention == Convention::Exact {
         return None;
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;
