@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import isobatch as ib
 
@@ -185,12 +188,35 @@ def torchtitan(folder: str) -> str:
     from torchtitan.components.lr_scheduler import build_lr_schedulers
 
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=config.optimizer.lr)
-    schedulers = build_lr_schedulers([optimizer], config.lr_scheduler, config.training.steps)
+    return stepped(
+        config.training,
+        optimizer,
+        build_lr_schedulers([optimizer], config.lr_scheduler, config.training.steps),
+    )
+
+
+def torchtitan_python(folder: str) -> str:
+    """Since 0.3 a function changes one of its own configurations, and that builds optimizer and scheduler."""
+    import runpy
+
+    import torch
+    from torchtitan.models.llama3.config_registry import llama3_8b
+
+    path = Path(folder) / "planned.py"
+    PLAN.to("torchtitan", form="py").save(path)
+    config = runpy.run_path(str(path))["planned"](llama3_8b())
+    config.optimizer.implementation = "for-loop"
+    optimizers = config.optimizer.build(model_parts=[torch.nn.Linear(1, 1)])
+    schedulers = config.lr_scheduler.build(optimizers=optimizers, training_steps=config.training.steps)
+    return stepped(config.training, optimizers.optimizers[0], schedulers)
+
+
+def stepped(training: Any, optimizer: Any, schedulers: Any) -> str:
+    """What torchtitan's configuration has come to, and its scheduler at every step."""
     seen = []
-    for _ in range(config.training.steps):
+    for _ in range(training.steps):
         seen.append(optimizer.param_groups[0]["lr"])
         schedulers.step()
-    training = config.training
     return f"batch {training.global_batch_size}, {training.local_batch_size} a GPU, steps {training.steps}, {rates(lambda step: seen[step])}"
 
 
@@ -199,6 +225,7 @@ CHECKS: dict[str, tuple[str, Callable[[str], str], str]] = {
     "lightning": ("lightning", lightning, "the parser of its command line"),
     "megatron": ("megatron-core", megatron, "its calculator and scheduler"),
     "torchtitan": ("torchtitan", torchtitan, "its job configuration and scheduler"),
+    "torchtitan, Python": ("torchtitan", torchtitan_python, "its Trainer.Config, optimizer and scheduler"),
     "ray-train": ("ray", ray_train, "the file is loaded"),
     "kubeflow": ("kubeflow-trainer-api", kubeflow, "its model"),
     "skypilot": ("skypilot", skypilot, "its task"),
@@ -206,8 +233,16 @@ CHECKS: dict[str, tuple[str, Callable[[str], str], str]] = {
 }
 
 
+LATE = f"""
+DeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before: 1/{PLAN.warmup_steps} of the peak here. torchtitan
+warms up by (step + 1)/{PLAN.warmup_steps}. Both are what `isobatch export` itself computes of them, and says in its notes."""
+
+
 def main() -> None:
-    """A table of Markdown."""
+    """A table of Markdown; with a name, its row alone."""
+    if sys.argv[1:]:
+        print(row(sys.argv[1]))
+        return
     print("# Exports, checked by the tools\n")
     print(
         f"Made by `scripts/check-exports`, Python {sys.version.split()[0]}. The plan: {PLAN.world_size} GPUs, batch 256 ="
@@ -216,20 +251,36 @@ def main() -> None:
         f"{PLAN.micro_batch} × {PLAN.accumulation} × {PLAN.data_parallel}, 1000 steps, 30 of warmup, peak LR 0.0002, linear.\n"
     )
     print("| target | version | asked | what it reported |\n|---|---|---|---|")
-    for tool, (package, check, asked) in CHECKS.items():
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            print(f"| {tool} | {package} not installed | {asked} | not checked |")
-            continue
-        try:
-            # Some of them log to stdout.
-            with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-                said = check(folder)
-        except Exception as error:
-            traceback.print_exc()
-            said = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        print(f"| {tool} | {found} | {asked} | {said} |", flush=True)
+    for tool in CHECKS:
+        print(beside(tool) if tool == "torchtitan, Python" else row(tool), flush=True)
+    print(LATE)
+
+
+def beside(tool: str) -> str:
+    """The row of a version that lies beside the environment's own."""
+    places = [str(Path(sys.prefix) / "torchtitan-0.3"), os.environ.get("PYTHONPATH")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    done = subprocess.run(
+        [sys.executable, __file__, tool], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def row(tool: str) -> str:
+    """What one tool said."""
+    package, check, asked = CHECKS[tool]
+    try:
+        found = version(package)
+    except PackageNotFoundError:
+        return f"| {tool} | {package} not installed | {asked} | not checked |"
+    try:
+        # Some of them log to stdout.
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+            said = check(folder)
+    except Exception as error:
+        traceback.print_exc()
+        said = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return f"| {tool} | {found} | {asked} | {said} |"
 
 
 if __name__ == "__main__":

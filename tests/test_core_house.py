@@ -11,14 +11,15 @@ CORE = Path(__file__).parent.parent / "rust" / "core" / "src"
 # A room and the rooms that it may use.
 ROOMS = {
     "reason": set(),
-    "batch": set(),
+    "numbers": set(),
+    "batch": {"numbers"},
     "rules": set(),
     "lengths": {"batch"},
     "input": {"reason", "batch", "rules", "lengths"},
     "forecast": {"reason", "batch", "input"},
-    "plan": {"reason", "batch", "rules", "lengths", "input", "forecast"},
-    "bulk": {"reason", "batch", "rules", "lengths", "input", "forecast", "plan"},
-    "elastic": set(),
+    "plan": {"numbers", "reason", "batch", "rules", "lengths", "input", "forecast"},
+    "bulk": {"numbers", "reason", "batch", "rules", "lengths", "input", "forecast", "plan"},
+    "elastic": {"numbers"},
     "schedule": set(),
 }
 

@@ -1,6 +1,8 @@
 //! The elastic batch divides at every count that is named, and no batch that is tried works at more.
 #![no_main]
 
+use std::sync::atomic::AtomicBool;
+
 use isobatch_core::elastic::{Config, Counts, elastic, split};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -55,7 +57,7 @@ fuzz_target!(|case: Case| {
             .filter(|&(count, weight)| weight > 0.0 && whole(count) && splits(count))
             .collect()
     };
-    let answers = elastic(&[config]);
+    let answers = elastic(&[config], &AtomicBool::new(false));
     let (batch, weight) = (answers.batch[0], answers.weight[0]);
     if batch > 0 {
         assert!(batch <= config.max_batch, "{config:?} {answers:?}");

@@ -86,3 +86,10 @@ def test_megatrons_own_ramp():
     found = plan({**ramp, "warmup": "0st"}, gpus=8, policy="keep")
     assert found.status != "infeasible"
     assert found.total_steps > 100e9 / 4096 / 1536
+
+
+def test_what_works_instead_of_a_large_prime_is_a_cluster_that_can_be_planned():
+    # Of 2^40 − 87 samples, a prime, the divisor above is the batch itself: more GPUs than a cluster may have.
+    found = ib.plan(ib.Recipe(effective_batch=2**40 - 87, lr=0.1), 2**20 - 1)
+    assert (found.status, found.nearest_world_sizes) == ("infeasible", (1, None))
+    assert all(option.status != "infeasible" for option in found.options)

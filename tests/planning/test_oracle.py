@@ -70,7 +70,11 @@ def job(draw):
         increment = row["effective_batch"] // 4 or 1
         start = row["effective_batch"] - increment * 2
         if start > 0:
-            row |= {"ramp": f"{start} {increment} {40 * row['effective_batch']}", "duration": "1e5sp"}
+            row |= {
+                "ramp": f"{start} {increment} {40 * row['effective_batch']}",
+                "duration": "1e5sp",
+                "warmup": "2000sp",
+            }
     return row
 
 

@@ -157,6 +157,14 @@ def test_uneven_plans_give_the_first_replicas_one_more_micro_batch(passes, micro
         np.testing.assert_allclose(plan.loss_weights(rank) / each / gpus, 1 / batch, rtol=1e-14)
 
 
+def test_an_uneven_micro_batch_is_the_multiple_that_was_asked_for_or_says_that_it_is_not():
+    recipe = ib.Recipe(effective_batch=120, lr=0.1)
+    met = ib.plan(recipe, 7, uneven=True, micro_batch_multiple=8)
+    assert (met.micro_batch, ib.Reason.MULTIPLE_MISSED in met.reasons) == (8, False)
+    missed = ib.plan(recipe, 7, uneven=True, micro_batch_multiple=7)
+    assert (missed.micro_batch, ib.Reason.MULTIPLE_MISSED in missed.reasons) == (15, True)
+
+
 @given(recipes(), GPUS)
 def test_plain_loss_weights_are_one_over_the_accumulation(recipe, gpus):
     plan = feasible(ib.plan(recipe, gpus, policy="grow"))

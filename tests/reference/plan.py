@@ -39,6 +39,9 @@ COLUMNS = [
 """Result columns of the planner that the oracle knows; `reasons` beside them is a set of names."""
 
 
+_GPUS = range(1, 2**31 + 1)  # in a cluster, at most
+
+
 class _Infeasible(Exception):
     """The row cannot be planned; the message is the reason's name."""
 
@@ -120,9 +123,10 @@ def _batch(
         if highest and wanted > highest:
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
+            each = row["world_size"] // replicas
             counts = grid.nearest_replicas(recipe, options, replicas, replicas, wanted)
-            count = split.nearest(counts, replicas)
-            row["nearest_world_size"] = count and count * (row["world_size"] // replicas)
+            count = split.nearest([count for count in counts if count * each in _GPUS], replicas)
+            row["nearest_world_size"] = count and count * each
         row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted)
         raise _Infeasible(_why(options, wanted, replicas))
     if batch != wanted:
@@ -153,7 +157,9 @@ def _nearest_whole(
     else:
         batch = recipe["effective_batch"] if policy == "keep" else policy
         counts = grid.nearest_replicas(recipe, options, down, up, batch)
-    return split.nearest([count * model_parallel for count in counts if count], world)
+    return split.nearest(
+        [count * model_parallel for count in counts if count * model_parallel in _GPUS], world
+    )
 
 
 def _split(
@@ -174,6 +180,8 @@ def _split(
     uneven = _uneven(recipe, options, batch, replicas, cap)
     if uneven:
         row["reasons"].add("uneven")
+        if uneven % options.get("micro_batch_multiple", 1):
+            row["reasons"].add("multiple_missed")
         return uneven, -(-batch // uneven // replicas)
     multiple = options.get("micro_batch_multiple", 1)
     found = grid.micro_batch(recipe, options, replicas, batch, cap, multiple)
@@ -208,11 +216,9 @@ def _uneven(
     if all(size % replicas == 0 for size in sizes):
         return None
     most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
-    fits = [
-        d
-        for d in range(1, most + 1)
-        if d % grid.demand(options) == 0 and all(size % d == 0 for size in sizes)
-    ]
+    whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
+    multiples = [d for d in whole if d % options.get("micro_batch_multiple", 1) == 0]
+    fits = multiples if multiples or options.get("require_multiple") else whole
     return fits[-1] if fits else None
 
 

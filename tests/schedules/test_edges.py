@@ -217,3 +217,11 @@ def test_a_bulk_call_hears_ctrl_c():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert float(done.stdout) < 1.0  # About 0.1 s; the rest is for machines with other work.
+
+
+@pytest.mark.parametrize(
+    "steps", [[1 + 1j], np.array([1 + 1j]), ["5"], np.array(["1970-01-01"], "M8[s]"), np.array(["5"], object)]
+)
+def test_steps_are_real_numbers(steps):
+    with pytest.raises(ib.InputError, match="steps must be numbers"):
+        ib.schedules.cosine(1.0, 10).values(steps)

@@ -20,6 +20,17 @@ CLEAN = {
 }
 
 
+COMPOSER = """\
+global_train_batch_size: {batch}
+device_train_microbatch_size: {micro}
+max_duration: 10ba
+optimizer: {{name: decoupled_adamw, lr: 6.0e-4}}
+scheduler: {{name: cosine_with_warmup, t_warmup: 1ba}}
+accumulate_train_batch_on_tokens: false
+"""
+MEGATRON = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4 --clip-grad 1 --adam-beta2 0.95"
+
+
 def found(tmp_path, settings, gpus=8, name="a.json", **given):
     text = settings if isinstance(settings, str) else json.dumps(settings)
     return examine(written(tmp_path, name, text), gpus, **given)
@@ -152,12 +163,74 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
             "the warmup is 3% of the steps",
             "warmup_steps: 0",
         ),
+        (
+            "a.yaml",
+            "lr0: 0.01\nnbs: 64\nbatch: 16\noptimizer: SGD\nimgsz: 640",
+            "the first 3 epochs have smaller steps",
+            "batch: 64",
+        ),
+        (
+            "a.yaml",
+            COMPOSER.format(batch=252, micro=4),
+            "252 samples are no multiple of 8 GPUs",
+            "global_train_batch_size: 248",
+        ),
+        (
+            "a.yaml",
+            COMPOSER.format(batch=16, micro=4),
+            "a micro-batch has 2 samples, not 4",
+            "device_train_microbatch_size: 2",
+        ),
+        (
+            "a.yaml",
+            COMPOSER.format(batch=80, micro=4),
+            "the last micro-batch of a step has 2 samples",
+            "device_train_microbatch_size: 2",
+        ),
+        ("a.yaml", COMPOSER.format(batch=64, micro="auto"), "found during the run", "--set micro_batch=N"),
+        (
+            "a.yaml",
+            COMPOSER.format(batch=64, micro=8),
+            "a mean of means",
+            "accumulate_train_batch_on_tokens: true",
+        ),
+        (
+            "a.sh",
+            MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160",
+            "since core 0.18 the batch does not ramp",
+            "--step-batch-size-schedule",
+        ),
+        (
+            "a.sh",
+            MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160",
+            "before core 0.18 the run stops",
+            "--train-samples",
+        ),
+        (
+            "a.sh",
+            MEGATRON + " --train-samples 900 --step-batch-size-schedule 0:32",
+            "are both given",
+            "remove --global-batch-size",
+        ),
+        (
+            "a.json",
+            {
+                "train_batch_size": 64,
+                "scheduler": {
+                    "type": "WarmupLR",
+                    "params": {"warmup_type": "linear", "warmup_num_steps": 30},
+                },
+            },
+            "one step late",
+            "1/30 of the peak",
+        ),
     ],
 )
 def test_what_a_tool_does_without_a_word(tmp_path, name, settings, what, change):
     diagnosis = found(tmp_path, settings, name=name)
     (finding,) = [finding for finding in diagnosis.findings if what in finding.what]
-    assert change in finding.change and finding.cause
+    assert change in finding.change
+    assert all(all(found) for found in diagnosis.findings), "what, cause, source and change are all said"
     assert finding.what in diagnosis.text
 
 
@@ -177,3 +250,22 @@ def test_the_command_exits_with_what_it_found(tmp_path, capsys):
     assert "As it is, a step has 512 samples = 8 × 1 × 64 replicas.\n" in out
     with pytest.raises(ib.InputError, match="at least 1|from 1"):
         examine(path, 0)
+
+
+def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
+    diagnosis = found(tmp_path, {**CLEAN, "learning_rate": "fast", "weight_decay": "auto"}, 64, tuned_gpus=8)
+    assert diagnosis.batch == 512
+    assert "learning_rate must be a number, got the text 'fast'" in diagnosis.text
+    assert 'weight_decay: "auto" is not known before the run' in diagnosis.text
+    assert "weight_decay" not in found(tmp_path, {**CLEAN, "weight_decay": "auto"}, weight_decay=0.1).text
+    unusual = found(tmp_path, {**CLEAN, "adam_beta1": 2}, 64, tuned_gpus=8)
+    assert unusual.batch == 512 and "betas" in unusual.text
+    file = written(tmp_path, "b.json", json.dumps({**CLEAN, "adam_beta2": 0.95}))
+    assert ib.Recipe.read(file, gpus=8).betas == (0.9, 0.95)
+
+
+def test_every_reader_has_its_checks():
+    from isobatch.doctor import tools
+    from isobatch.tools.reading.read import READERS
+
+    assert all(tools.of(name).check for name in READERS)

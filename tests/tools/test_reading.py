@@ -180,7 +180,7 @@ train_dataloader = dict(batch_size=2, num_workers=os.cpu_count())
             "schedule": "multistep(8ep, 11ep, gamma=0.1)",
         },
     ),
-    "Megatron-LM: examples/gpt3/train_gpt3_175b_distributed.sh": (
+    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on the nodes of the model that it names": (
         "train.sh",
         """\
 GPUS_PER_NODE=8
@@ -226,6 +226,136 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} --seq-length
             "schedule": "cosine(until=430000st)",
             "ramp": "16 16 5859375",
             "convention": "megatron",
+        },
+    ),
+    "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": (
+        "llama3.sh",
+        """\
+CHECKPOINT_PATH=${1:-"checkpoints/llama3_8b_fp8"}
+GPUS_PER_NODE=8
+NUM_NODES=1
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+TP_SIZE=1
+CP_SIZE=1
+MICRO_BATCH_SIZE=1
+GLOBAL_BATCH_SIZE=128
+SEQ_LENGTH=8192
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+)
+TRAINING_ARGS=(
+    --micro-batch-size $MICRO_BATCH_SIZE
+    --global-batch-size $GLOBAL_BATCH_SIZE
+    --train-samples 1953125000
+    --lr-decay-samples 1949218748
+    --lr-warmup-samples 3906252
+    --lr 0.00015
+    --min-lr 0.00001
+    --decoupled-lr 5.0e-4      # Specific to decoupled AdamW, ensure optimizer is compatible
+    --lr-decay-style cosine
+    --clip-grad 1.0
+    --weight-decay 0.1
+    --adam-beta1 0.9
+    --adam-beta2 0.95
+    --bf16
+)
+if [[ "$DTYPE" == "fp8" ]]; then
+    DTYPE_ARGS+=(
+        "--fp8-format hybrid"
+    )
+fi
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size $TP_SIZE
+    --context-parallel-size $CP_SIZE
+)
+torchrun ${DISTRIBUTED_ARGS[@]} "$PRETRAIN_SCRIPT_PATH" --seq-length $SEQ_LENGTH ${TRAINING_ARGS[@]}
+""",
+        {},
+        {
+            "effective_batch": 128,
+            "gpus": 8,
+            "accumulation": 16,
+            "lr": 1.5e-4,
+            "min_lr": 1e-5,
+            "duration": "1953125000sp",
+            "warmup": "3906252sp",
+            "schedule": "cosine(until=1949218748sp)",
+            "seq_len": 8192,
+            "precision": "bf16",
+        },
+    ),
+    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": (
+        "mixtral.sh",
+        """\
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-"1"}
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NNODES
+)
+MODEL_ARGS=(--seq-length 4096 --num-layers 32 --hidden-size 4096)
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 256
+    --lr 1e-4
+    --train-iters 500000
+    --lr-decay-iters 320000
+    --lr-decay-style cosine
+    --min-lr 1.0e-5
+    --weight-decay 0.1
+    --lr-warmup-iters 500
+    --clip-grad 1.0
+    --bf16
+)
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size 1
+    --pipeline-model-parallel-size 4
+    --expert-model-parallel-size 8
+)
+""",
+        {"gpus": 32},
+        {
+            "effective_batch": 256,
+            "model_parallel": 4,
+            "accumulation": 32,
+            "lr": 1e-4,
+            "min_lr": 1e-5,
+            "betas": (0.9, 0.999),
+            "duration": "500000st",
+            "warmup": "500st",
+            "schedule": "cosine(until=320000st)",
+        },
+    ),
+    "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": (
+        "train.sh",
+        """\
+torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
+    --model_name_or_path <your_path_to_hf_converted_llama_ckpt_and_tokenizer> \\
+    --data_path ./alpaca_data.json \\
+    --bf16 True \\
+    --output_dir <your_output_dir> \\
+    --num_train_epochs 3 \\
+    --per_device_train_batch_size 4 \\
+    --gradient_accumulation_steps 8 \\
+    --learning_rate 2e-5 \\
+    --weight_decay 0. \\
+    --warmup_ratio 0.03 \\
+    --lr_scheduler_type "cosine" \\
+    --tf32 True
+""",
+        {"dataset_size": 52_002},
+        {
+            "effective_batch": 128,
+            "gpus": 4,
+            "micro_batch": 4,
+            "accumulation": 8,
+            "lr": 2e-5,
+            "weight_decay": 0.0,
+            "duration": "3ep",
+            "warmup": "3%",
+            "schedule": "cosine",
+            "precision": "bf16",
         },
     ),
     "ultralytics: the arguments of a run by default.yaml, with an optimizer": (
@@ -301,6 +431,98 @@ data: {class_path: my.Data, init_args: {batch_size: 16}}
 }
 
 
+# What a configuration builds on, beside it: mmdetection's configs/_base_ and detectron2's, the settings that a plan is made of.
+INHERITED = {
+    "mmdetection: configs/detr/detr_r50_8xb2-150e_coco.py, with configs/_base_/datasets/coco_detection.py": (
+        {
+            "configs/_base_/datasets/coco_detection.py": "backend_args = None\ntrain_dataloader = dict(batch_size=2, num_workers=2)\n",
+            "configs/_base_/default_runtime.py": "log_level = 'INFO'\n",
+            "configs/detr/detr.py": """\
+_base_ = ['../_base_/datasets/coco_detection.py', '../_base_/default_runtime.py']
+train_pipeline = [dict(type='LoadImageFromFile', backend_args={{_base_.backend_args}})]
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+optim_wrapper = dict(
+    type='OptimWrapper',
+    optimizer=dict(type='AdamW', lr=0.0001, weight_decay=0.0001),
+    clip_grad=dict(max_norm=0.1, norm_type=2))
+max_epochs = 150
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=max_epochs, val_interval=1)
+param_scheduler = [dict(type='MultiStepLR', begin=0, end=max_epochs, by_epoch=True, milestones=[100], gamma=0.1)]
+auto_scale_lr = dict(base_batch_size=16)
+""",
+        },
+        {"dataset_size": 117_266},
+        {
+            "effective_batch": 16,
+            "gpus": 8,
+            "micro_batch": 2,
+            "lr": 1e-4,
+            "weight_decay": 1e-4,
+            "clip_norm": 0.1,
+            "duration": "150ep",
+            "schedule": "multistep(100ep, gamma=0.1)",
+        },
+    ),
+    "mmdetection: mmdet/configs/faster_rcnn/faster_rcnn_r50_fpn_1x_coco.py, by read_base": (
+        {
+            "_base_/schedules/schedule_1x.py": """\
+from torch.optim.sgd import SGD
+train_cfg = dict(type=None, max_epochs=12, val_interval=1)
+optim_wrapper = dict(type=None, optimizer=dict(type=SGD, lr=0.02, momentum=0.9, weight_decay=0.0001))
+auto_scale_lr = dict(enable=False, base_batch_size=16)
+""",
+            "_base_/datasets/coco_detection.py": "train_dataloader = dict(batch_size=2, num_workers=2)\n",
+            "faster_rcnn/coco.py": """\
+from mmengine.config import read_base
+with read_base():
+    from .._base_.datasets.coco_detection import *
+    from .._base_.schedules.schedule_1x import *
+optim_wrapper.optimizer.update(dict(lr=0.01))
+train_cfg.max_epochs = 24
+""",
+        },
+        {"dataset_size": 117_266},
+        {
+            "effective_batch": 16,
+            "gpus": 8,
+            "lr": 0.01,
+            "optimizer": "sgd",
+            "momentum": 0.9,
+            "duration": "24ep",
+        },
+    ),
+    "detectron2: configs/COCO-Detection/retinanet_R_50_FPN_3x.yaml": (
+        {
+            "Base-RetinaNet.yaml": """\
+MODEL:
+  META_ARCHITECTURE: "RetinaNet"
+  ANCHOR_GENERATOR:
+    SIZES: !!python/object/apply:eval ["[[x, x * 2**(1.0/3), x * 2**(2.0/3) ] for x in [32, 64, 128, 256, 512 ]]"]
+SOLVER:
+  IMS_PER_BATCH: 16
+  BASE_LR: 0.01
+  STEPS: (60000, 80000)
+  MAX_ITER: 90000
+""",
+            "COCO-Detection/3x.yaml": """\
+_BASE_: "../Base-RetinaNet.yaml"
+MODEL: {WEIGHTS: "detectron2://ImageNetPretrained/MSRA/R-50.pkl"}
+SOLVER:
+  STEPS: (210000, 250000)
+  MAX_ITER: 270000
+""",
+        },
+        {},
+        {
+            "effective_batch": 16,
+            "lr": 0.01,
+            "duration": "270000st",
+            "schedule": "multistep(210000st, 250000st, gamma=0.1)",
+        },
+    ),
+}
+
+
 def written(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
@@ -314,6 +536,169 @@ def test_published(source, tmp_path):
     assert {field: getattr(recipe, field) for field in fields} == fields
     made = ib.plan(recipe, recipe.gpus or 8)
     assert made.status != "infeasible" and made.effective_batch == recipe.effective_batch
+
+
+def tree(tmp_path, files):
+    """Writes them; gives the last."""
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("source", INHERITED)
+def test_what_a_file_builds_on_is_read_with_it(source, tmp_path):
+    files, given, fields = INHERITED[source]
+    recipe = ib.Recipe.read(tree(tmp_path, files), **given)
+    assert {field: getattr(recipe, field) for field in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {"a.py": "_base_ = './gone.py'\ntrain_cfg = dict(max_epochs=1)"},
+            r"a\.py, _base_: names './gone.py', and there is no such",
+        ),
+        (
+            {"b.py": "_base_ = 'a.py'", "a.py": "_base_ = ['b.py']\ntrain_cfg = dict(max_epochs=1)"},
+            r"b\.py, _base_: names 'a.py', which builds on this file again",
+        ),
+        (
+            {"a.yaml": "_BASE_: a.yaml\nSOLVER: {BASE_LR: 0.1}"},
+            "names 'a.yaml', which builds on this file again",
+        ),
+        (
+            {
+                "b.py": "x = 1",
+                "c.py": "x = 2",
+                "a.py": "_base_ = ['b.py', 'c.py']\ntrain_cfg = dict(max_epochs=1)",
+            },
+            "two of the files that it names set 'x'",
+        ),
+        ({"a.py": "_base_ = open('x')\ntrain_cfg = dict(max_epochs=1)"}, "must be a path"),
+        ({"a.py": "x = dict()\nx['y'] = x\n_base_ = 'a.py'"}, "again|nested deeper"),
+        (
+            {
+                "a.py": "x0 = dict()\n"
+                + "".join(f"x{i} = dict(l=x{i - 1}, r=x{i - 1})\n" for i in range(1, 40))
+                + "train_cfg = x39\ntrain_cfg.merge(x39)",
+            },
+            "more than 200,000 values",
+        ),
+    ],
+)
+def test_what_cannot_be_built_on_is_said(tmp_path, files, says):
+    with pytest.raises(ib.InputError, match=says):
+        read_file(tree(tmp_path, files))
+
+
+def test_only_what_lies_beside_a_file_is_read(tmp_path):
+    """Absolute paths, addresses and other packages' files are named, and nothing of them is looked at."""
+    for base in ("/etc/hostname", "~/x.yaml", "https://example.org/x.yaml", "detectron2://x"):
+        path = tree(
+            tmp_path, {"a.yaml": f"_BASE_: {base}\nSOLVER: {{BASE_LR: 0.1}}\nMODEL: {{META_ARCHITECTURE: X}}"}
+        )
+        found = read_file(path)
+        assert any(f"builds on {base}, which is not beside it" in note for note in found.notes)
+        assert "effective_batch" not in found.fields
+    found = read_file(
+        tree(tmp_path, {"a.py": "_base_ = 'mmdet::x.py'\noptim_wrapper = dict(optimizer=dict(lr=0.1))"})
+    )
+    assert found.tool == "mmengine" and any("mmdet::x.py" in note for note in found.notes)
+
+
+TITAN = """\
+from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+import os
+os.system("touch hacked")
+
+def llama3_debugmodel() -> Trainer.Config:
+    model_spec = model_registry("debugmodel")
+    return Trainer.Config(
+        model_spec=model_spec,
+        optimizer=default_adamw(lr=8e-4),
+        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2, decay_ratio=0.8, decay_type="linear", min_lr_factor=0.0),
+        training=TrainingConfig(local_batch_size=8, seq_len=2048, steps=10),
+        parallelism=ParallelismConfig(pipeline_parallel_schedule="Interleaved1F1B"),
+    )
+
+def llama3_8b() -> Trainer.Config:
+    return Trainer.Config(
+        optimizer=default_adamw(lr=3e-4),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192, steps=1000),
+    )
+
+def llama3_8b_long() -> Trainer.Config:
+    config = llama3_8b()
+    config.training.steps = 4 * 1000
+    config.parallelism.tensor_parallel_degree = 2
+    if os.environ.get("FAST"):
+        config.optimizer.lr = 1.0
+    return config
+"""
+
+
+class TestTorchtitanInPython:
+    """torchtitan 0.3.0: torchtitan/models/llama3/config_registry.py, and a function that changes another's."""
+
+    def test_a_function_of_a_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        path = written(tmp_path, "registry.py", TITAN)
+        recipe = ib.Recipe.read(f"{path}:llama3_8b", gpus=64)
+        assert (recipe.effective_batch, recipe.lr, recipe.duration, recipe.warmup) == (
+            64,
+            3e-4,
+            "1000st",
+            "200st",
+        )
+        assert (recipe.betas, recipe.weight_decay, recipe.seq_len) == ((0.9, 0.95), 0.1, 8192)
+        assert ib.Recipe.read(f"{path}:llama3_debugmodel", gpus=1).schedule == "wsd(decay=8st, shape=linear)"
+        assert not (tmp_path / "hacked").exists()
+
+    def test_one_that_changes_another(self, tmp_path):
+        path = written(tmp_path, "registry.py", TITAN)
+        found = read_file(f"{path}:llama3_8b_long")
+        assert found.fields["duration"] == "4000st" and found.fields["model_parallel"] == 2
+        with pytest.raises(
+            ib.InputError, match="lr is computed, and nothing here is executed: give lr a value"
+        ):
+            ib.Recipe.read(f"{path}:llama3_8b_long", gpus=64)
+        assert ib.Recipe.read(f"{path}:llama3_8b_long", gpus=64, lr=1e-4).effective_batch == 32
+
+    def test_one_that_starts_elsewhere(self, tmp_path):
+        text = "def run() -> Trainer.Config:\n    config = other()\n    config.training.steps = 7\n    return config\n"
+        found = read_file(written(tmp_path, "run.py", text), "torchtitan")
+        assert found.fields["duration"] == "7st" and "batch_per_gpu" not in found.fields
+        assert any("builds on other()" in note for note in found.notes)
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            (
+                "",
+                r"has 3 configurations: llama3_debugmodel, llama3_8b, llama3_8b_long\. Name one after a colon",
+            ),
+            (":llama3_8bb", "did you mean 'llama3_8b'"),
+        ],
+    )
+    def test_which_one_is_asked(self, tmp_path, name, says):
+        with pytest.raises(ib.InputError, match=says):
+            read_file(f"{written(tmp_path, 'registry.py', TITAN)}{name}")
+
+    def test_one_that_calls_itself(self, tmp_path):
+        text = "def a() -> Trainer.Config:\n    return b()\n\ndef b() -> Trainer.Config:\n    return a()\n"
+        with pytest.raises(ib.InputError, match="calls itself"):
+            read_file(f"{written(tmp_path, 'a.py', text)}:a")
+
+    def test_batches_in_tokens(self, tmp_path):
+        """As its main branch counts after 0.3."""
+        text = "def a() -> Trainer.Config:\n    return Trainer.Config(optimizer=default_adamw(3e-4), training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank={}, max_context_length=8192, steps=10))\n"
+        recipe = ib.Recipe.read(written(tmp_path, "a.py", text.format("2 * 8192")), gpus=8)
+        assert (recipe.micro_batch, recipe.effective_batch, recipe.seq_len) == (2, 16, 8192)
+        with pytest.raises(ib.InputError, match="a multiple of max_context_length 8192"):
+            ib.Recipe.read(written(tmp_path, "a.py", text.format(9000)), gpus=8)
 
 
 def test_two_files_of_one_run(tmp_path):
@@ -385,7 +770,12 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
             + "".join(f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
             "more than 200,000 values|nested deeper",
         ),
-        ("a.yaml", "learning_rate: !!python/object/apply:os.system ['touch hacked']", "cannot be read"),
+        (
+            "a.yaml",
+            "per_device_train_batch_size: 4\nnum_train_epochs: 1\nlearning_rate: !!python/object/apply:os.system ['touch hacked']",
+            "learning_rate is computed, and nothing here is executed",
+        ),
+        ("a.yaml", "learning_rate: !unknown 3", "cannot be read"),
         ("a.yaml", "[" * 1000, "nested deeper"),
         (
             "a.toml",

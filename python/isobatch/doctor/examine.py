@@ -83,14 +83,24 @@ def _tuned(fields: Mapping[str, Any], found: Found, gpus: int) -> tuple[int | No
     batch = done.get("effective_batch")
     if batch is None or done.get("lr") is None:
         return batch, None
-    try:
-        recipe = Recipe(**done)
-    except InputError:
-        # A length in epochs without the dataset's size: the batch can be planned without it.
-        kept = {name: value for name, value in done.items() if name not in ("duration", "warmup", "schedule")}
-        recipe = Recipe(**kept)
+    recipe = _recipe(done, found)
+    if recipe is None:
+        return batch, None
     made = plan(recipe, gpus)
     return batch, None if made.status == "infeasible" else made
+
+
+def _recipe(fields: Mapping[str, Any], found: Found) -> Recipe | None:
+    """The recipe, if need be without what it cannot be planned with: a length in epochs without the dataset's size."""
+    lengths = ("duration", "warmup", "schedule", "ramp")
+    kept = {name: value for name, value in fields.items() if name not in lengths}
+    for last, part in enumerate((fields, kept)):
+        try:
+            return Recipe(**part)
+        except InputError as error:
+            if last:
+                found.notes.append(error.message)
+    return None
 
 
 def _lines(case: Case, findings: Sequence[Finding]) -> Any:
@@ -99,14 +109,14 @@ def _lines(case: Case, findings: Sequence[Finding]) -> Any:
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     else:
         parts = [case.fields.get(name) for name in ("batch_per_gpu", "accumulation")]
-        replicas = case.gpus // (case.fields.get("model_parallel") or 1)
-        split = f" = {parts[0]} × {parts[1] or 1} × {counted(replicas, 'replica')}" if parts[0] else ""
+        split = f" = {parts[0]} × {parts[1] or 1} × {counted(case.replicas, 'replica')}" if parts[0] else ""
         yield f"As it is, a step has {count(case.batch)} samples{split}."
     if case.tuned is None:
         yield "The GPUs that it was tuned on are not known: --set gpus=N compares with them."
     elif case.growth == 1:
         yield "That is the batch that it was tuned with: the learning rate stays."
     yield from case.found.notes
+    yield from (error.message for to, error in case.found.faults if to not in case.fields)
     for number, finding in enumerate(findings, start=1):
         yield f"{number}. {finding}"
     if not findings:

@@ -10,16 +10,19 @@ from isobatch.tools.reading.page import Found
 
 
 class Finding(NamedTuple):
-    """What happens, why, who says so, and the line to change; `change` is empty where nothing in the file can."""
+    """What happens, why, who says so, and the line to change.
+
+    Attributes:
+        source: a document, an issue, or the place in the tool's own code.
+    """
 
     what: str
     cause: str
-    source: str = ""
-    change: str = ""
+    source: str
+    change: str
 
     def __str__(self) -> str:
-        lines = [self.what, f"  cause: {self.cause}" + (f" [{self.source}]" if self.source else "")]
-        return "\n".join([*lines, f"  change: {self.change}"] if self.change else lines)
+        return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
 
 
 class Case(NamedTuple):
@@ -40,6 +43,18 @@ class Case(NamedTuple):
     tuned: int | None
     plan: Plan | None
 
+    def at(self, *path: str) -> Any:
+        """A value of the file, by its place there; None where there is none."""
+        value: Any = self.found.settings
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model on the GPUs."""
+        return self.gpus // (self.fields.get("model_parallel") or 1)
+
     def key(self, field: str) -> str:
         """What the file calls a field of the recipe."""
         return self.found.keys.get(field) or field
@@ -53,3 +68,12 @@ class Case(NamedTuple):
     def growth(self) -> float:
         """The batch as it is over the tuned one; 1 where one of them is not known."""
         return 1.0 if self.batch is None or self.tuned is None else self.batch / self.tuned
+
+
+def number(value: Any) -> float:
+    """A setting as a number; 0 where it is none.
+
+    >>> number(3), number("3"), number(None)
+    (3.0, 0.0, 0.0)
+    """
+    return float(value) if isinstance(value, int | float) else 0.0

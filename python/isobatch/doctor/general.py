@@ -32,7 +32,7 @@ def _batch(case: Case) -> Iterator[Finding]:
     yield Finding(
         f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
-        "",
+        "Goyal et al. 2017, arXiv 1706.02677, section 3: a step's samples are those of all workers",
         change or "no split of the tuned batch fits these GPUs: isobatch plan --from lists what would",
     )
 
@@ -62,7 +62,7 @@ def _lengths(case: Case) -> Iterator[Finding]:
             yield Finding(
                 f"{what} takes {figure(case.growth)} × the samples of the tuned one",
                 f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
-                "",
+                "samples = steps × batch",
                 case.line(field, count(max(1, round(steps / case.growth))).replace(",", ""))
                 + "  (for the tuned samples, if the batch moves)",
             )
@@ -81,5 +81,20 @@ def _uneven(case: Case) -> Iterator[Finding]:
         yield Finding(
             f"an epoch repeats {count(plan.padded_samples or 0)} samples",
             Reason.PADDED.text,
-            Reason.PADDED.source,
+            Reason.PADDED.source
+            or "torch DistributedSampler, which repeats samples so that each rank has as many",
+            "drop the incomplete batch, or leave it: the plan counts them",
+        )
+
+
+def stops(case: Case, source: str) -> Iterator[Finding]:
+    """A global batch that the GPUs must divide."""
+    batch, replicas = case.fields.get("effective_batch"), case.replicas
+    micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
+    if batch and micro and replicas and batch % (micro * replicas):
+        yield Finding(
+            f"the run stops: {count(batch)} samples are no multiple of {micro} × {replicas} replicas",
+            f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
+            source,
+            "isobatch plan --from lists the micro-batches and batches that fit",
         )

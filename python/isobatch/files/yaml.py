@@ -32,15 +32,18 @@ _SCALARS = (
 _WORDS = re.compile(r"\.(inf|nan)")
 
 
-def parse_yaml(text: str, file: str) -> Any:
+def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
     """The value in a YAML text.
+
+    Args:
+        tagged: what a value is that asks for Python (`!!python/object/apply:eval`), which nothing here does; None: an error.
 
     Raises:
         InputError: PyYAML is not installed.
         ValueError: it is no YAML, a key is listed twice, or a number can be read in two ways.
     """
     try:
-        return _needed(file).load(text, _loader())  # a SafeLoader
+        return _needed(file).load(text, _loader(tagged))  # a SafeLoader
     except yaml.YAMLError as error:
         raise ValueError(error) from None
 
@@ -61,7 +64,7 @@ def _needed(file: str) -> Any:
     return yaml
 
 
-def _loader() -> Any:
+def _loader(tagged: Any) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # Any, where PyYAML is missing
         yaml_implicit_resolvers: dict[str, Any] = {}
 
@@ -78,4 +81,6 @@ def _loader() -> Any:
         Loader.add_implicit_resolver(_TAG + kind, re.compile(rf"^(?:{pattern})$"), list(first))
     Loader.add_constructor(_TAG + "int", integer)
     Loader.add_constructor(_TAG + "float", lambda _, node: float(_WORDS.sub(r"\1", node.value.lower())))
+    if tagged is not None:
+        Loader.add_multi_constructor(_TAG + "python/", lambda *_: tagged)
     return Loader

@@ -1,7 +1,9 @@
 //! The exact batch split: effective batch = micro-batch × accumulation × replicas.
 
-/// No effective batch may be larger; it bounds every search below to a million trials.
-pub const MAX_BATCH: u64 = 1 << 40;
+use crate::numbers::{self, smallest_divisor_from};
+
+/// No effective batch may be larger: its prime factors are then found by primes that are known.
+pub const MAX_BATCH: u64 = numbers::MOST * numbers::MOST;
 
 /// One replica's samples of a step, as `accumulation` micro-batches of `micro_batch` samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +37,6 @@ pub fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
     }
     let accumulation = smallest_divisor_from(units, units.div_ceil(cap));
     Some(Split { micro_batch: samples / accumulation, accumulation })
-}
-
-/// The smallest divisor of `n` that is at least `from` (1 ≤ from ≤ n).
-pub(crate) fn smallest_divisor_from(n: u64, from: u64) -> u64 {
-    let root = n.isqrt();
-    // Below the root, divisors are tried upwards; above it, through their partners n/d, downwards.
-    if let Some(d) = (from..=root).find(|&d| n.is_multiple_of(d)) {
-        return d;
-    }
-    let partner = (1..=(n / from).min(root)).rev().find(|&d| n.is_multiple_of(d)).unwrap_or(1);
-    n / partner
 }
 
 /// The ragged split: as few micro-batches as the cap allows, the last of them smaller. `samples` is the largest replica's.
@@ -172,12 +163,6 @@ fn largest_micro_batch(low: u64, high: u64, cap: u64) -> Option<u64> {
         .take(MOST_TRIALS)
         .map(|passes| (passes, (high / passes).min(cap)))
         .find_map(|(passes, micro)| (micro * passes >= low).then_some(micro).filter(|&micro| micro > 0))
-}
-
-/// The greatest number that divides both.
-#[must_use]
-pub fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The divisors of `n` next to `around`: the largest ≤ it and the smallest ≥ it.

@@ -8,6 +8,7 @@ pub mod elastic;
 pub mod forecast;
 pub mod input;
 pub mod lengths;
+mod numbers;
 pub mod plan;
 pub mod reason;
 pub mod rules;

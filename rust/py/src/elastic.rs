@@ -1,4 +1,6 @@
 //! Elastic batches in bulk. Values are checked on the Python side, which knows their names.
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use isobatch_core::elastic::{Config, Counts, MAX_GPUS, elastic, is_light, split};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -9,6 +11,9 @@ type Column<'py> = Bound<'py, PyArray1<u64>>;
 type Columns<'py> = (Bound<'py, PyArray1<f64>>, Column<'py>, Column<'py>, Column<'py>);
 /// Values of all groups, where each begins and the last one ends, and each row's group.
 type Groups<'py> = (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
+
+/// Splits that take less time than a look for Ctrl-C.
+const SERIAL: usize = 1 << 15;
 
 /// The largest GPU count that `elastic_rows` accepts.
 pub const LARGEST: u64 = MAX_GPUS;
@@ -53,10 +58,8 @@ pub fn elastic_rows<'py>(
         gpus_per_node: Some(gpus_per_node[row]),
         prefer_larger,
     };
-    let found = py.detach(|| {
-        let configs: Vec<Config> = (0..max_batch.len()).map(config).collect();
-        if is_light(&configs) { elastic(&configs) } else { pool::install(|| elastic(&configs)) }
-    });
+    let configs: Vec<Config> = (0..max_batch.len()).map(config).collect();
+    let found = pool::run_unless(py, is_light(&configs), |stop| elastic(&configs, stop))?;
     Ok((
         found.weight.into_pyarray(py),
         found.batch.into_pyarray(py),
@@ -79,14 +82,16 @@ pub fn elastic_splits<'py>(
     let (batch, offsets, gpus) = (batch.as_slice()?, offsets.as_slice()?, gpus.as_slice()?);
     let model_parallel = model_parallel.as_slice()?;
     let (values, cuts, group) = (micros.0.as_slice()?, micros.1.as_slice()?, micros.2.as_slice()?);
-    let (micro_batch, accumulation): (Vec<u64>, Vec<u64>) = py.detach(|| {
-        let splits = (0..batch.len()).flat_map(|row| {
+    let all = |stop: &AtomicBool| {
+        let rows = (0..batch.len()).take_while(|_| !stop.load(Ordering::Relaxed));
+        let splits = rows.flat_map(|row| {
             let micros = &values[cut(cuts, usize::try_from(group[row]).expect("a group"))];
             let replicas = gpus[cut(offsets, row)].iter().map(move |gpus| gpus / model_parallel[row]);
             replicas.map(move |replicas| split(batch[row], replicas, micros).expect("a count that works"))
         });
         splits.unzip()
-    });
+    };
+    let (micro_batch, accumulation): (Vec<u64>, Vec<u64>) = pool::run_unless(py, gpus.len() < SERIAL, all)?;
     Ok((micro_batch.into_pyarray(py), accumulation.into_pyarray(py)))
 }
 

@@ -22,20 +22,9 @@ const SIGNALS: Duration = Duration::from_millis(100);
 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
-/// Runs `work` where rayon's parallel iterators use this process's pool.
-///
-/// It has `RAYON_NUM_THREADS` threads, else one per core that the process may use.
-pub fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    match pool() {
-        Some(pool) => pool.install(work),
-        // No thread could be started: the caller's own will do.
-        None => work(),
-    }
-}
-
 /// Runs `work` in this process's pool without Python's lock, while the calling thread looks for signals: where one raises, such
 /// as Ctrl-C, the flag that `work` is given is set, and the exception comes back as soon as `work` has seen it and ended.
-/// A panic comes back as a `RuntimeError`.
+/// A panic comes back as a `RuntimeError`. The pool has `RAYON_NUM_THREADS` threads, else one per core that the process may use.
 pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) -> PyResult<R> {
     let stop = &AtomicBool::new(false);
     let guarded = move || catch_unwind(AssertUnwindSafe(|| work(stop))).map_err(|_| fault());
@@ -63,6 +52,15 @@ pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) 
             }
         })
     })
+}
+
+/// Runs `work` as [`run`] does, or on the calling thread where there is `little` of it.
+pub fn run_unless<R: Send>(
+    py: Python<'_>,
+    little: bool,
+    work: impl FnOnce(&AtomicBool) -> R + Send,
+) -> PyResult<R> {
+    if little { Ok(py.detach(|| work(&AtomicBool::new(false)))) } else { run(py, work) }
 }
 
 /// What `work` makes of each row, in their order; few rows are done on the calling thread, many as in [`run`].

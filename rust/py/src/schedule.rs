@@ -1,12 +1,13 @@
 //! `isobatch._core.Evaluator`: a schedule of the core, built from a form, and evaluated one by one or in bulk.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use isobatch_core::schedule::{Halt, Schedule, ScheduleError, Shape, Steps, Value, fill_matrix};
 use numpy::{
     AllowTypeChange, Element, PyArrayDyn, PyArrayLikeDyn, PyArrayMethods, PyReadonlyArray1,
     PyReadwriteArray2, PyUntypedArrayMethods,
 };
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::errors::{input_error, must_be, schedule_error};
@@ -53,13 +54,17 @@ impl Evaluator {
         {
             let mut writer = out.readwrite();
             let target = writer.as_slice_mut()?;
-            py.detach(|| {
+            let few = target.len() < SERIAL;
+            let fill = |stop: &AtomicBool| {
                 for (target, &step) in target.iter_mut().zip(input.iter()) {
                     *target = value(&self.schedule, step)?;
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
                 Ok(())
-            })
-            .map_err(|error| schedule_error(py, &error, None))?;
+            };
+            pool::run_unless(py, few, fill)?.map_err(|error| schedule_error(py, &error, None))?;
         }
         Ok(out)
     }
@@ -129,20 +134,22 @@ fn fill_out<T: Value + Element>(
             schedule.check(last).map_err(|error| schedule_error(py, &error, Some(row + 1)))?;
         }
     }
-    let filled = if out.len() < SERIAL {
-        py.detach(|| fill_matrix(schedules, steps, out, &AtomicBool::new(false)))
-    } else {
-        pool::run(py, |stop| fill_matrix(schedules, steps, out, stop))?
-    };
+    let few = out.len() < SERIAL;
+    let filled = pool::run_unless(py, few, |stop| fill_matrix(schedules, steps, out, stop))?;
     match filled {
         Ok(()) | Err(Halt::Stopped) => Ok(()),
         Err(Halt::Overflow { row, step }) => Err(schedule_error(py, &overflow(step), Some(row + 1))),
     }
 }
 
-/// Steps as a float64 array, whatever number type they came in.
+/// Steps as a float64 array, whatever real number type they came in: `NumPy` would read texts and dates, too.
 pub fn steps_array<'py>(steps: &Bound<'py, PyAny>) -> PyResult<PyArrayLikeDyn<'py, f64, AllowTypeChange>> {
-    steps.extract().map_err(|_| {
+    let real = |steps: &Bound<'py, PyAny>| {
+        let array = steps.py().import("numpy")?.call_method1("asarray", (steps,))?;
+        let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
+        if "biuf".contains(&kind) { array.extract() } else { Err(PyTypeError::new_err(kind)) }
+    };
+    real(steps).map_err(|_| {
         input_error(
             steps.py(),
             "steps",

@@ -212,6 +212,14 @@ def test_what_is_left_too_small_for_a_step_is_dropped_and_said():
     assert "100 samples of that epoch are dropped" in moved.explain()
 
 
+def test_a_run_that_a_move_has_ended_moves_no_more():
+    recipe = ib.Recipe(effective_batch=48, lr=0.1, convention="megatron", duration="54321sp")
+    moved = ib.replan(run_of(recipe, 8), at_step=1125, effective_batch=512)
+    assert moved.total_steps == 1125
+    with pytest.raises(ib.InputError, match="ends at step 1,125, where it moved"):
+        ib.replan(moved, at_step=1125, cluster=4)
+
+
 def test_a_layout_that_pads_more_says_so():
     recipe = ib.Recipe(effective_batch=60, lr=0.1, dataset_size=1000, duration="5ep")
     moved = ib.replan(run_of(recipe, 4), at_step=1, cluster=3)

@@ -41,8 +41,9 @@ def optimizer(page: Page, key: str, name: str | None) -> None:
 
 
 def betas(page: Page, first: str, second: str, default: tuple[float, float] | None = None) -> None:
-    """Adam's betas from two settings."""
-    fallback = default or (None, None)
+    """Adam's betas from two settings; where one is there, the other is Adam's own."""
+    one_is_there = page.has(first) or page.has(second)
+    fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
     one = page.number(first, default=fallback[0])
     two = page.number(second, default=fallback[1])
     if one is not None and two is not None:
@@ -79,7 +80,9 @@ def precision(page: Page, names: dict[str, str]) -> None:
 
 
 def launched(page: Page) -> None:
-    """The GPUs of a torchrun, accelerate or deepspeed launch line."""
+    """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
+    first = {key: value[0] for key, value in page.settings.items() if isinstance(value, list) and value}
+    page = Page({**page.settings, **first}, page.found, dashes=page.dashes)
     nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
     for key in ("nproc_per_node", "num_gpus"):
         if page.has(key):
@@ -96,3 +99,15 @@ def unsupported(page: Page, key: str, what: str) -> None:
     page.fault(
         "schedule", InputError(f"{what} cannot be planned: give schedule a value", field=page.name(key))
     )
+
+
+def inherited(page: Page, key: str) -> bool:
+    """Whether the file builds on others that are not read, which is said: then what it leaves out has no default."""
+    names = page.raw(key)
+    if names is None:
+        return False
+    listed = names if isinstance(names, list) else [names]
+    page.note(
+        f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
+    )
+    return True

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.reading.common import clip, length, unsupported
+from isobatch.tools.reading.common import clip, inherited, length, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "detectron2"
@@ -26,12 +26,7 @@ SIGNS = (
 
 def read(page: Page) -> None:
     """IMS_PER_BATCH counts all GPUs. What the file leaves out has detectron2's default, unless it inherits from another."""
-    base = page.word("_BASE_")
-    inherits = base is not None
-    if inherits:
-        page.note(
-            f"inherits from {base}, which is not read: give what that sets, or name both files with --from"
-        )
+    inherits = inherited(page, "_BASE_")
     page.whole("SOLVER.IMS_PER_BATCH", "effective_batch", default=None if inherits else 16)
     workers = page.whole("SOLVER.REFERENCE_WORLD_SIZE", default=0)
     if workers:

@@ -17,7 +17,7 @@ from isobatch.tools.reading.page import Page
 
 NAME = "megatron"
 TITLE = "Megatron"
-VERSIONS = "core 0.6 to 0.16"
+VERSIONS = "core 0.6 to 0.19"
 SIGNS = (
     "global_batch_size",
     "micro_batch_size",
@@ -67,7 +67,14 @@ def read(page: Page) -> None:
 def _batch(page: Page) -> None:
     page.whole("micro_batch_size", "micro_batch")
     page.whole("global_batch_size", "effective_batch")
-    if not page.has("global_batch_size"):
+    steps = page.raw("step_batch_size_schedule")
+    if (
+        not page.has("global_batch_size")
+        and isinstance(steps, str)
+        and (last := steps.rpartition(":")[2]).isdecimal()
+    ):
+        page.give("effective_batch", int(last), "step_batch_size_schedule")
+    elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
         page.note("--global-batch-size is not there: micro-batch × replicas, Megatron's default")
     launched(page)
@@ -82,7 +89,14 @@ def _batch(page: Page) -> None:
         )
     if parallel > 1:
         page.give("model_parallel", parallel, "tensor_model_parallel_size")
-    ramp, steps = page.raw("rampup_batch_size"), page.raw("step_batch_size_schedule")
+    gpus = page.found.fields.get("gpus")
+    if gpus is not None and gpus % parallel:
+        # A script that its users edit before they launch it on more nodes.
+        del page.found.fields["gpus"], page.found.keys["gpus"]
+        page.note(
+            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica needs; taken as not known: --set gpus=N"
+        )
+    ramp = page.raw("rampup_batch_size")
     if ramp is not None and steps is not None:
         page.fault(
             "ramp",
@@ -100,6 +114,10 @@ def _length(page: Page) -> None:
         count = page.whole(key)
         if count:
             page.give("duration", length(count, unit), key)
+            if unit == "st" and "ramp" in page.found.fields:
+                page.note(
+                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
+                )
             return
 
 

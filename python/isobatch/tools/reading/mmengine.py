@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.tools.reading.common import clip, length, optimizer, pair, unsupported
+from isobatch.tools.reading.common import clip, inherited, length, optimizer, pair, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "mmengine"
@@ -18,6 +18,7 @@ SIGNS = (
     "train_cfg",
     "auto_scale_lr",
     "default_hooks",
+    "_base_",
 )
 
 
@@ -25,10 +26,7 @@ def read(page: Page) -> None:
     """`auto_scale_lr.base_batch_size` is the batch that the learning rate was tuned at; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
-    if page.has("_base_"):
-        page.note(
-            "inherits by _base_, which is not read: give what that sets, or name the other files with --from"
-        )
+    inherited(page, "_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
     page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
     page.whole("auto_scale_lr.base_batch_size", "effective_batch")

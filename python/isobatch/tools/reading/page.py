@@ -9,9 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isobatch.errors import InputError, must_be
-from isobatch.tools.reading.literals import UNKNOWN
+from isobatch.tools.reading.literals import Unknown
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_FIELDS = (
+    (r"warmup", "warmup"),
+    (r"beta", "betas"),
+    (r"parallel|_degree", "model_parallel"),
+    (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
+    (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
+    (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
+    (r"clip|norm", "clip_norm"),
+)
+"""What field of a recipe would be given instead of a setting that becomes no field by itself."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -78,23 +88,26 @@ class Page:
 
     def fault(self, to: str, error: InputError) -> None:
         """Something that cannot be used, unless field `to` is given by hand."""
-        self.found.faults.append((to, error.at(file=self.found.file)))
+        fault = error.at(file=self.found.file)
+        if str(fault) not in [str(known) for _, known in self.found.faults]:
+            self.found.faults.append((to, fault))
 
     def number(self, key: str, to: str | None = None, *, default: float | None = None) -> float | None:
         """A finite number, also as a text such as "2e-5"."""
         value = self.raw(key)
-        number = default if value is None else self._number(key, value, to or key)
+        number = default if value is None else self._number(key, value, to or _field(key))
         if to is not None and number is not None:
             self.give(to, number, key)
         return number
 
     def whole(self, key: str, to: str | None = None, *, default: int | None = None) -> int | None:
         """A whole number."""
-        number = self.number(key, default=default)
+        value = self.raw(key)
+        number = default if value is None else self._number(key, value, to or _field(key))
         if number is None:
             return None
         if number != int(number) or abs(number) >= 2**63:
-            self.fault(to or key, must_be("a whole number", self.raw(key), field=self.name(key)))
+            self.fault(to or _field(key), must_be("a whole number", self.raw(key), field=self.name(key)))
             return None
         if to is not None:
             self.give(to, int(number), key)
@@ -103,7 +116,9 @@ class Page:
     def word(self, key: str, default: str | None = None) -> str | None:
         """A text; None where there is none."""
         value = self.raw(key)
-        if value is None or value is UNKNOWN:
+        if isinstance(value, Unknown):
+            return value.name or default
+        if value is None:
             return default
         if not isinstance(value, str):
             self.fault(key, must_be("a text", value, field=self.name(key)))
@@ -125,15 +140,22 @@ class Page:
     def _number(self, key: str, value: Any, to: str) -> float | None:
         name = self.name(key)
         if isinstance(value, str) and value.strip().lower() == "auto":
-            self.fault(to, InputError(f'"auto" is not known before the run: give {to} a value', field=name))
-            return None
-        if value is UNKNOWN:
             self.fault(
-                to, InputError(f"is computed, and nothing here is executed: give {to} a value", field=name)
+                to, InputError(f'{name}: "auto" is not known before the run: give {to} a value', field=name)
+            )
+            return None
+        if isinstance(value, Unknown):
+            self.fault(
+                to,
+                InputError(
+                    f"{name} is computed, and nothing here is executed: give {to} a value", field=name
+                ),
             )
             return None
         if isinstance(value, str) and value.startswith("$"):
-            self.fault(to, InputError(f"{value} is not set in this file: give {to} a value", field=name))
+            self.fault(
+                to, InputError(f"{name}: {value} is not set in this file: give {to} a value", field=name)
+            )
             return None
         if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
             text = value.strip().replace("_", "")
@@ -146,3 +168,7 @@ class Page:
             self.fault(to, must_be("a number", value, field=name))
             return None
         return value  # type: ignore[no-any-return]
+
+
+def _field(key: str) -> str:
+    return next((field for pattern, field in _FIELDS if re.search(pattern, key)), key)

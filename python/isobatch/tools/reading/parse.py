@@ -13,21 +13,25 @@ from typing import Any
 from isobatch.errors import InputError, needs_extra, unreadable
 from isobatch.files.doubles import refuse_doubles
 from isobatch.files.yaml import parse_yaml
-from isobatch.tools.reading.literals import python_literals
+from isobatch.tools.reading.bases import Bases
+from isobatch.tools.reading.bounds import MAX_BYTES, MAX_DEPTH, MAX_MERGES, check_size
+from isobatch.tools.reading.functions import configuration, has_functions
+from isobatch.tools.reading.literals import UNKNOWN, merged, python_literals
 from isobatch.tools.reading.shell import arguments, looks_like_arguments
-
-MAX_BYTES = 4 << 20
-MAX_DEPTH = 50
-MAX_NODES = 200_000
-MAX_MERGES = 20
 
 _TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(#.*)?$", re.MULTILINE)
 _ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
 _PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
 
 
-def parse(text: str, *, file: str, suffix: str = "") -> dict[str, Any]:
+def parse(
+    text: str, *, file: str, suffix: str = "", bases: Bases | None = None, name: str = ""
+) -> dict[str, Any]:
     """The table that a file holds; the format is found by what is in it, and by the suffix where that leaves it open.
+
+    Args:
+        bases: reads the files that this one builds on; None: they stay names.
+        name: of the function, in a Python file of several configurations.
 
     Raises:
         InputError: it has no such format, is too large or too deep, or holds no table.
@@ -41,7 +45,7 @@ def parse(text: str, *, file: str, suffix: str = "") -> dict[str, Any]:
             file=file,
         )
     try:
-        data = _reader(text, suffix)(text, file)
+        data = _read(text, file, suffix, bases, name)
     except RecursionError:
         raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file) from None
     except (ValueError, SyntaxError) as error:
@@ -50,17 +54,32 @@ def parse(text: str, *, file: str, suffix: str = "") -> dict[str, Any]:
         raise unreadable(error, file) from None
     if not isinstance(data, dict):
         raise InputError(f"must hold a table of settings, got {type(data).__name__}", file=file)
-    _check_size(data, file)
+    check_size(data, file)
     return data
+
+
+def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> Any:
+    if _is_python(text, suffix):
+        if name or has_functions(text):
+            return configuration(text, file, name)
+        return python_literals(text, file, None if bases is None else bases.settings)
+    data = _reader(text, suffix)(text, file)
+    for key in ("_base_", "_BASE_"):
+        if bases is not None and isinstance(data, dict) and key in data:
+            check_size(data, file)
+            data = merged(data, bases.settings(data.pop(key), key))
+    return data
+
+
+def _is_python(text: str, suffix: str) -> bool:
+    return suffix == ".py" or (suffix == "" and text.lstrip()[:1] != "{" and bool(_PYTHON.search(text)))
 
 
 def _reader(text: str, suffix: str) -> Any:
     if text.lstrip()[:1] == "{":
         return _json
-    if suffix == ".toml" or (suffix not in (".yaml", ".yml", ".py") and _is_toml(text)):
+    if suffix == ".toml" or (suffix not in (".yaml", ".yml") and _is_toml(text)):
         return _toml
-    if suffix == ".py" or (suffix == "" and _PYTHON.search(text)):
-        return python_literals
     if suffix not in (".yaml", ".yml") and looks_like_arguments(text):
         return arguments
     return _yaml
@@ -84,7 +103,7 @@ def _json(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
 
 def _yaml(text: str, file: str) -> Any:
     _check_yaml(text, file)
-    return parse_yaml(text, file)
+    return parse_yaml(text, file, tagged=UNKNOWN)
 
 
 def _check_yaml(text: str, file: str) -> None:
@@ -104,26 +123,3 @@ def _check_yaml(text: str, file: str) -> None:
                 raise InputError(f"has more than {MAX_MERGES} merge keys (<<)", file=file)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-
-
-def _check_size(data: Any, file: str) -> None:
-    """What the aliases of YAML expand to, counted once for each value and without walking it again; and the depth."""
-    sizes: dict[int, int] = {}
-    open_: set[int] = set()
-
-    def size(value: Any, depth: int) -> int:
-        if not isinstance(value, dict | list | tuple):
-            return 1
-        if id(value) in sizes:
-            return sizes[id(value)]
-        if id(value) in open_ or depth > MAX_DEPTH:
-            raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
-        open_.add(id(value))
-        inner = value.values() if isinstance(value, dict) else value
-        total = 1 + sum(size(item, depth + 1) for item in inner)
-        open_.discard(id(value))
-        sizes[id(value)] = total
-        return total
-
-    if size(data, 0) > MAX_NODES:
-        raise InputError(f"holds more than {MAX_NODES:,} values", file=file)

@@ -11,6 +11,7 @@ from typing import Any
 
 from isobatch.errors import InputError, together, unknown
 from isobatch.files.whole import read_whole
+from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.batch import complete
 from isobatch.tools.reading.page import Found, Page
 from isobatch.tools.reading.parse import parse
@@ -49,7 +50,7 @@ def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
     """What one file of a tool says, as far as it goes.
 
     Args:
-        path: a file, or a folder with a checkpoint of transformers' Trainer.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`.
         tool: whose it is; None: found by what is in it.
 
     Raises:
@@ -62,12 +63,30 @@ def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
         found = Found("checkpoint", reader("checkpoint").TITLE, file, {})
         reader("checkpoint").read_folder(Path(path), found)
         return found
-    return read_text(read_whole(path), tool, file=file, suffix=Path(path).suffix.lower())
+    place, name = _named(file)
+    bases = Bases(place, _parse_base)
+    settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
+    return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
 
 
 def read_text(text: str, tool: str | None = None, *, file: str, suffix: str = "") -> Found:
-    """Likewise, of a text."""
-    settings = parse(text, file=file, suffix=suffix)
+    """Likewise, of a text; the files that it builds on are not read."""
+    return _found(parse(text, file=file, suffix=suffix), tool, file, suffix)
+
+
+def _named(file: str) -> tuple[Path, str]:
+    """`registry.py:llama3_8b` is one function of a file."""
+    place, colon, name = file.rpartition(":")
+    if colon and place.endswith(".py") and name.isidentifier() and not Path(file).exists():
+        return Path(place), name
+    return Path(file), ""
+
+
+def _parse_base(text: str, file: str, suffix: str, bases: Bases) -> dict[str, Any]:
+    return parse(text, file=file, suffix=suffix, bases=bases)
+
+
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Found:
     name = (tool or _whose(settings, file)).lower().replace("-", "_")
     module = reader(name)
     found = Found(name, module.TITLE, file, settings)

@@ -10,6 +10,8 @@ _FLAG = re.compile(r"(?:^|\s)--[A-Za-z][\w-]*", re.MULTILINE)
 _SET = re.compile(
     r"^\s*(?:export\s+|declare\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^']*'|[^\s\"'$`;&|()]*)\s*(?:#.*)?$"
 )
+_ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}|\$[@*]")
+"""Words of an array, which are no value of the flag before them."""
 _NAMED = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 
@@ -59,6 +61,8 @@ def _take(found: dict[str, Any], words: list[str]) -> None:
             name, equals, value = word[2:].partition("=")
             flag = name.replace("-", "_")
             found[flag] = value if equals else True
+        elif _ARRAY.fullmatch(word):
+            flag = None
         elif flag is not None and word:
             held = found[flag]
             found[flag] = word if held is True else [*held, word] if isinstance(held, list) else [held, word]

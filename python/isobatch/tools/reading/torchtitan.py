@@ -1,13 +1,14 @@
-"""torchtitan's TOML, as it was until its configurations became Python."""
+"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the same."""
 
 from __future__ import annotations
 
-from isobatch.tools.reading.common import betas, clip, length, optimizer, unsupported
+from isobatch.errors import InputError, must_be
+from isobatch.tools.reading.common import betas, clip, inherited, length, optimizer, pair, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "torchtitan"
 TITLE = "torchtitan"
-VERSIONS = "0.1 to 0.2"
+VERSIONS = "0.1 to 0.3"
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
 SIGNS = (
@@ -16,27 +17,27 @@ SIGNS = (
     "training.global_batch_size",
     "training.seq_len",
     "training.steps",
+    "training.num_tokens_per_microbatch_per_dp_rank",
     "job.dump_folder",
     "lr_scheduler.warmup_steps",
     "parallelism.data_parallel_shard_degree",
     "parallelism.tensor_parallel_degree",
     "model.flavor",
+    "model_spec",
+    "lr_scheduler.decay_ratio",
 )
 
 
 def read(page: Page) -> None:
-    """Values that the file leaves out have torchtitan's defaults."""
-    _batch(page)
-    page.number("optimizer.lr", "lr")
-    optimizer(page, "optimizer.name", page.word("optimizer.name", "AdamW"))
-    betas(page, "optimizer.beta1", "optimizer.beta2", (0.9, 0.95))
-    page.number("optimizer.eps", "eps")
-    page.number("optimizer.weight_decay", "weight_decay", default=0.1)
-    page.give("decay", "lr_multiplied", "optimizer.name")
-    page.whole("training.seq_len", "seq_len", default=2048)
+    """Values that the file leaves out have torchtitan's defaults, unless it starts from another."""
+    whole = not inherited(page, "_from_")
+    _batch(page, whole)
+    _optimizer(page)
+    key = page.first("training.seq_len", "training.max_context_length")
+    page.whole(key, "seq_len", default=2048 if whole else None)
     if page.raw("training.max_norm") != NO_CLIPPING:
         clip(page, "training.max_norm", default=1.0)
-    steps = page.whole("training.steps", default=10_000)
+    steps = page.whole("training.steps", default=10_000 if whole else None)
     if steps:
         page.give("duration", length(steps, "st"), "training.steps")
     _schedule(page, steps or 0)
@@ -47,13 +48,39 @@ def read(page: Page) -> None:
         page.give("precision", precision, "training.mixed_precision_param")
 
 
-def _batch(page: Page) -> None:
-    key = page.first("training.local_batch_size", "training.batch_size")
-    page.whole(key, "batch_per_gpu", default=8)
+def _optimizer(page: Page) -> None:
+    """Of a list of groups of parameters each has its own: the plan has one."""
+    groups = page.raw("optimizer.param_groups")
+    inner = page.table("optimizer")
+    if isinstance(groups, list):
+        if len(groups) != 1 or not isinstance(groups[0], dict):
+            page.fault("lr", InputError("are several: give lr a value", field="optimizer.param_groups"))
+            return
+        inner = Page(
+            {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})}, page.found
+        )
+    inner.number("lr", "lr")
+    optimizer(inner, "name", inner.word("name", "AdamW"))
+    if inner.has("betas"):
+        pair(inner, "betas")
+    else:
+        betas(inner, "beta1", "beta2", (0.9, 0.95))
+    inner.number("eps", "eps")
+    inner.number("weight_decay", "weight_decay", default=0.1)
+    page.give("decay", "lr_multiplied", "optimizer.name")
+
+
+def _batch(page: Page, whole: bool) -> None:
+    tokens = page.whole("training.num_tokens_per_microbatch_per_dp_rank")
+    if tokens is not None:
+        _tokens(page, tokens)
+    else:
+        key = page.first("training.local_batch_size", "training.batch_size")
+        page.whole(key, "batch_per_gpu", default=8 if whole else None)
     total = page.whole("training.global_batch_size", default=-1)
     if total and total > 0:
         page.give("effective_batch", total, "training.global_batch_size")
-    else:
+    elif whole and "effective_batch" not in page.found.fields:
         page.give("accumulation", 1, "training.global_batch_size")
     degrees = {
         name: page.whole(f"parallelism.{name}_degree", default=1) or 1
@@ -70,8 +97,29 @@ def _batch(page: Page) -> None:
         page.give("gpus", replicate * shard * parallel, "parallelism.data_parallel_shard_degree")
 
 
+def _tokens(page: Page, micro: int) -> None:
+    """After 0.3 batches are counted in tokens: of the longest sequence a whole number."""
+    length = page.whole("training.max_context_length", default=2048) or 2048
+    for key, tokens, field in (
+        ("training.num_tokens_per_microbatch_per_dp_rank", micro, "batch_per_gpu"),
+        (
+            "training.num_tokens_per_train_step",
+            page.whole("training.num_tokens_per_train_step"),
+            "effective_batch",
+        ),
+    ):
+        if tokens is not None and tokens > 0:
+            if tokens % length:
+                page.fault(field, must_be(f"a multiple of max_context_length {length}", tokens, field=key))
+            else:
+                page.give(field, tokens // length, key)
+
+
 def _schedule(page: Page, steps: int) -> None:
     warmup = page.whole("lr_scheduler.warmup_steps", default=200) or 0
+    own = page.whole("lr_scheduler.total_steps")
+    if own is not None and own != steps:
+        unsupported(page, "lr_scheduler.total_steps", "a schedule that does not end with the run")
     page.give("warmup", length(warmup, "st"), "lr_scheduler.warmup_steps")
     kind = page.word("lr_scheduler.decay_type", "linear") or "linear"
     shape = {"linear": "linear", "cosine": "cosine", "sqrt": "one_minus_sqrt"}.get(kind)

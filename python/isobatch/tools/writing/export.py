@@ -146,7 +146,7 @@ def _render(
     if form == "json":
         return forms.json_text(sheet.settings)
     top = "\n".join(forms.commented(line) for line in header) + "\n"
-    if hasattr(module, "render"):
+    if hasattr(module, "render") and form not in ("yaml", "toml"):
         text: str = module.render(sheet, remarks, top, job)
         return text
     if form == "yaml":

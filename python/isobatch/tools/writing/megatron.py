@@ -10,7 +10,7 @@ from isobatch.words import counted
 
 NAME = "megatron"
 TITLE = "Megatron"
-VERSIONS = "core 0.10 to 0.16"
+VERSIONS = "core 0.10 to 0.19"
 FILE = "arguments.sh"
 FORMS = ("sh",)
 DASHES = True
@@ -67,10 +67,18 @@ def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
         return
     total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
     if ":" in ramp:
+        # Megatron refuses both: the schedule has the full batch at its end.
+        del sheet.settings["global_batch_size"]
         sheet.settings["step_batch_size_schedule"] = ramp
+        sheet.comments.append("step-batch-size-schedule is there since core 0.18")
     else:
         sheet.settings["rampup_batch_size"] = ramp.split()
-    sheet.settings |= {"train_samples": total, "lr_decay_samples": total, "lr_warmup_samples": warmup}
+        sheet.comments.append(
+            "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
+        )
+    until = line.lengths.get("until")  # in steps of the full batch
+    decay = total if until is None else until * (plan.effective_batch or 1)
+    sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
 
 
 def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:

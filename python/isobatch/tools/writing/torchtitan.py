@@ -1,8 +1,9 @@
-"""torchtitan: its TOML, as it was until its configurations became Python."""
+"""torchtitan: its TOML, and since 0.3, whose configurations are Python, a function that changes one."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from isobatch.tools.reading.torchtitan import NO_CLIPPING
 from isobatch.tools.writing.curve import Curve, curve, differs
@@ -10,9 +11,9 @@ from isobatch.tools.writing.planned import Job, Planned, Sheet
 
 NAME = "torchtitan"
 TITLE = "torchtitan"
-VERSIONS = "0.2"
+VERSIONS = "0.2 to 0.3"
 FILE = "train.toml"
-FORMS = ("toml",)
+FORMS = ("toml", "py")
 
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
 
@@ -111,3 +112,40 @@ def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
         shape, 1 - u
     )
     return line.bottom + (line.peak - line.bottom) * factor
+
+
+def render(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters is the optimizer."""
+    lines = [
+        f"    config.training.{name} = {value!r}{_said(remarks, f'training.{name}')}"
+        for name, value in sheet.settings["training"].items()
+    ]
+    own = dict(sheet.settings["optimizer"])
+    name = own.pop("name", None)
+    if "beta1" in own:
+        own["betas"] = (own.pop("beta1"), own.pop("beta2"))
+    group = ""
+    if name is not None:
+        said = "; ".join(
+            f"{at.partition('.')[2]} {text}" for at, text in remarks.items() if at.startswith("optimizer.")
+        )
+        group = (
+            f"    group = ParamGroupConfig(pattern='.*', optimizer_name={name!r}, optimizer_kwargs={own!r})"
+            f"{'  # ' + ' '.join(said.split()) if said else ''}\n"
+            "    config.optimizer = OptimizersContainer.Config(param_groups=[group])\n"
+        )
+    training = "\n".join(lines)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in sheet.settings["lr_scheduler"].items())
+    return f'''{top}from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+
+
+def planned(config):
+    """Changes a Trainer.Config: return planned(llama3_8b()) from the function that --config names."""
+{training}
+{group}    config.lr_scheduler = LRSchedulersContainer.Config({arguments})
+    return config
+'''
+
+
+def _said(remarks: Mapping[str, str], at: str) -> str:
+    return f"  # {' '.join(remarks[at].split())}" if at in remarks else ""

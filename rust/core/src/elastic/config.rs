@@ -1,7 +1,8 @@
 //! What is asked.
+use crate::numbers;
 
 /// The largest GPU count accepted: counts are factored with a table of primes up to here.
-pub const MAX_GPUS: u64 = 1 << 20;
+pub const MAX_GPUS: u64 = numbers::MOST;
 /// The most micro-batches of which none divides another: each takes a bit of a mask.
 pub const MAX_PRIMITIVE: usize = 64;
 
@@ -29,9 +30,4 @@ pub struct Config<'a> {
     pub gpus_per_node: Option<u64>,
     /// Of equally good batches the largest; otherwise the smallest.
     pub prefer_larger: bool,
-}
-
-/// A count that was checked, as an index.
-pub(super) fn index(n: u64) -> usize {
-    usize::try_from(n).expect("a count that was checked fits in memory")
 }

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::config::{Config, Counts, index};
-use super::primes::lcm;
+use super::config::{Config, Counts};
 use super::problem::{Best, Problem};
 use super::stride::Stride;
 use super::threads::in_pool;
+use crate::numbers::{index, lcm};
 
 /// A table is made where it has at most this many entries for each configuration that uses it,
 const ENTRIES_PER_ROW: u64 = 1 << 10;

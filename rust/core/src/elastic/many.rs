@@ -1,5 +1,7 @@
 //! Many questions, on many threads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
 use super::answers::Answers;
@@ -24,17 +26,19 @@ const MOST_ROOM: usize = 1 << 12;
 /// A count works where the model-parallel size divides it, it fills whole nodes (if asked), and the batch is a
 /// multiple of its replicas times one of the micro-batches.
 ///
+/// Once `stop` is set, the configurations that are not yet begun are left out: each takes 0.1 s at most.
+///
 /// # Panics
 /// If a value is zero, a count exceeds [`MAX_GPUS`], or more than [`MAX_PRIMITIVE`] micro-batches are such that
 /// none divides another: callers check these.
 #[must_use]
-pub fn elastic(configs: &[Config]) -> Answers {
+pub fn elastic(configs: &[Config], stop: &AtomicBool) -> Answers {
     let tables = tables_for(configs);
     let answers = |(lists, scratch): &mut (Lists, Scratch), part: &[Config]| {
         let mut found = Answers::with_room(part.len().min(MOST_ROOM) * COUNTS);
         // Neighbours often share their counts.
         let mut last: Option<(Key, Option<&DivisorCounts>)> = None;
-        for config in part {
+        for config in part.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
             let stride = Stride::of(config);
             let key = DivisorCounts::key(config, stride);
             let table = match last {

@@ -7,11 +7,10 @@
 mod answers;
 mod config;
 mod divisor_counts;
-mod divisors;
 mod many;
-mod primes;
 mod problem;
 mod question;
+mod records;
 mod search;
 mod sieve;
 mod solve;

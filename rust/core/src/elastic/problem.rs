@@ -1,6 +1,6 @@
 //! The question in its plainest form.
 
-use super::config::index;
+use crate::numbers::index;
 
 /// Totals closer than this, relatively, are equal: weights are reals, summed in any order.
 pub(super) const TOLERANCE: f64 = 1e-12;

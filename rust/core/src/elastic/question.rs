@@ -1,10 +1,9 @@
 //! From a configuration to its problem, and from the best batch to each count's split.
 use super::answers::Answers;
-use super::config::{Config, Counts, MAX_PRIMITIVE, index};
-use super::divisors::divisors;
-use super::primes::gcd;
+use super::config::{Config, Counts, MAX_PRIMITIVE};
 use super::problem::{Best, Problem};
 use super::stride::Stride;
+use crate::numbers::{divisors, gcd, index};
 
 /// The lists of one question, kept for the next.
 #[derive(Default)]

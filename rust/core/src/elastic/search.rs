@@ -2,10 +2,9 @@
 //!
 //! A batch c whose primes below p are settled can only grow by a factor r ≤ cap/c without primes below p. Such an r
 //! has few divisors, so what it can still add to the counts that work at c is bounded.
-use super::config::index;
-use super::divisors::divisors;
-use super::primes::{divisors_at_most, next_rough, primes, records, valuation};
 use super::problem::{Best, Problem, TOLERANCE};
+use super::records::{divisors_at_most, next_rough, records, valuation};
+use crate::numbers::{divisors, index, primes};
 
 /// What is known at every depth, and lists of what is looked at.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Small caps: every batch's counts, marked multiple by multiple.
-use super::config::index;
 use super::problem::{Best, Problem, TOLERANCE};
+use crate::numbers::index;
 
 /// Of every batch, its weight so far and the count that was marked last.
 #[derive(Default)]

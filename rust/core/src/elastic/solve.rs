@@ -1,10 +1,10 @@
 //! Which way a problem is solved.
 
 use super::divisor_counts::Sets;
-use super::primes::gcd;
 use super::problem::{Best, Problem};
 use super::search::SearchBuffers;
 use super::sieve::SieveBuffers;
+use crate::numbers::gcd;
 
 /// Above this many marks per micro-batch the sieve is slower than the search.
 const SIEVE_MARKS: f64 = 4_000.0;

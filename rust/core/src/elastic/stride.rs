@@ -1,7 +1,7 @@
 //! The steps in which counts are taken.
 
 use super::config::Config;
-use super::primes::lcm;
+use crate::numbers::lcm;
 
 /// Counts are j strides: of `gpus` GPUs, and of `replicas` replicas, which are pushed into the micro-batches.
 #[derive(Clone, Copy)]

@@ -1,11 +1,16 @@
 //! Every way against trying everything.
-use super::config::index;
+use crate::numbers::index;
+use std::sync::atomic::AtomicBool;
+
 use super::problem::{Best, Problem};
 use super::question::Lists;
 use super::solve::Scratch;
 use super::stride::Stride;
 use super::*;
 use proptest::prelude::*;
+
+/// Nobody stops.
+static GO: AtomicBool = AtomicBool::new(false);
 
 /// Every batch, every count, every micro-batch: slow and obvious.
 fn brute(config: &Config) -> (f64, Option<u64>) {
@@ -39,7 +44,7 @@ fn every_way(config: &Config) -> Vec<Answers> {
         Lists::default().answer(config, Stride::of(config), solve, &mut found);
         found
     };
-    let several = elastic(&[*config; 8]);
+    let several = elastic(&[*config; 8], &GO);
     let offsets: Vec<u64> = (0..=8).map(|row| row * several.offsets[1]).collect();
     assert_eq!(several.offsets, offsets);
     let first = index(several.offsets[1]);
@@ -102,7 +107,7 @@ fn highly_composite_where_every_count_is_wanted() {
         gpus_per_node: None,
         prefer_larger: false,
     };
-    let found = elastic(&[config]);
+    let found = elastic(&[config], &GO);
     assert_eq!((found.batch[0], found.gpus.len()), (720_720, 240));
 }
 
@@ -116,7 +121,7 @@ fn the_largest_batches_end() {
         gpus_per_node: Some(8),
         prefer_larger: true,
     };
-    assert_eq!(elastic(&[config]).gpus.len(), 84);
+    assert_eq!(elastic(&[config], &GO).gpus.len(), 84);
 }
 
 #[test]
@@ -134,5 +139,5 @@ fn threads_answer_as_the_caller_does() {
         })
         .collect();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-    assert_eq!(pool.install(|| elastic(&configs)), elastic(&configs));
+    assert_eq!(pool.install(|| elastic(&configs, &GO)), elastic(&configs, &GO));
 }

@@ -1,9 +1,10 @@
 //! What the batch of a run must divide by: replicas, micro-batches, passes, groups, and all of that in every stage of its ramp.
 
 use super::layout::Replicas;
-use crate::batch::{self, MAX_BATCH, Split, gcd};
+use crate::batch::{self, MAX_BATCH, Split};
 use crate::input::{Input, Settings};
 use crate::lengths::Stage;
+use crate::numbers::gcd;
 use crate::reason::Reason;
 
 /// No batch is a multiple of more.

@@ -4,10 +4,11 @@ use super::grid::Grid;
 use super::row::{Nearest, Row};
 use super::steps::stages;
 use super::ways_out::Seek;
-use crate::batch::{self, Split, gcd};
+use crate::batch::{self, Split};
 use crate::forecast::ClusterProfile;
 use crate::input::{Input, Policy, Settings};
 use crate::lengths::{Layout, Stage};
+use crate::numbers::gcd;
 use crate::reason::Reason;
 
 /// The replicas over which a batch is laid out.
@@ -49,7 +50,8 @@ pub(super) fn target(
                     let unit = tuned / gcd(tuned, recipe.effective_batch);
                     let (below, above) = batch::neighbours(count, unit);
                     let gpus = |r: u64| r * model_parallel;
-                    row.nearest_world_size = Nearest::of(gpus(count), below.map(gpus), Some(gpus(above)));
+                    row.nearest_world_size =
+                        Nearest::of_gpus(gpus(count), below.map(gpus), Some(gpus(above)));
                     return Err(Reason::NotDivisible);
                 }
                 u64::try_from(samples / u128::from(tuned))
@@ -131,8 +133,12 @@ fn unlike(
     }
     if !common.is_multiple_of(replicas.count) {
         // As many micro-batches as replicas at least, so that every replica has one.
-        let split = batch::split(common, cap.min(smallest / replicas.count), replicas.divisor)?;
+        let cap = cap.min(smallest / replicas.count);
+        let multiple = settings.micro_batch_multiple;
+        let split =
+            batch::split(common, cap, multiple).or_else(|| batch::split(common, cap, replicas.divisor))?;
         row.reasons.insert(Reason::Uneven);
+        row.reasons.insert_if(!split.micro_batch.is_multiple_of(multiple), Reason::MultipleMissed);
         let accumulation = (target / split.micro_batch).div_ceil(replicas.count);
         return Some(replicas.layout(target, Split { accumulation, ..split }, true));
     }
@@ -175,7 +181,7 @@ fn even_batch(
     // Under grow the batch moves with the GPUs: another count of them is no way out.
     if settings.policy != Policy::Grow {
         let (below, above) = seek(input, tuned_stages, target, count * model_parallel, replicas);
-        row.nearest_world_size = Nearest::of(count * model_parallel, below, above);
+        row.nearest_world_size = Nearest::of_gpus(count * model_parallel, below, above);
     }
     Err(grid.refuses(target))
 }

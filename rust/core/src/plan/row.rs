@@ -2,7 +2,7 @@
 
 use crate::batch;
 use crate::forecast::Outlook;
-use crate::input::Input;
+use crate::input::{Input, MAX_GPUS};
 use crate::reason::Reasons;
 use crate::rules::{Moments, Rule};
 
@@ -67,6 +67,11 @@ impl Nearest {
             above: column(above),
             nearest: column(batch::nearer(value, below, above)),
         }
+    }
+
+    /// As [`of`](Self::of) for GPU counts, of which none is above what a cluster may have.
+    pub(super) fn of_gpus(value: u64, below: Option<u64>, above: Option<u64>) -> Nearest {
+        Nearest::of(value, below, above.filter(|&gpus| gpus <= MAX_GPUS))
     }
 }
 

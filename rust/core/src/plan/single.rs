@@ -59,7 +59,7 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
             }
             _ => seek(input, &stages, recipe.effective_batch, world_size, one),
         };
-        row.nearest_world_size = Nearest::of(world_size, below, above);
+        row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
     let replicas = Replicas { count: world_size / model_parallel, model_parallel, divisor };

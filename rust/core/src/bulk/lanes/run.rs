@@ -5,8 +5,8 @@ use super::block::Lanes;
 use super::recipe::LaneRecipe;
 use super::stages::{caution, count, judge, scale, split};
 use super::write::write_lanes;
-use crate::batch::smallest_divisor_from;
 use crate::bulk::results::{ResultColumn, ResultSlice};
+use crate::numbers::smallest_divisor_from;
 use crate::reason::Reasons;
 
 impl Lanes {

@@ -1,22 +1,7 @@
-//! Primes, and how many divisors a number without small ones can have.
+//! How many divisors a number without small primes can have.
 use std::sync::OnceLock;
 
-use super::config::{MAX_GPUS, index};
-
-pub(super) fn primes() -> &'static [u64] {
-    static PRIMES: OnceLock<Vec<u64>> = OnceLock::new();
-    PRIMES.get_or_init(|| {
-        let mut composite = vec![false; index(MAX_GPUS) + 1];
-        let mut primes = Vec::new();
-        for n in 2..composite.len() {
-            if !composite[n] {
-                primes.push(n as u64);
-                (n * n..composite.len()).step_by(n).for_each(|multiple| composite[multiple] = true);
-            }
-        }
-        primes
-    })
-}
+use crate::numbers::primes;
 
 pub(super) fn valuation(mut n: u64, p: u64) -> u32 {
     let mut exponent = 0;
@@ -25,21 +10,6 @@ pub(super) fn valuation(mut n: u64, p: u64) -> u32 {
         exponent += 1;
     }
     exponent
-}
-
-/// Of two numbers above 0, by halves: a division takes longer.
-pub(super) fn gcd(mut a: u64, mut b: u64) -> u64 {
-    let twos = (a | b).trailing_zeros();
-    a >>= a.trailing_zeros();
-    while b != 0 {
-        b >>= b.trailing_zeros();
-        (a, b) = (a.min(b), a.abs_diff(b));
-    }
-    a << twos
-}
-
-pub(super) fn lcm(a: u64, b: u64) -> u64 {
-    a / gcd(a, b) * b
 }
 
 /// How many divisors above 1 and up to `hi` a number up to `room` without primes below the k-th can have, at

@@ -1,14 +1,14 @@
-//! Divisors, ascending, each with what it leaves.
+//! Divisors: all of them, ascending, each with what it leaves; or the one next to a number.
 use std::sync::OnceLock;
 
-use super::config::index;
-use super::primes::primes;
+use super::index;
+use super::prime::primes;
 
 /// The divisors of the numbers below this are worked out once for all questions.
 const KNOWN: usize = 1 << 13;
 
 /// Fills in every (d, n/d) with d up to `most`.
-pub(super) fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
+pub(crate) fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
     found.clear();
     if n < KNOWN as u64 {
         let known = known(index(n));
@@ -45,6 +45,32 @@ pub(super) fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
     found.sort_unstable();
 }
 
+/// Numbers that [`smallest_divisor_from`] tries one by one, in each direction.
+const TRIALS: u64 = 1 << 12;
+
+/// The smallest divisor of `n` that is at least `from` (1 ≤ from ≤ n ≤ 2^40).
+///
+/// One is nearly always found after few trials. Where it is not, as for a large prime, n is factored by the known primes:
+/// 82,025 divisions at most, where trials took a million.
+pub(crate) fn smallest_divisor_from(n: u64, from: u64) -> u64 {
+    // Below the root, divisors are tried upwards; above it, through their partners n/d, downwards.
+    let root = n.isqrt();
+    let divides = |d: &u64| n.is_multiple_of(*d);
+    if let Some(d) = (from..=root.min(from + TRIALS)).find(divides) {
+        return d;
+    }
+    let last = (n / from).min(root);
+    if root <= from + TRIALS
+        && let Some(partner) = (last.saturating_sub(TRIALS).max(1)..=last).rev().find(divides)
+    {
+        return n / partner;
+    }
+    let mut small = Vec::new();
+    divisors(n, root, &mut small);
+    let partner = small[small.partition_point(|&(d, _)| d <= last) - 1].1;
+    small.get(small.partition_point(|&(d, _)| d < from)).map_or(partner, |&(d, _)| d)
+}
+
 fn known(n: usize) -> &'static [u16] {
     struct Known {
         ends: Vec<usize>,
@@ -74,7 +100,26 @@ fn known(n: usize) -> &'static [u16] {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn the_smallest_divisor_is_that_of_all_trials(
+            (n, from) in (1_u64..1 << 40).prop_flat_map(|n| (Just(n), 1..=n)),
+            near_root in any::<bool>(),
+            jitter in 1_u64..20_000,
+        ) {
+            let from = if near_root { n.isqrt().saturating_sub(10_000).saturating_add(jitter).clamp(1, n) } else { from };
+            let found = smallest_divisor_from(n, from);
+            prop_assert!(n.is_multiple_of(found) && found >= from);
+            let mut all = Vec::new();
+            divisors(n, n.isqrt(), &mut all);
+            let both = all.iter().flat_map(|&(d, left)| [d, left]);
+            prop_assert_eq!(both.filter(|&d| d >= from).min(), Some(found));
+        }
+    }
 
     #[test]
     fn every_divisor_known_or_found() {
