@@ -77,7 +77,9 @@ def train(
     if checkpoint is not None:
         # Pipes share memory, and an optimizer goes on in the very tensors that it loads.
         checkpoint = copied(checkpoint)
-        if sharded:  # Its loader knows only what the optimizer's groups have already: a scheduler gives them more.
+        if (
+            sharded
+        ):  # Its loader knows only what the optimizer's groups have already: a scheduler gives them more.
             run.scheduler(optimizer)
             both = {"model_state_dict": checkpoint["model"], "optim_state_dict": checkpoint["optimizer"]}
             whole.set_state_dict(net, optimizer, **both, options=WHOLE)
