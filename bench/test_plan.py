@@ -17,7 +17,7 @@ import peers
 from isobatch import _core
 from reference import bulk
 
-RESULT_TYPES = dict(_core.results())
+RESULT_TYPES = {name: kind for name, kind, *_ in _core.results()}
 JOBS, CLUSTERS = 100_000, 100
 RESULTS = [
     "data_parallel", "micro_batch", "accumulation", "effective_batch", "batch_change", "lr", "lr_scale",

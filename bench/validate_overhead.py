@@ -29,7 +29,7 @@ def main() -> None:
     bare, control = (Training(plan, options, mlp(plan, 1_000_000), group) for _ in range(2))
     optimizers = [training.optimizer(training.model) for training in (bare, control)]
     schedulers = [PlanLR(optimizer, plan) for optimizer in optimizers]
-    batches = bare.micro_batches(1)
+    batches = bare.few_in_turn(1)
     weights = bare.weights(batches)
 
     def step(training: Training, which: int) -> None:

@@ -8,7 +8,7 @@ from typing_extensions import disjoint_base
 __all__ = [
     "ELASTIC_MAX",
     "Evaluator",
-    "Job",
+    "Recipe",
     "Workloads",
     "all_reduce_rows",
     "check_settings",
@@ -44,8 +44,8 @@ _Table: TypeAlias = tuple[int, list[tuple[str, Any]]]
 _Pairs: TypeAlias = tuple[Any, Any] | None
 
 @final
-class Job:
-    def __new__(cls, fields: dict[str, Any]) -> Job: ...
+class Recipe:
+    def __new__(cls, fields: dict[str, Any]) -> Recipe: ...
     def plan(
         self,
         cluster: tuple[Any, ...],
@@ -85,7 +85,7 @@ def rules() -> list[tuple[str, str, str, str]]: ...
 def optimizers() -> dict[str, float]: ...
 def precisions() -> dict[str, int]: ...
 def check_settings(settings: dict[str, Any]) -> list[tuple[str, Any, str]]: ...
-def results() -> list[tuple[str, str]]: ...
+def results() -> list[tuple[str, str, str, bool]]: ...
 def plan_fleet(
     jobs: _Table,
     clusters: _Table,

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import isobatch as ib
+from isobatch import _core
 from isobatch.cli import main
 from isobatch.forecast.measurements import load_measurements
 from isobatch.validate import Report
@@ -186,7 +187,7 @@ def test_a_saved_plan_of_another_version_is_refused(tmp_path):
 def test_rules_are_printed(capsys):
     assert main(["rules", "--json"]) == 0
     rules = {rule["rule"]: rule for rule in json.loads(capsys.readouterr().out)}
-    assert set(rules) == {"none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"}
+    assert set(rules) == {name for name, *_ in _core.rules()}
     assert "1706.02677" in rules["linear"]["source"]
     assert main(["rules"]) == 0
     assert "η' = √k·η" in capsys.readouterr().out

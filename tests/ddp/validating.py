@@ -12,12 +12,13 @@ import msgspec
 from isobatch import InputError, Plan
 from isobatch.validate import Options, Report, Verdict, run
 from isobatch.validate.measure import allreduce, timing
-from isobatch.validate.proofs import machine
+from isobatch.validate.proofs import gradient, machine
+from isobatch.validate.step import reference
 
 
-def validate(plan_json, *, path=None, memory_above_gib=None, **options):
+def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, **options):
     """The report, as JSON. `path` is where the workload's module lies; `memory_above_gib` limits the memory to what the rank has
-    now and so much more."""
+    now and so much more; `alone_ranks` is how many ranks' samples one process goes through."""
     if memory_above_gib is not None:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         options["memory_limit_gib"] = resident / 2**30 + memory_above_gib
@@ -25,7 +26,12 @@ def validate(plan_json, *, path=None, memory_above_gib=None, **options):
         sys.path.insert(0, path)
     for part in allreduce, machine, timing:
         part.SECONDS["quick"] = 0.0  # function is looked at here, not speed
-    report = run(Plan.from_json(plan_json), Options(extent="quick", **options))
+    usual = reference.RANKS
+    reference.RANKS = gradient.RANKS = alone_ranks or usual
+    try:
+        report = run(Plan.from_json(plan_json), Options(extent="quick", **options))
+    finally:
+        reference.RANKS = gradient.RANKS = usual
     assert isinstance(report, Report)
     return msgspec.json.encode(report)
 

@@ -155,11 +155,10 @@ def out_of_memory():
 
 
 def slow_to_repeat():
-    """Slow while the gradient is proven, which is in eval mode."""
+    """5 ms a micro-batch."""
 
     def loss(model, batch):
-        if not model.training:
-            time.sleep(0.005)
+        time.sleep(0.005)
         return _loss(model, batch)
 
     return Workload(_model(0.0), _sgd, _batch, loss)
@@ -306,19 +305,39 @@ def fills_the_device():
     return Workload(_model(), _sgd, _batch, loss)
 
 
-def one_optimizer_at_a_time():
-    """Memory for the state of one, as in a training that fills the device."""
-    alive = weakref.WeakSet()
+def as_much_as_the_job():
+    """What a training has on its device, and no more: an optimizer, the micro-batch under way and the next, a wrapper, and no gradient
+    in float32 where the plan has another format."""
+    optimizers, batches = weakref.WeakSet(), weakref.WeakSet()
+
+    class Samples:
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+        def __getitem__(self, part):
+            return Samples(self.x[part], self.y[part])
+
+    def batch(n, generator, device):
+        found = _batch(n, generator, device)
+        made = Samples(found["x"], found["y"])
+        batches.add(made)
+        assert len(batches) <= 2, f"{len(batches)} micro-batches at once"
+        return made
 
     def optimizer(params):
         gc.collect()
-        if len(alive):
-            raise MemoryError
-        made = _sgd(params)
-        alive.add(made)
+        assert not len(optimizers), "another optimizer"
+        wrappers = sum(isinstance(one, nn.parallel.DistributedDataParallel) for one in gc.get_objects())
+        assert wrappers <= 1, f"{wrappers} wrappers"
+        optimizers.add(made := _sgd(params))
         return made
 
-    return Workload(_model(), optimizer, _batch, _loss)
+    def loss(model, samples):
+        if not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("this kernel takes half precision only")
+        return mse_loss(model(samples.x), samples.y)
+
+    return Workload(_model(), optimizer, batch, loss)
 
 
 def no_room_beside_the_validation():

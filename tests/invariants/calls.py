@@ -13,7 +13,8 @@ import numpy as np
 
 import isobatch as ib
 from invariants.files import LONG, SLOW
-from invariants.plans import PROFILE
+from reference.profile import PROFILE
+from reference.settings import CASES
 
 S = ib.schedules
 
@@ -31,11 +32,7 @@ RECIPE = ib.Recipe(effective_batch=256, lr=0.1, dataset_size=5120, duration="4ep
 PLAN = ib.plan(RECIPE, 8)
 COLUMNS = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.2])}
 
-SETTINGS: dict[str, Any] = {
-    "policy": "keep", "rule": "auto", "max_micro_batch": 8, "max_batch": 512, "batch_tolerance": 0.1, "micro_batch_multiple": 2,
-    "require_multiple": False, "accumulation_multiple": 1, "min_accumulation": 1, "batch_multiple": 4, "ragged": False, "uneven": False,
-    "ramp_rule": "none", "beta_half_life": True, "deadline_hours": 5.0, "budget": 5.0,
-}  # fmt: skip
+SETTINGS: dict[str, Any] = {name: False if case.value is True else case.value for name, case in CASES.items()}
 FIELDS: dict[str, Any] = {
     "effective_batch": 256, "lr": 0.1, "optimizer": "adamw", "momentum": 0.9, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1,
     "decay": "independent", "ema_decay": 0.99, "dataset_size": 5120, "duration": "4ep", "warmup": "10%", "schedule": "cosine", "min_lr": 0.0,

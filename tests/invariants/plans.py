@@ -10,6 +10,7 @@ import numpy as np
 import isobatch as ib
 from planning.test_oracle import CAUTIONS, ONE_WAY, cluster, job, options, same, table
 from reference import plan as oracle
+from reference.profile import PROFILE
 
 
 def check_oracle(seed: int, plans: int) -> int:
@@ -48,22 +49,6 @@ def check_oracle(seed: int, plans: int) -> int:
             got = values[name][number]
             assert same(name, got, want[name]), f"{name} is {got}: {case}"
     return plans
-
-
-PROFILE = ib.Profile(
-    gradient_bytes=1e8,
-    compute_constant=ib.Constant(value=0.01, error=0.001),
-    compute_per_sample=ib.Constant(value=0.001),
-    update=ib.Constant(value=0.002),
-    overlap=ib.Constant(value=3.0),
-    intra_latency_us=ib.Constant(value=5.0),
-    intra_gb_s=ib.Constant(value=100.0),
-    inter_latency_us=ib.Constant(value=20.0),
-    inter_gb_s=ib.Constant(value=10.0),
-    memory_fixed_gib=ib.Constant(value=8.0),
-    memory_per_sample_gib=ib.Constant(value=0.5),
-    noise_scale=ib.Constant(value=2000.0),
-)
 
 
 def check_alone(seed: int, plans: int) -> int:

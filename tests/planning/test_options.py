@@ -8,23 +8,13 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.forecast.profile import Constant
+from reference.profile import PROFILE
 
 RECIPE = ib.Recipe.from_gpus(
     gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st", warmup="100st"
 )
 ADAM = ib.Recipe(
     effective_batch=256, lr=1e-3, betas=(0.9, 0.95), gpus=8, duration="1000st", dataset_size=5120
-)
-PROFILE = ib.Profile(
-    gradient_bytes=1e8,
-    compute_constant=Constant(value=0.01),
-    compute_per_sample=Constant(value=0.001),
-    overlap=Constant(value=1),
-    intra_latency_us=Constant(value=5),
-    intra_gb_s=Constant(value=1),
-    inter_latency_us=Constant(value=5),
-    inter_gb_s=Constant(value=1),
 )
 STUCK = {
     "not divisible": (RECIPE, 7, {}),

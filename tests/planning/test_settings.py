@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -14,8 +13,8 @@ from isobatch import _core
 from isobatch.cli.options.settings import add_settings
 from isobatch.planning import settings as home
 from isobatch.recipes import recipe as recipes
-
-ROOT = Path(__file__).parent.parent.parent
+from reference.profile import PROFILE
+from reference.settings import CASES, RECIPE
 
 
 def of_the_core():
@@ -32,37 +31,33 @@ def options():
     return [action.dest for action in parser._actions]
 
 
-def documented():
-    text = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
-    return re.findall(r"`(\w+)`", text)
-
-
 def described():
-    return re.findall(r"^ {8}(\w+(?:, \w+)*):", ib.plan.__doc__, re.MULTILINE)
+    return re.findall(r"^ {12}(\w+): ", ib.plan.__doc__, re.MULTILINE)
 
 
 PLACES = {
-    "Keywords": keywords,
+    "Settings in python/isobatch/planning/settings.py": lambda: list(home.Settings._fields),
+    "Keywords in python/isobatch/planning/settings.py": keywords,
     "the command line": options,
-    "docs/planning.md": documented,
-    "the docstring of plan": lambda: [name for line in described() for name in line.split(", ")],
-    "the core": of_the_core,
+    "the docstring of plan": described,
+    "CASES in tests/reference/settings.py": lambda: list(CASES),
 }
 
 
 def forgotten(places):
-    """What is missing where, of the settings."""
+    """What is missing where, of the settings that the core has."""
     return [
         f"{place} lacks {name}"
         for place, found in places.items()
-        for name in home.Settings._fields
+        for name in of_the_core()
         if name not in found
     ]
 
 
 def test_every_place_has_every_setting():
-    assert forgotten({place: find() for place, find in PLACES.items()}) == []
-    assert list(home.Settings._fields) == of_the_core() == keywords()
+    missing = forgotten({place: find() for place, find in PLACES.items()})
+    assert not missing, "; ".join(missing)
+    assert list(home.Settings._fields) == of_the_core() == keywords() == list(CASES)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -72,21 +67,38 @@ def test_a_setting_that_is_forgotten_somewhere_is_named(place, name):
     assert forgotten(found) == [f"{place} lacks {name}"]
 
 
+def planned(case, settings):
+    """The values of a plan, and those of the same row of a fleet; unknown is None in both."""
+    given = {"profile": PROFILE if case.profile else None, **settings}
+    cluster = ib.Cluster(gpus_per_node=case.gpus, price_per_gpu_hour=2.0)
+    recipe = ib.Recipe(**{**RECIPE, **case.recipe})
+    plan = ib.plan(recipe, cluster, **given)
+    table = ib.plan_fleet([recipe], [cluster], **given)
+    row = {name: column.tolist()[0] for name, column in table.items() if name in _core.plan_fields()}
+    known = {name: None if value in (-1, -1.0) or value != value else value for name, value in row.items()}
+    return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.reasons_of(row["reasons"])}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_setting_changes_a_plan_and_the_row_of_a_fleet(name):
+    case = CASES[name]
+    plan, row = planned(case, case.beside)
+    assert plan == row
+    changed, changed_row = planned(case, {**case.beside, name: case.value})
+    assert changed == changed_row
+    assert changed != plan, f"{name}={case.value!r} changes nothing: nothing in rust/core/src/plan/ heeds it"
+    assert len(plan) > 20
+
+
 def test_the_types_of_keywords_are_those_of_the_settings():
     assert get_type_hints(home.Keywords) == get_type_hints(home.Settings)
 
 
 def test_replan_takes_every_setting():
     run = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st", gpus=8), 8)
-    other = {
-        "policy": "grow", "rule": "sqrt", "max_micro_batch": 4, "max_batch": 512, "batch_tolerance": 0.1, "micro_batch_multiple": 2,
-        "require_multiple": True, "accumulation_multiple": 2, "min_accumulation": 2, "batch_multiple": 4, "ragged": True,
-        "uneven": True, "ramp_rule": "sqrt", "beta_half_life": True, "deadline_hours": 5.0, "budget": 9.0,
-    }  # fmt: skip
-    assert list(other) == list(home.Settings._fields)
-    for name, value in other.items():
-        assert getattr(home.DEFAULTS, name) != value
-        assert getattr(ib.replan(run, at_step=5, **{name: value}).settings, name) == value
+    for name, case in CASES.items():
+        assert getattr(home.DEFAULTS, name) != case.value
+        assert getattr(ib.replan(run, at_step=5, **{name: case.value}).settings, name) == case.value
 
 
 def named(legal):
@@ -108,7 +120,10 @@ def named(legal):
 def test_the_names_in_types_are_those_of_the_core(field, names):
     assert get_origin(names) is Literal
     (legal,) = [legal for name, _, legal in _core.fields() if name == field]
-    assert set(get_args(names)) == {name for name in named(legal) if " " not in name}
+    found = {name for name in named(legal) if " " not in name}
+    assert set(get_args(names)) == found, (
+        f"{field} has other names in {names} (python/isobatch) than in the core"
+    )
 
 
 def test_a_keyword_that_is_none_is_named_with_the_nearest():

@@ -529,15 +529,8 @@ def test_a_setting_may_stand_in_the_clusters():
     assert ib.plan_fleet(jobs, clusters)["micro_batch"].tolist() == [4, 32]
 
 
-TYPES = {
-    "micro_batch": np.int32, "accumulation": np.int32, "world_size": np.int64, "data_parallel": np.int64,
-    "effective_batch": np.int64, "warmup_steps": np.int64, "steps_per_epoch": np.int64, "total_steps": np.int64,
-    "eval_steps": np.int64, "save_steps": np.int64, "log_steps": np.int64,
-    "samples_per_epoch": np.int64, "padded_samples": np.int64, "dropped_samples": np.int64,
-    "nearest_world_size": np.int64, "nearest_batch": np.int64, "reasons": np.uint64,
-} | dict.fromkeys(
-    ["batch_change", "lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay"], np.float64
-)  # fmt: skip
+TYPES = {name: np.dtype(kind).type for name, kind, *_ in _core.results() if name != "status"}
+"""As docs/fleet.md has them."""
 
 
 def test_the_types_of_columns_are_fixed():

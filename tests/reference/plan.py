@@ -6,37 +6,11 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Any
 
+from isobatch import _core
 from reference import grid, ramp, rules, split, steps
 
-COLUMNS = [
-    "status",
-    "world_size",
-    "data_parallel",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "batch_change",
-    "lr",
-    "lr_scale",
-    "beta1",
-    "beta2",
-    "eps",
-    "weight_decay",
-    "momentum",
-    "ema_decay",
-    "warmup_steps",
-    "steps_per_epoch",
-    "total_steps",
-    "eval_steps",
-    "save_steps",
-    "log_steps",
-    "samples_per_epoch",
-    "padded_samples",
-    "dropped_samples",
-    "nearest_world_size",
-    "nearest_batch",
-]
-"""Result columns of the planner that the oracle knows; `reasons` beside them is a set of names."""
+COLUMNS = [name for name, _, _, of_profile in _core.results() if not (of_profile or name == "reasons")]
+"""Result columns of the planner that need no profile; `reasons` beside them is a set of names."""
 
 
 _GPUS = range(1, 2**31 + 1)  # in a cluster, at most

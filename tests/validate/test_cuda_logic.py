@@ -1,10 +1,14 @@
 """The logic around CUDA, with a CUDA that is made up: what can be looked at where there is no GPU."""
 
+import os
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+
+import isobatch as ib
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
@@ -14,25 +18,44 @@ from isobatch.diagnosis.checksum import checksum
 from isobatch.diagnosis.precision import float32_as
 from isobatch.validate.measure import memory
 from isobatch.validate.proofs.memory import prove_fits
-from isobatch.validate.ranks.group import gpu_is_shared
+from isobatch.validate.ranks import network
+from isobatch.validate.ranks.facts import Facts, agree, gpu_is_shared
 from isobatch.validate.step.training import out_of_memory
 
 MIB = 1 << 20
 
 
-def shared(gpus):
-    """What each of some ranks on these GPUs is told."""
-    store, told = torch.distributed.HashStore(), [None] * len(gpus)
+def facts(rank, *, bus=None, host="a", ranks=None, nccl=None, address=None):
+    return Facts(
+        host=host,
+        machine=host,
+        address=address,
+        ranks=ranks or 0,
+        local_rank=rank,
+        device="cpu" if bus is None else "cuda",
+        bus=bus,
+        nccl=nccl,
+        torch="2.15",
+    )
+
+
+def agreed(found, come=None, seconds=20):
+    """What each of some ranks learns of the others, or is refused with; those come that are counted."""
+    store, told = torch.distributed.HashStore(), {}
 
     def rank(index):
-        told[index] = gpu_is_shared(store, "run", gpus[index], len(gpus), timedelta(seconds=20))
+        mine = msgspec.structs.replace(found[index], ranks=found[index].ranks or len(found))
+        try:
+            told[index] = agree(store, "run", index, mine, timedelta(seconds=seconds))
+        except ib.InputError as error:
+            told[index] = str(error)
 
-    threads = [threading.Thread(target=rank, args=(index,)) for index in range(len(gpus))]
+    threads = [threading.Thread(target=rank, args=(index,)) for index in range(come or len(found))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(told)) == 1
+    assert all(one == told[0] for one in told.values())
     return told[0]
 
 
@@ -46,9 +69,44 @@ def shared(gpus):
         (["a"], False),
     ],
 )
-def test_a_gpu_is_known_by_its_own_number(gpus, expected):
-    """Not by how many a rank sees: under Slurm each sees one, its own."""
-    assert shared(gpus) is expected
+def test_a_gpu_is_known_by_its_own_place(gpus, expected):
+    """Not by how many a rank sees: under Slurm each sees one, its own. Nor by a number that each slice of it has for itself."""
+    assert gpu_is_shared(agreed([facts(rank, bus=bus) for rank, bus in enumerate(gpus)])) is expected
+
+
+def test_the_same_place_in_another_host_is_another_gpu():
+    assert not gpu_is_shared(agreed([facts(0, bus="0"), facts(0, bus="0", host="b")]))
+
+
+def test_a_host_without_a_gpu_is_named_before_anybody_waits_for_it():
+    said = agreed([facts(0, bus="0"), facts(1, bus="1"), facts(0, host="b")])
+    assert said == (
+        "the hosts have different devices: cuda on a, cpu on b; look at the GPUs of b (nvidia-smi), or pass --device cpu"
+    )
+
+
+def test_other_versions_of_nccl_and_other_numbers_of_ranks_are_refused():
+    said = agreed([facts(0, bus="0", nccl="2.27.3"), facts(1, bus="1", host="b", nccl="2.28.9")])
+    assert "2.27.3 on a, 2.28.9 on b" in said
+    assert "2 on a, 3 on b" in agreed([facts(0, ranks=2), facts(0, host="b", ranks=3)], seconds=0.3)
+
+
+def test_who_does_not_come_is_named():
+    said = agreed([facts(rank) for rank in range(4)], come=2, seconds=0.3)
+    assert said.startswith("ranks 2, 3 of 4 did not come within 0.3 s")
+
+
+def test_gloo_gets_the_interface_towards_another_host(monkeypatch):
+    """Where a host's own name is 127.0.1.1, rank 0 would else listen where no other host reaches it. NCCL finds its own."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(network, "address_towards", {"10.0.0.2": "10.0.0.1"}.get)
+    monkeypatch.setattr(network, "_interface_of", {"10.0.0.1": "eth0", "127.0.0.1": "lo"}.get)
+    network.set_interface("127.0.0.1", ["127.0.0.1", "10.0.0.2"])
+    assert os.environ.pop("GLOO_SOCKET_IFNAME") == "eth0"
+    network.set_interface("127.0.0.1", ["127.0.0.1", "127.0.0.1"])
+    assert os.environ.pop("GLOO_SOCKET_IFNAME") == "lo"
+    assert "NCCL_SOCKET_IFNAME" not in os.environ
 
 
 class Cuda:

@@ -15,7 +15,8 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Verdict
 from isobatch.validate.proofs import all_reduce, epoch, gradient, loss, step_time
 from isobatch.validate.report.figures import AllReduceRow
-from isobatch.validate.step.difference import Difference
+from isobatch.validate.step.difference import difference
+from isobatch.validate.step.reference import SAME
 
 PLAN = ib.plan(
     ib.Recipe(effective_batch=48, lr=0.1, optimizer="sgd", dataset_size=200, duration="40st", micro_batch=8),
@@ -57,9 +58,31 @@ def test_a_loss_is_what_it_is_declared(measured, declared, verdict, cause):
     ],
 )
 def test_a_gradient_that_is_off(found, cause):
-    off = Difference([torch.tensor(found)], [torch.tensor([1.0, 0.0])])
-    proof = gradient._gradient(TRAINING, off, HOW)
+    off = difference([torch.tensor(found)], [torch.tensor([1.0, 0.0])])
+    proof = gradient._gradient(TRAINING, off, SAME, HOW)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, cause)
+
+
+@pytest.mark.parametrize("elements", [1, 10, 1000])
+def test_a_difference_is_the_same_by_pieces(monkeypatch, elements):
+    from isobatch.validate.step import difference as module
+
+    monkeypatch.setattr(module, "ELEMENTS", elements)
+    theirs, before = [torch.randn(7, 5), torch.randn(3), None], [torch.randn(7, 5), torch.randn(3), None]
+    ours = [theirs[0] * 3, theirs[1] * 3 + 0.1, None]
+    whole, flat = (
+        difference(ours, theirs),
+        [torch.cat([t[0].flatten(), t[1]]).double() for t in (ours, theirs)],
+    )
+    assert whole.error == pytest.approx(float((flat[0] - flat[1]).norm() / flat[1].norm()))
+    assert whole.ratio == pytest.approx(float(flat[0] @ flat[1] / flat[1].square().sum()))
+    assert difference(before, before, theirs).error == 0
+    moved = difference(
+        [b + 2 * t for b, t in zip(before[:2], theirs[:2], strict=True)],
+        [b + t for b, t in zip(before[:2], theirs[:2], strict=True)],
+        before[:2],
+    )
+    assert moved.ratio == pytest.approx(2, rel=1e-5)
 
 
 def test_an_optimizer_that_steps_otherwise():
@@ -74,6 +97,9 @@ def test_an_epoch_of_other_steps():
 
         def gather(self, value):
             return [value]
+
+        def total(self, values):
+            return values
 
     plan = msgspec.structs.replace(PLAN, steps_per_epoch=6)
     _, proof = epoch.judge(plan, Options(), Alone())
@@ -93,7 +119,7 @@ def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
     step = SimpleNamespace(
         planned_step_seconds=seconds,
         samples_per_second=48 / seconds,
-        sync_seconds=[[seconds]],
+        sync_seconds=[seconds],
         spread=spread,
         accumulation=3,
         planned_accumulation=3,

@@ -290,7 +290,7 @@ def test_under_srun(plan, tmp_path):
             "PYTHONPATH": with_tests(),
             "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(rank),
-            "SLURM_NTASKS": "2",
+            "SLURM_STEP_NUM_TASKS": "2",
             "SLURM_NODEID": "0",
             "SLURM_STEP_TASKS_PER_NODE": "2",
             "SLURM_JOB_NODELIST": "127.0.0.1",

@@ -110,6 +110,26 @@ def test_a_mistake_in_the_workload_is_named(two, workload):
         assert report.proof("memory").values["largest_micro_batch"] in (4, 5, 6), report.proof("memory")
 
 
+@pytest.mark.parametrize("workload", ["summed", "summed_over_ranks"])
+def test_a_mistake_is_named_where_one_process_cannot_do_all_ranks(two, workload):
+    name, cause, detail = MISTAKES[workload]
+    diagnosis = failed(check(two, made(), workload=f"ddp.workloads:{workload}", alone_ranks=1))[name]
+    assert diagnosis.cause is cause
+    assert detail in diagnosis.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "workload"),
+    [({"effective_batch": 40, "uneven": True}, "good"), ({"precision": "fp16"}, "good"), ({}, "tokens")],
+)
+def test_a_gradient_is_that_of_the_sum_over_ranks_and_that_of_one_process(two, fields, workload):
+    report = check(two, made(**fields), workload=f"ddp.workloads:{workload}", alone_ranks=1)
+    assert failed(report) == {}
+    assert "to the plain sum over 2 ranks" in report.proof("gradient").text
+    values = report.proof("gradient").values
+    assert max(values["relative_l2_to_sum"], values["relative_l2_of_sum"]) == values["relative_l2"] < 1e-5
+
+
 def test_a_rehearsal_says_what_it_could_not_prove(two):
     report = check(two, made(effective_batch=1024, dataset_size=50_000, ranks=64))
     assert report.rehearsal == "2/64"
@@ -185,7 +205,8 @@ def test_what_a_calibration_reads(two):
     step, table = report.step, report.allreduce.table
     assert (step.ranks, step.nodes, step.micro_batch, step.accumulation) == (2, 1, 8, 3)
     assert step.gradient_bytes == 4 * step.parameters == sum(step.bucket_bytes)
-    assert len(step.compute_seconds) == len(step.sync_seconds) == 2
+    assert len(step.compute_ranks.median_seconds) == len(step.sync_ranks.p95_seconds) == 2
+    assert max(step.sync_seconds) >= max(step.sync_ranks.median_seconds) > 0
     assert [row.micro_batch for row in step.micro_batches] == [4, 8]
     assert {row.bytes for row in table if row.bucket} == set(step.bucket_bytes)
     steps = report.measurements.steps
@@ -304,17 +325,13 @@ def test_a_validation_needs_no_more_memory_than_the_training(two):
     assert report.step.micro_batch == 8
 
 
-def test_a_validation_holds_one_optimizer_at_a_time(two):
-    report = check(
-        two,
-        made(),
-        workload="ddp.workloads:one_optimizer_at_a_time",
-        noise_steps=2,
-        find_micro_batch=True,
-        memory_limit_gib=64,
-    )
+def test_a_validation_takes_no_more_than_the_job(two):
+    options = {"noise_steps": 2, "find_micro_batch": True, "memory_limit_gib": 64}
+    plan = made(precision="bf16")
+    report = check(two, plan, workload="ddp.workloads:as_much_as_the_job", **options)
     assert failed(report) == {}
-    assert report.proof("noise_scale").text
+    assert report.proof("gradient_bfloat16").verdict is Verdict.PASS
+    assert report.noise is not None
 
 
 def test_a_size_that_fits_no_more_is_left_out_of_the_table(two):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
+from isobatch.diagnosis.chunks import dense
+
 WORDS = 1 << 24  # summed at a time: the sums need room on the device
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor with its zeros: an embedding's gradient may be sparse."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
@@ -34,7 +31,8 @@ def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
     return plain, placed
 
 
-def differing(group_sums: Sequence[Any]) -> list[int]:
+def differing(group_sums: Sequence[Hashable]) -> list[int]:
     """The ranks whose sums are not those of most ranks; with two, the one that is not rank 0."""
-    most = max(group_sums, key=lambda sums: (group_sums.count(sums), sums == group_sums[0]))
+    counts = Counter(group_sums)
+    most = max(counts, key=lambda sums: (counts[sums], sums == group_sums[0]))
     return [rank for rank, sums in enumerate(group_sums) if sums != most]

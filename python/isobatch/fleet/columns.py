@@ -18,8 +18,8 @@ MISSING = np.iinfo(np.int64).min
 """A whole number that is not known, as the core reads it."""
 
 JOB_FIELDS, CLUSTER_FIELDS, SETTINGS_FIELDS = (
-    tuple(name for name, table, _ in _core.fields() if table == kind)
-    for kind in ("job", "cluster", "settings")
+    tuple(name for name, record, _ in _core.fields() if record == kind)
+    for kind in ("recipe", "cluster", "settings")
 )
 
 Codes = tuple[NDArray[np.uint32], list[str | None]]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from isobatch import _core
 from isobatch.reason import reasons_of
 
-RESULTS = dict(_core.results())
+RESULTS = {name: kind for name, kind, *_ in _core.results()}
 """Result columns of the core, with their NumPy types."""
 
 STATUS = np.array(["ok", "caution", "infeasible"])

@@ -153,19 +153,20 @@ class Gradient:
             self._sized = False
             run.unchecked.append("the gradient's size: the loop takes batches from elsewhere")
             return
-        device = next(self._model.parameters()).device
-
-        def moved(one: Any) -> Any:
-            return one.to(device) if isinstance(one, Tensor) else one
-
-        self._size(grads, [mapped(batch, moved) for batch in batches], random)
+        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
+        needed = 2 * sum(g.numel() * g.element_size() for g in grads)
+        if not all(run.exchange("room", _has_room(self._params[0].device, needed))):
+            self._sized = False
+            run.unchecked.append("the gradient's size: no room for another gradient on the GPU")
+            return
+        self._size(grads, batches, random)
         self._inputs.step()
 
     def _size(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
         shares = self._shares(batches)
         with self._replay():
-            if self._is_summed(batches[0]):
+            if self._is_summed(self._moved(batches[0])):
                 text = (
                     f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
                 )
@@ -306,7 +307,7 @@ class Gradient:
                 torch.cuda.set_rng_state(cuda)
             kind, precision = total[0].device.type, self._precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self._loss(self._model, batch) * share  # type: ignore[misc]
+                loss = self._loss(self._model, self._moved(batch)) * share  # type: ignore[misc]
             same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
@@ -316,6 +317,11 @@ class Gradient:
                 dist.all_reduce(t, group=self._run.group)
                 t /= self._run.ranks
         return total, same
+
+    def _moved(self, batch: Any) -> Any:
+        """A micro-batch on the model's device, where no other one is at the same time."""
+        device = self._params[0].device
+        return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not self._sharded:
@@ -343,3 +349,11 @@ class Gradient:
             self._run.own = False
             for buffer, value in buffers:
                 buffer.copy_(value)
+
+
+def _has_room(device: torch.device, needed: int) -> bool:
+    """Whether a GPU has so many bytes beyond what the training holds: free, or the allocator's own and not given out."""
+    if device.type != "cuda":
+        return True
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed

@@ -17,7 +17,6 @@ from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
 CLOSE_STEPS = 2  # at these first steps everything is checked
-TIMEOUT = timedelta(seconds=60)
 WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
 
 
@@ -44,7 +43,10 @@ class Run:
         if self.ranks > 1:  # Objects cross by gloo, whatever the gradients use.
             members = None if process_group is None else dist.get_process_group_ranks(process_group)
             self._control = dist.new_group(
-                members, timeout=TIMEOUT, backend="gloo", use_local_synchronization=members is not None
+                members,
+                timeout=_patience(process_group),
+                backend="gloo",
+                use_local_synchronization=members is not None,
             )
         planned = plan.data_parallel or 1
         if self.ranks != planned:
@@ -112,6 +114,17 @@ class Run:
     ) -> NoReturn:
         """Ends the training."""
         raise GuardError(self.step if step is None else step, why, text, tuple(ranks))
+
+
+def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
+    """How long the training itself waits for a rank: one that saves a checkpoint or compiles is late, not lost. None, torch's own, where
+    the group does not say."""
+    group: Any = process_group or dist.group.WORLD
+    try:
+        found: timedelta = max(group._get_backend(device).options._timeout for device in group._device_types)
+    except (AttributeError, RuntimeError):
+        return None
+    return found
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -17,20 +17,6 @@ MOST_NODES = 64
 """How far other node counts are looked for, in each direction."""
 MOST_CHANGE = 0.25
 """A larger change of the batch is no way out, but another recipe."""
-RESTRICTIONS = (
-    "require_multiple",
-    "accumulation_multiple",
-    "min_accumulation",
-    "batch_multiple",
-    "max_micro_batch",
-    "max_batch",
-    "deadline_hours",
-    "budget",
-    "ramp_rule",
-    "rule",
-    "policy",
-)
-"""Settings that may be what forbids the plan."""
 
 P = TypeVar("P", bound=Planned)
 Make = Callable[[Cluster, Settings], P]
@@ -79,10 +65,9 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
     if Reason.BETA_NOT_POSITIVE in asked.reasons:
         # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
         yield cluster, settings._replace(rule="sqrt", beta_half_life=True)
-    for name in RESTRICTIONS:
-        default = getattr(DEFAULTS, name)
-        if getattr(settings, name) != default:
-            yield cluster, settings._replace(**{name: default})
+    # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
+    for name in reversed(settings.changed()):
+        yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
 
 
 def _whole_replicas(asked: Planned) -> Cluster:

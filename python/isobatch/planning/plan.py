@@ -22,7 +22,7 @@ from isobatch.planning.moves import Moved
 from isobatch.planning.options import options
 from isobatch.planning.planned import Planned
 from isobatch.planning.saved import check, fields_of, text_of
-from isobatch.planning.settings import Keywords, Policy, Settings, settings_of
+from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
@@ -404,6 +404,7 @@ def plan(
 ) -> Plan: ...
 
 
+@with_settings
 def plan(
     recipe: Recipe,
     cluster: Cluster | int,
@@ -420,25 +421,7 @@ def plan(
         strict: whether an infeasible plan is an error.
         profile: what was measured of the workload, for the columns of time, memory and money; of several the one for the
             cluster's GPU type counts.
-        policy: "keep" keeps the effective batch and the learning rate; "grow" keeps the samples per replica, so that the
-            batch grows with the replicas; a number is the effective batch to reach; "goodput" finds the batch, from the
-            tuned one to max_batch, that reaches the same loss soonest by the profile and the noise scale.
-        rule: how the learning rate follows the batch: `isobatch rules` lists them. Under "keep" nothing moves.
-        max_micro_batch: samples in a forward pass that fit; else the cap is what fits in the cluster's memory by the profile,
-            else the tuned micro-batch, where it is known.
-        max_batch: no effective batch above it.
-        batch_tolerance: the fraction by which the batch may change to a size that divides evenly.
-        micro_batch_multiple: preferred divisor of the micro-batch (8 for tensor cores).
-        require_multiple: whether that is a demand.
-        accumulation_multiple, min_accumulation: demands on the micro-batches of a step, in every stage of a ramp: pipelines that
-            are interleaved need a multiple of their stages, and all of them enough to fill them.
-        batch_multiple: demand on the effective batch, in every stage of a ramp: the generations of a group, as in GRPO.
-        ragged: allows micro-batches that differ in size; their losses then need `Plan.loss_weights`.
-        uneven: allows the first replicas one more micro-batch than the others; likewise.
-        ramp_rule: how the learning rate follows the batch within a ramp, as a factor of what it is at the full batch; "none" leaves it
-            alone. OLMo-core multiplies it by √2 at each doubling ("sqrt"; Merrill et al. 2025, arXiv 2505.23971).
-        beta_half_life: keeps the half-life of β2 in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
-        deadline_hours, budget: a plan that takes longer, or costs more, is infeasible; both need the profile.
+        **settings: how to plan:
 
     Returns:
         A Plan. One that cannot be is a Plan too, with status "infeasible", its reasons, and `options` that would work; a

@@ -40,7 +40,6 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     settings: Settings
     status: str
     reasons: tuple[Reason, ...]
-    rule: str
     world_size: int
     data_parallel: int | None = None
     micro_batch: int | None = None
@@ -58,6 +57,9 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     warmup_steps: int | None = None
     steps_per_epoch: int | None = None
     total_steps: int | None = None
+    eval_steps: int | None = None
+    save_steps: int | None = None
+    log_steps: int | None = None
     samples_per_epoch: int | None = None
     padded_samples: int | None = None
     dropped_samples: int | None = None
@@ -71,15 +73,13 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     memory_gib: float | None = None
     nearest_world_size: int | None = None
     nearest_batch: int | None = None
+    rule: str = "none"
     warmup_lr: float | None = None
     min_lr: float | None = None
     nearest_world_sizes: tuple[int | None, int | None] = (None, None)
     nearest_batches: tuple[int | None, int | None] = (None, None)
     micro_batch_cap: int | None = None
     cap_source: str = "open"
-    eval_steps: int | None = None
-    save_steps: int | None = None
-    log_steps: int | None = None
     consumed: int = 0
 
     @property

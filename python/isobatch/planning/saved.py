@@ -29,18 +29,7 @@ VERSION = 1
 SCHEMA = f"isobatch.plan/{VERSION}"
 VALUES = _core.plan_fields()
 
-_OF_PROFILE = frozenset(
-    (
-        "step_seconds",
-        "step_error",
-        "samples_per_second",
-        "efficiency",
-        "hours",
-        "gpu_hours",
-        "cost",
-        "memory_gib",
-    )
-)
+_OF_PROFILE = frozenset(name for name, _, _, of_profile in _core.results() if of_profile)
 _REASONS_OF_PROFILE = frozenset(
     (
         Reason.ABOVE_MEMORY,

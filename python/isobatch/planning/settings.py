@@ -6,11 +6,23 @@ has their legal values. Nothing heavy is imported here, since `isobatch --help` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 from isobatch.errors import together, unknown
 
+F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
 Rule: TypeAlias = Literal["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
 RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "power", "auto"]
@@ -29,7 +41,10 @@ class Settings(NamedTuple):
         Rule, "RULE", "how the learning rate follows the batch (default auto; `isobatch rules` lists them)"
     ] = "auto"
     max_micro_batch: Annotated[
-        int | None, "N", "largest number of samples in a forward pass (per-device batch)"
+        int | None,
+        "N",
+        "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's memory by the profile, "
+        "else the tuned one",
     ] = None
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
@@ -51,9 +66,13 @@ class Settings(NamedTuple):
         bool, "", "allow some replicas one more micro-batch than others (their losses need weights)"
     ] = False
     ramp_rule: Annotated[
-        RampRule, "RULE", "how the learning rate follows the batch within a ramp (default none: not at all)"
+        RampRule,
+        "RULE",
+        "how the learning rate follows the batch within a ramp, as a factor of that at the full batch (default none: not at all)",
     ] = "none"
-    beta_half_life: Annotated[bool, "", "keep the half-life of beta2 in samples: beta2^k"] = False
+    beta_half_life: Annotated[bool, "", "keep the half-life of beta2 in samples: beta2^k (Marek 2025)"] = (
+        False
+    )
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
 
@@ -88,6 +107,21 @@ class Keywords(TypedDict, total=False):
 
 
 DEFAULTS = Settings()
+
+
+def with_settings(function: F) -> F:
+    """Adds the settings to a docstring, a line each behind the one of `**settings`."""
+    hints = get_type_hints(Settings, include_extras=True)
+    lines = [
+        textwrap.fill(
+            f"{name}: {get_args(hint)[2]}.", 126, initial_indent=" " * 12, subsequent_indent=" " * 16
+        )
+        for name, hint in hints.items()
+    ]
+    marked = "        **settings: how to plan:\n"
+    if function.__doc__:  # python -OO leaves none
+        function.__doc__ = function.__doc__.replace(marked, marked + "\n".join(lines) + "\n")
+    return function
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:

@@ -121,15 +121,15 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         self.core  # noqa: B018 - compiles, and so checks, the fields
 
     @property
-    def core(self) -> _core.Job:
+    def core(self) -> _core.Recipe:
         """The recipe as the core holds it, checked once."""
-        job: _core.Job | None = self.__dict__.get("_core")
-        if job is None:
+        core: _core.Recipe | None = self.__dict__.get("_core")
+        if core is None:
             fields = msgspec.structs.asdict(self)
             del fields["schedule"]  # read by isobatch.schedules
-            job = _core.Job(fields)
-            self.__dict__["_core"] = job
-        return job
+            core = _core.Recipe(fields)
+            self.__dict__["_core"] = core
+        return core
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (type(self), msgspec.structs.asdict(self))

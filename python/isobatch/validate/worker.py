@@ -15,7 +15,7 @@ from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.proofs.registry import CLAIMS
-from isobatch.validate.ranks.group import Group
+from isobatch.validate.ranks.group import Group, own_device
 from isobatch.validate.report.document import Report
 from isobatch.validate.report.draft import Draft
 from isobatch.validate.report.verdict import Proof, Verdict
@@ -50,6 +50,7 @@ def run(
     """
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    own_device(options)  # before the factory, which may make something on the current one
     torch.manual_seed(BUILD_SEED)
     with user_code("the workload's factory"):
         workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
@@ -96,6 +97,8 @@ def _cause(text: str) -> Cause:
 
 def _prove(trial: Trial, draft: Draft) -> None:
     """All claims in turn, until a decisive one fails."""
+    with trial.group.pulse.phase("connect"):
+        trial.group.connect()
     for claim in CLAIMS:
         if not claim.wanted(trial.options):
             continue

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use isobatch_core::bulk::{Cell, ResultColumn};
 use isobatch_core::input::{Field, Input, Read, Record, Value};
 use isobatch_core::lengths::{Epoch, Layout, Length, Stage};
 use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, ramp_scale, stages};
@@ -17,19 +18,19 @@ use crate::value::{Faults, set_all};
 
 /// A recipe whose fields were checked.
 #[pyclass(frozen, module = "isobatch._core")]
-pub struct Job {
+pub struct Recipe {
     input: Input,
 }
 
 #[pymethods]
-impl Job {
+impl Recipe {
     /// `fields` holds the recipe's values by name; an illegal one raises `InputError` with its name.
     #[new]
-    fn new(fields: &Bound<'_, PyDict>) -> PyResult<Job> {
+    fn new(fields: &Bound<'_, PyDict>) -> PyResult<Recipe> {
         let mut input = Input::default();
         set_all(&mut input, fields, &[Record::Recipe])?;
         match input.invalid() {
-            None => Ok(Job { input }),
+            None => Ok(Recipe { input }),
             Some(field) => Err(illegal(fields.py(), field, fields.get_item(field.name())?.as_ref())),
         }
     }
@@ -69,7 +70,7 @@ impl Job {
     fn stages(&self, batch: u64, consumed: u64, rule: &str) -> Vec<(u64, Option<u64>, f64)> {
         let recipe = &self.input.recipe;
         let rule = match Field::RampRule.read(rule) {
-            Value::Read(Read::Rule(rule)) => rule,
+            Value::Read(Read::RampRule(rule)) => rule.0,
             _ => Rule::None,
         };
         let stages = stages(recipe, batch, consumed).unwrap_or_default();
@@ -137,61 +138,45 @@ fn cap(cap: Cap) -> (Option<u64>, &'static str) {
     }
 }
 
-macro_rules! values {
+/// A value of a result column; `None` where it is not known.
+fn known(py: Python<'_>, cell: Cell) -> PyResult<Bound<'_, PyAny>> {
+    match cell {
+        Cell::U8(status) => Status::NAMES[status as usize].into_bound_py_any(py),
+        Cell::U64(reasons) => reasons.into_bound_py_any(py),
+        Cell::I32(n) => count(n.into()).into_bound_py_any(py),
+        Cell::I64(n) => count(n).into_bound_py_any(py),
+        Cell::F64(x) => real(x).into_bound_py_any(py),
+    }
+}
+
+/// What a plan has beside the result columns: a name and a value of `$row` a line.
+macro_rules! beside {
     ($row:ident; $($name:ident = $value:expr;)*) => {
-        /// The names of the values that `Job.plan` gives, in their order.
-        #[pyfunction]
-        pub fn plan_fields() -> Vec<&'static str> {
-            vec![$(stringify!($name)),*]
-        }
+        const BESIDE: &[&str] = &[$(stringify!($name)),*];
 
         fn to_python<'py>(py: Python<'py>, $row: &Row) -> PyResult<Bound<'py, PyTuple>> {
-            PyTuple::new(py, [$($value.into_bound_py_any(py)?),*])
+            let mut values = Vec::with_capacity(ResultColumn::ALL.len() + BESIDE.len());
+            for cell in $row.cells() {
+                values.push(known(py, cell)?);
+            }
+            $(values.push($value.into_bound_py_any(py)?);)*
+            PyTuple::new(py, values)
         }
     };
 }
 
-values! { row;
-    status = Status::NAMES[row.reasons.status() as usize];
-    reasons = row.reasons.bits();
+beside! { row;
     rule = row.rule.card().name;
-    world_size = count(row.world_size);
-    data_parallel = count(row.data_parallel);
-    micro_batch = count(row.micro_batch);
-    accumulation = count(row.accumulation);
-    effective_batch = count(row.effective_batch);
-    batch_change = real(row.batch_change);
-    lr = real(row.lr);
-    lr_scale = real(row.lr_scale);
-    beta1 = real(row.moments.beta1);
-    beta2 = real(row.moments.beta2);
-    eps = real(row.moments.eps);
-    weight_decay = real(row.weight_decay);
-    momentum = real(row.momentum);
-    ema_decay = real(row.ema_decay);
-    warmup_steps = count(row.warmup_steps);
-    steps_per_epoch = count(row.steps_per_epoch);
-    total_steps = count(row.total_steps);
-    samples_per_epoch = count(row.samples_per_epoch);
-    padded_samples = count(row.padded_samples);
-    dropped_samples = count(row.dropped_samples);
-    step_seconds = real(row.outlook.step_seconds);
-    step_error = real(row.outlook.step_error);
-    samples_per_second = real(row.outlook.samples_per_second);
-    efficiency = real(row.outlook.efficiency);
-    hours = real(row.outlook.hours);
-    gpu_hours = real(row.outlook.gpu_hours);
-    cost = real(row.outlook.cost);
-    memory_gib = real(row.outlook.memory_gib);
-    nearest_world_size = count(row.nearest_world_size.nearest);
-    nearest_batch = count(row.nearest_batch.nearest);
     warmup_lr = real(row.warmup_lr);
     min_lr = real(row.min_lr);
     nearest_world_sizes = both(row.nearest_world_size);
     nearest_batches = both(row.nearest_batch);
     micro_batch_cap = cap(row.cap).0;
     cap_source = cap(row.cap).1;
-    eval_steps = count(row.eval_steps);
-    save_steps = count(row.save_steps);
-    log_steps = count(row.log_steps);
+}
+
+/// The names of the values that `Recipe.plan` gives, in their order.
+#[pyfunction]
+pub fn plan_fields() -> Vec<&'static str> {
+    ResultColumn::ALL.iter().map(|column| column.name()).chain(BESIDE.iter().copied()).collect()
 }

@@ -23,20 +23,20 @@ pub fn rules() -> Vec<(&'static str, &'static str, &'static str, &'static str)> 
     Rule::ALL.iter().map(|card| (card.name, card.formula, card.holds, card.source)).collect()
 }
 
-/// (name, table, legal values) of every field of the input.
+/// (name, record, legal values) of every field of the input.
 #[pyfunction]
 pub fn fields() -> Vec<(&'static str, &'static str, &'static str)> {
     let record = |f: &Field| match f.record() {
-        Record::Recipe => "job",
+        Record::Recipe => "recipe",
         Record::Cluster => "cluster",
         Record::Settings => "settings",
     };
     Field::ALL.iter().map(|f| (f.name(), record(f), f.legal())).collect()
 }
 
-/// (name, `NumPy` type) of every result column.
+/// (name, `NumPy` type, text, whether only a profile says it) of every result column.
 #[pyfunction]
-pub fn results() -> Vec<(&'static str, &'static str)> {
+pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool)> {
     let element = |c: &ResultColumn| match c.element() {
         ElementType::U8 => "uint8",
         ElementType::U64 => "uint64",
@@ -44,7 +44,7 @@ pub fn results() -> Vec<(&'static str, &'static str)> {
         ElementType::I64 => "int64",
         ElementType::F64 => "float64",
     };
-    ResultColumn::ALL.iter().map(|c| (c.name(), element(c))).collect()
+    ResultColumn::ALL.iter().map(|c| (c.name(), element(c), c.text(), c.needs_profile())).collect()
 }
 
 /// Every optimizer, with the bytes of state that it keeps for each parameter.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from isobatch.validate.measure.pattern import Pattern
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import AllReduce, AllReduceRow, Fit
@@ -19,32 +20,12 @@ CHAIN = {"isolated": 1, "back_to_back": 5}
 SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
 
 
-def _pattern(elements: int, rank: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """0, 1, 2 in turn, shifted by the rank: sums are small integers, exact in every format up to 128 ranks."""
-    return ((torch.arange(elements, device=device) + rank) % 3).to(dtype)
-
-
-def _sums(elements: int, ranks: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """What the patterns of all ranks add up to."""
-    kinds = torch.tensor([sum((i + r) % 3 for r in range(ranks)) for i in range(3)], device=device)
-    return kinds.to(dtype).repeat(-(-elements // 3))[:elements]
-
-
-def wrong(result: torch.Tensor, expected: torch.Tensor, ranks: int) -> int:
-    """The number of elements of an all-reduced pattern that are wrong."""
-    if 2 * ranks <= 256:
-        return int((result != expected).sum())
-    # Beyond 256 a bfloat16 sum rounds, as it does in training.
-    return int((~torch.isclose(result.float(), expected.float(), rtol=2.0**-7, atol=0.0)).sum())
-
-
 def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: float) -> AllReduceRow:
     """One size: a sample is one all-reduce, or the mean of several back to back."""
     dtype = DTYPES[name]
     elements = max(1, size // dtype.itemsize)
-    fresh = _pattern(elements, group.rank, dtype, group.device)
-    expected = _sums(elements, group.world_size, dtype, group.device)
-    buffer = torch.empty_like(fresh)
+    pattern = Pattern(group.rank, group.world_size, dtype, group.device)
+    buffer = torch.empty(elements, dtype=dtype, device=group.device)
     chain = CHAIN[mode]
     wrong_elements = 0
 
@@ -54,11 +35,11 @@ def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: f
 
     def sample() -> float:
         nonlocal wrong_elements
-        buffer.copy_(fresh)
+        pattern.fill(buffer)
         took = group.time(reduce) / chain
         # A chain sums sums, which are not exact for long: its result is checked by the isolated rows.
         if chain == 1:
-            wrong_elements += wrong(buffer, expected, group.world_size)
+            wrong_elements += pattern.wrong(buffer)
         return took
 
     samples = group.repeat(sample, seconds, WARMUP, LEAST, MOST)
@@ -76,7 +57,7 @@ def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: f
         p95_us=float(np.quantile(samples, 0.95)) * 1e6,
         alg_bw_gb_s=alg,
         bus_bw_gb_s=alg * 2 * (group.world_size - 1) / group.world_size,
-        wrong_elements=int(sum(group.gather(wrong_elements))) if chain == 1 else None,
+        wrong_elements=int(group.sum(wrong_elements)) if chain == 1 else None,
         samples_us=[sample * 1e6 for sample in samples],
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from isobatch.validate.ranks.facts import few
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.step.training import Training, out_of_memory
@@ -127,12 +128,12 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
     if fault is None and limit is not None and taken > limit:
         fault = f"{taken / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
     found = group.gather((fault, memory.bytes, memory.reserved))
-    faults = {group.pulse.who(rank): fault for rank, (fault, _, _) in enumerate(found) if fault}
+    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, _, _) in enumerate(found) if fault]
     reserved = [taken for _, _, taken in found if taken is not None]
     return MicroBatchTry(
         micro_batch=n,
         fits=not faults,
-        fault="; ".join(f"{who}: {fault}" for who, fault in faults.items()) or None,
+        fault=few(faults) or None,
         peak_memory_bytes=max(peak for _, peak, _ in found),
         peak_memory_reserved_bytes=max(reserved, default=None),
         fragmentation_bytes=max(

@@ -13,12 +13,14 @@ from isobatch.validate.measure import windows
 from isobatch.validate.measure.allreduce import interpolate
 from isobatch.validate.measure.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.figures import AllReduceRow, MicroBatch, Step
+from isobatch.validate.report.figures import AllReduceRow, MicroBatch, Step, Times
 from isobatch.validate.step.training import Training, out_of_memory
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
 LEAST, MOST = 2, 200
 ROUNDS = 3
+BLOCK, SHORT_SECONDS = 20, 0.02
+"""Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
 HALVINGS = 4
 STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
 """The longest step that is timed as a whole: some thirty are taken at least."""
@@ -34,6 +36,13 @@ def spread(samples: list[float]) -> float:
     """Half the distance between the quartiles over the median: what the host's noise makes of a figure."""
     low, high = np.quantile(samples, [0.25, 0.75])
     return float((high - low) / 2 / statistics.median(samples))
+
+
+def of_ranks(group: Group, samples: list[float]) -> Times:
+    """What each rank's samples come to: all of them would be too much to gather from many ranks."""
+    mine = statistics.median(samples), float(np.quantile(samples, 0.95)), max(samples)
+    median, p95, most = (list(values) for values in zip(*group.gather(mine), strict=True))
+    return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
 
 
 def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatch]:
@@ -53,7 +62,8 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
         rows.append(
             MicroBatch(
                 micro_batch=n,
-                step_seconds=group.gather(samples),
+                step_seconds=group.slowest(samples),
+                ranks=of_ranks(group, samples),
                 peak_memory_bytes=max(peak for peak, _ in peaks),
                 peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
                 peak_memory_kind=memory.kind,
@@ -66,15 +76,14 @@ def micro_batch_seconds(training: Training) -> float:
     """How long forward and backward of one micro-batch take rank 0 alone: the second time, since the first also sets things
     up. The same on all ranks."""
     group, took = training.group, 0.0
-    if group.rank == 0:
-        training.model.train()  # as the training does it, which was seen to fit
-        with training.weights_kept():
-            for _ in range(2):
-                group.sync()
-                begun = time.perf_counter()
-                training.lone_backward(training.samples(training.micro_batch, 0, 0, 0), 1.0, training.dtype)
-                group.sync()
-                took = time.perf_counter() - begun
+    training.model.train()  # as the training does it, which was seen to fit
+    with training.weights_kept():
+        for _ in range(2 if group.rank == 0 else 0):
+            group.sync()
+            begun = time.perf_counter()
+            training.lone_backward(training.samples(training.micro_batch, 0, 0, 0), 1.0, training.dtype)
+            group.sync()
+            took = time.perf_counter() - begun
         training.model.zero_grad(set_to_none=True)
     return cast(float, group.from_first(took))
 
@@ -87,7 +96,7 @@ def affordable(training: Training, one: float) -> Training:
 def bucket_bytes(training: Training) -> list[int]:
     """The sizes of DDP's buckets, which it settles after the first step."""
     training.model.train()
-    batches = training.micro_batches(1)
+    batches = training.few_in_turn(1)
     weights = training.weights(batches)
     for _ in range(2):
         training.backward(batches, weights, dtype=training.dtype)
@@ -114,8 +123,13 @@ class Works:
         self.training = training
         self._small: list[Any] = []
         self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
-        self._batches = training.micro_batches(1)
-        self._weights = training.weights(self._batches)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Makes the step's micro-batches, before anything is timed: `take` frees them."""
+        self._small.clear()
+        self._batches = self.training.few_in_turn(1)
+        self._weights = self.training.weights(self._batches)
 
     def _backward(self, *, sync: bool) -> None:
         training = self.training
@@ -143,6 +157,8 @@ class Works:
     def take(self, n: int) -> bool:
         """Makes `small` a step of one micro-batch of `n` samples, and tries it. Whether it fits on all ranks."""
         training, fault = self.training, None
+        self._small.clear()
+        self._batches.clear()
         try:
             self._small = [training.samples(n, 1, training.group.rank, 0)]
             self.small()
@@ -186,6 +202,18 @@ def _times(group: Group, works: Works, seconds: float) -> _Times:
     return found
 
 
+def _free_running(group: Group, works: Works, seconds: float) -> float | None:
+    """Seconds of a step, median of blocks in which no step waits for a clock; None where one takes so long that it does not matter."""
+    if group.from_first(seconds > SHORT_SECONDS):
+        return None
+
+    def block() -> None:
+        for _ in range(BLOCK):
+            works.whole()
+
+    return statistics.median(group.slowest([group.time(block) / BLOCK for _ in range(ROUNDS)]))
+
+
 class Peak(NamedTuple):
     """The largest rank's peak memory in a step, and of which kind it is."""
 
@@ -210,10 +238,12 @@ def measure(
     communication = _communication(table, buckets)
     telling = communication is not None and communication > noise
     median = statistics.median(slowest)
+    free = _free_running(group, works, median)
     data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     with training.weights_kept():
         micro_batches = micro_batch_table(works, seconds / 3, largest)
     # A micro-batch that is left out would have been one more without communication.
+    whole = median if free is None else free
     counts = [max(map(len, one.sizes)) for one in (training, planned)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
     step = Step(
@@ -226,18 +256,21 @@ def measure(
         precision=training.plan.recipe.precision or "fp32",
         gradient_bytes=sum(buckets),
         bucket_bytes=buckets,
-        compute_seconds=group.gather(times.alone),
-        sync_seconds=group.gather(times.whole),
+        compute_seconds=slow_alone,
+        sync_seconds=slowest,
+        compute_ranks=of_ranks(group, times.alone),
+        sync_ranks=of_ranks(group, times.whole),
         compute_median_seconds=statistics.median(slow_alone),
         sync_median_seconds=median,
         sync_p95_seconds=float(np.quantile(slowest, 0.95)),
+        free_running_seconds=free,
         spread=spread(slowest),
         exposed_seconds=exposed,
         communication_seconds=communication,
         overlap=1 - exposed / communication if telling and communication else None,
-        samples_per_second=planned.batch / (median + missing),
+        samples_per_second=planned.batch / (whole + missing),
         planned_accumulation=counts[1],
-        planned_step_seconds=median + missing,
+        planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
         ddp={name: data[name] for name in _telling(data)},
         compiled=training.options.compile,

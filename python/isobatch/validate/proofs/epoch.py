@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.utils.data as data
+from numpy.typing import NDArray
+from torch import Tensor
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch import PlanSampler
@@ -99,43 +101,59 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         return left if ramp is None else [ramp, left[1]]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
-    served = np.zeros(size, dtype=np.int64)
-    first: list[list[int]] = []
-    counts: list[int] = []
-    for replica in range(group.rank, replicas, group.world_size):
+    mine = _serve(plan, group, size)
+    missing = next((text for text in group.gather(mine if isinstance(mine, str) else None) if text), None)
+    if isinstance(mine, str) or missing is not None:
+        text = f"the convention is {plan.recipe.convention}, and its library is not installed: {missing}"
+        return [unchecked(name, text) for name in CLAIM.names]
+    # Sums, not the ids of all: those would be the whole dataset, for each rank.
+    first, served = (group.total(counts).numpy() for counts in (mine.first, mine.served))
+    steps_taken = set[int]().union(*group.gather(mine.steps))
+    return [
+        ramp or _effective_batch(plan, first),
+        _epoch(plan, served, steps_taken, skipped) if dataset is not None else _no_epoch(),
+    ]
+
+
+class _Served(NamedTuple):
+    """What this rank's share of the replicas serves: how often each sample is in the first step, and in the epoch; and the numbers of
+    steps that a replica takes."""
+
+    first: Tensor
+    served: Tensor
+    steps: set[int]
+
+
+def _serve(plan: Plan, group: Group, size: int) -> _Served | str:
+    """An epoch of `size` samples; or what is not installed."""
+    first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
+    counts = set[int]()
+    for replica in range(group.rank, plan.data_parallel or 1, group.world_size):
         torch.manual_seed(0)  # accelerate shares one shuffle between processes by their generators' state
         count = 0
         try:
             for count, ids in enumerate(steps(plan, size, replica), 1):
                 np.add.at(served, ids, 1)
                 if count == 1:
-                    first.append(ids)
+                    np.add.at(first, ids, 1)
         except ImportError as error:
-            text = f"the convention is {plan.recipe.convention}, and its library is not installed: {error}"
-            return [unchecked(name, text) for name in CLAIM.names]
-        counts.append(count)
-    firsts = [ids for part in group.gather(first) for ids in part]
-    all_steps = {count for part in group.gather(counts) for count in part}
-    total: np.ndarray[Any, np.dtype[np.int64]] = np.sum(group.gather(served), axis=0)
-    return [
-        ramp or _effective_batch(plan, firsts),
-        _epoch(plan, total, all_steps, skipped) if dataset is not None else _no_epoch(),
-    ]
+            return str(error)
+        counts.add(count)
+    return _Served(torch.from_numpy(first), torch.from_numpy(served), counts)
 
 
-def _effective_batch(plan: Plan, firsts: list[list[int]]) -> Proof:
-    ids = [index for part in firsts for index in part]
-    unique = len(set(ids))
-    good = len(ids) == unique == plan.effective_batch
-    cause = Cause.SAMPLES_REPEATED if unique < len(ids) else Cause.ANOTHER_MICRO_BATCH
-    text = f"{unique} different samples in the first step of {len(firsts)} replicas, {plan.effective_batch} planned"
+def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
+    samples, unique = int(first.sum()), int((first > 0).sum())
+    good = samples == unique == plan.effective_batch
+    cause = Cause.SAMPLES_REPEATED if unique < samples else Cause.ANOTHER_MICRO_BATCH
+    text = f"{unique} different samples in the first step of {plan.data_parallel} replicas, {plan.effective_batch} planned"
     return Proof(
         name="effective_batch",
         verdict=Verdict.PASS if good else Verdict.FAIL,
         text=text,
         diagnosis=None if good else cause.likely(),
         gate=0,
-        values={"samples": len(ids), "unique_samples": unique},
+        values={"samples": samples, "unique_samples": unique},
     )
 
 
@@ -143,7 +161,7 @@ def _no_epoch() -> Proof:
     return unchecked("epoch", "the recipe has no dataset_size")
 
 
-def _epoch(plan: Plan, served: np.ndarray[Any, np.dtype[np.int64]], counts: set[int], skipped: int) -> Proof:
+def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int) -> Proof:
     batch = plan.effective_batch or 1
     measured = {
         "steps_per_epoch": max(counts) + skipped,

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.checksum import checksum, dense, differing
+from isobatch.diagnosis.checksum import checksum, differing
+from isobatch.diagnosis.chunks import chunks
 from isobatch.diagnosis.precision import float32_as
+from isobatch.validate.measure import room
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.step.difference import Copies, Difference, grads, moved, put, weights
+from isobatch.validate.step.difference import Copies, Difference, difference, grads, kept, put, trained
+from isobatch.validate.step.reference import RANKS, SAME, SEED, Reference, Way, reference
 from isobatch.validate.step.training import LOSS_SCALE, Training, out_of_memory
 from isobatch.validate.trial import Trial
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
 UPDATE_GATE = 1e-3
-SEED = 20
 SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
-"""For the one process, which does alone what all ranks share."""
+"""For the one process, which does alone what some ranks share."""
 
-HELD = 64
-"""Micro-batches that a rank holds at once."""
+HOST_COPIES = 4
+"""Of the weights in rank 0's host memory at once: before the step, behind it, and the references."""
 
 
 def affordable(training: Training, one: float) -> tuple[Training, str | None]:
     """The step to prove, and why it is smaller than the plan's, if it is.
 
-    One process needs as long for the whole batch as all ranks together need for it one after the other. Where that is too
+    One process needs as long for the samples of a few ranks as they together need for them one after the other. Where that is too
     long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
     is left, so that each fault of averaging and accumulating shows as it does in the whole step.
 
@@ -42,41 +45,13 @@ def affordable(training: Training, one: float) -> tuple[Training, str | None]:
         one: seconds of a micro-batch.
     """
     limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
-    most = max(1, int(limit / one))
-    if sum(map(len, training.sizes)) <= most and max(map(len, training.sizes)) <= HELD:
+    most, alone = max(1, int(limit / one)), training.sizes[:RANKS]
+    if sum(map(len, alone)) <= most:
         return training, None
-    short = training.shortened(min(HELD, most // len(training.sizes)))
-    share = min(1.0, most / sum(map(len, short.sizes)))
+    short = training.shortened(most // len(alone))
+    share = min(1.0, most / sum(map(len, short.sizes[:RANKS])))
     small = short.of_sizes([[max(1, int(n * share)) for n in row] for row in short.sizes])
-    return (
-        small,
-        f"a smaller step than the plan's {training.batch}, which takes one process too long or too much memory",
-    )
-
-
-def reference(
-    training: Training, measured: str, amp: torch.dtype | None, dtype: torch.dtype | None, scale: float
-) -> Copies:
-    """The gradient of the true mean over the step, by this process alone, without DDP: micro-batch by micro-batch, so that
-    only one of them is ever held."""
-    weigh, model = training.workload.weight, training.model
-    model.zero_grad(set_to_none=True)
-    units, guess = 0.0, 0.0
-    for rank, sizes in enumerate(training.sizes):
-        for index, n in enumerate(sizes):
-            batch = training.samples(n, SEED, rank, index, dtype)
-            unit = float(n if weigh is None else weigh(batch))
-            # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range until then.
-            guess = guess or max(unit, 1.0) / n * training.batch
-            share = (1.0 if measured == "sum" else unit) / guess
-            training.lone_backward(batch, share * scale, amp)
-            units += unit
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad *= guess / units / scale
-    found = grads(model)
-    model.zero_grad(set_to_none=True)
-    return found
+    return small, f"a smaller step than the plan's {training.batch}, which takes one process too long"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,38 +103,43 @@ def prove_step(
     coarse = amp or dtype or _format(model)
     gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
     how = _How(measured, amp, dtype, smaller, coarse, gate)
-    batches = training.micro_batches(SEED, dtype=dtype)
-    loss_weights = training.weights(batches)
+    loss_weights = training.weights(training.micro_batches(SEED, dtype=dtype))
     model.eval()  # without dropout; batch norm then uses its running statistics
     with float32_as("ieee"):
-        scale, broken = _finite_scale(training, how, batches, loss_weights)
+        scale, broken = _finite_scale(training, how, loss_weights)
         if broken:
             return [_not_finite(training, how, broken)], None
-        theirs = reference(training, measured, amp, dtype, scale) if group.rank == 0 else None
-        proofs = _step(training, how, (batches, loss_weights, scale), theirs, exact)
+        theirs = reference(training, Way(measured, amp, dtype, scale))
+        proofs = _step(training, how, (loss_weights, scale), theirs, exact)
     agreed: list[Proof] = group.from_first(proofs)
-    return agreed, theirs
+    return agreed, theirs.gradient
 
 
-def _finite_scale(
-    training: Training, how: _How, batches: list[Any], loss_weights: list[float]
-) -> tuple[float, list[int]]:
-    """The loss scale with which all ranks' own gradients are finite; and the ranks where they are with none."""
+def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
+    """The loss scale with which all ranks' own gradients are finite, which stay in place; and the ranks where they are with none."""
     model = training.model
     scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
     while True:
         scaler = training.scaler(scale) if how.amp is not None else None
+        batches = training.micro_batches(SEED, dtype=how.dtype)
         training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=how.amp)
-        finite = all(p.grad is None or bool(torch.isfinite(dense(p.grad)).all()) for p in model.parameters())
+        finite = all(
+            bool(torch.isfinite(piece).all())
+            for p in model.parameters()
+            if p.grad is not None
+            for piece in chunks(p.grad)
+        )
         broken = [rank for rank, good in enumerate(training.group.gather(finite)) if not good]
+        if not broken:
+            return scale, broken
         model.zero_grad(set_to_none=True)
-        if not broken or scale <= 1:
+        if scale <= 1:
             return scale, broken
         scale /= 16  # large gradients leave float16's range where small ones do not vanish
 
 
 def _not_finite(training: Training, how: _How, broken: list[int]) -> Proof:
-    named = ", ".join(map(training.group.pulse.who, broken))
+    named = training.group.pulse.named(broken)
     return Proof(
         name="gradient" + how.suffix,
         verdict=Verdict.FAIL,
@@ -171,24 +151,26 @@ def _not_finite(training: Training, how: _How, broken: list[int]) -> Proof:
 def _step(
     training: Training,
     how: _How,
-    step: tuple[list[Any], list[float], float],
-    theirs: Copies | None,
+    step: tuple[list[float], float],
+    theirs: Reference,
     exact: Copies | None,
 ) -> list[Proof]:
-    """Takes the step for real; the proofs are whole on rank 0."""
+    """Takes the step for real; the proofs are whole on rank 0, which also keeps the weights for all."""
     group, model = training.group, training.model
-    batches, loss_weights, scale = step
-    before, proofs = weights(model), list[Proof]()
+    (loss_weights, scale), proofs = step, list[Proof]()
+    before = kept(trained(model)) if group.rank == 0 else None
     scaler = training.scaler(scale) if how.amp is not None else None
     optimizer = training.optimizer(model)
+    batches = training.micro_batches(SEED, dtype=how.dtype)
     training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
     sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
-    if theirs is not None:
+    if theirs.gradient is not None:
         ours = grads(model)
-        proof = _gradient(training, Difference(ours, theirs), how)
-        proofs.append(proof if exact is None else _with_format(proof, Difference(ours, exact), how.name))
+        proof = _gradient(training, difference(ours, theirs.gradient), theirs.off, how)
+        proofs.append(proof if exact is None else _with_format(proof, difference(ours, exact), how.name))
+        del ours  # or the gradients could not be freed
     if scaler is None:
         training.step(optimizer, None)
     else:
@@ -196,13 +178,15 @@ def _step(
     after = group.gather(checksum(list(model.parameters())))
     optimizer.zero_grad(set_to_none=True)
     del optimizer  # its state makes room for the reference's
-    if theirs is not None and how.amp is None:
-        stepped = weights(model)
-        put(model, before, theirs)
-        training.step(training.optimizer(model), None)
-        steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
-        proofs += _after(stepped, weights(model), before, how, exact=steady)
-    put(model, before)
+    if before is not None:
+        if how.amp is None:
+            stepped = kept(trained(model))
+            put(model, before, theirs.gradient)
+            training.step(training.optimizer(model), None)
+            steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
+            proofs += _after(stepped, trained(model), before, how, exact=steady)
+        put(model, before)
+    training.spread()
     for name, values in ("gradients", sums), ("weights", after):
         proofs.append(_equal(training, name, how.suffix, values))
     return proofs
@@ -210,27 +194,37 @@ def _step(
 
 def prove_double(training: Training, measured: str, smaller: str | None) -> list[Proof]:
     """The gradient once more, in double precision, where the workload can be computed in it and there is room."""
+    with training.unwrapped():
+        return _double(training, measured, smaller)
+
+
+def _double(training: Training, measured: str, smaller: str | None) -> list[Proof]:
     group = training.group
-    model = copy.deepcopy(training.workload.model).cpu().double()
-    why = None
-    try:
-        batch = training.samples(1, SEED, 0, 0, torch.float64)
-        if group.device.type == "cuda":
-            free, needed = torch.cuda.mem_get_info(group.device)[0], 4 * torch.cuda.max_memory_allocated()
-            if free < needed:  # double the bytes, and twice that, since this one's model stays where it is
-                why = f"{needed / 2**30:.3g} GiB would be needed, {free / 2**30:.3g} are free"
-        if why is None:
-            loss = training.workload.loss(model.to(group.device), batch)
-            if loss.dtype != torch.float64:
-                why = f"the workload computes its loss in {str(loss.dtype).removeprefix('torch.')}"
-    except RuntimeError as error:
-        why = f"the workload cannot be computed in it: {str(error).splitlines()[0]}"
-    said = [text for text in group.gather(why) if text]
-    if said:
-        return [unchecked("gradient_float64", f"not in double precision: {said[0]}")]
+    # Weights, gradients, buckets and an optimizer's two moments, each of 8 bytes, beside the training's own model.
+    needed = 5 * 8 * sum(p.numel() for p in training.model.parameters())
+    if group.device.type == "cuda":  # and what a step computes, twice as large
+        needed = max(needed, 2 * torch.cuda.max_memory_allocated(group.device))
+    why = room.lacking(group, needed, room.on_device(group))
+    if why is None:
+        model = copy.deepcopy(training.workload.model).double()
+        why = _refuses_double(training, model)
+    if why is not None:
+        return [unchecked("gradient_float64", f"not in double precision: {why}")]
     workload = dataclasses.replace(training.workload, model=model)
     double = Training(training.plan, training.options, workload, group).of_sizes(training.sizes)
     return prove_step(double, measured, dtype=torch.float64, smaller=smaller)[0]
+
+
+def _refuses_double(training: Training, model: nn.Module) -> str | None:
+    """Why a workload cannot be computed in double precision, the same on all ranks."""
+    why = None
+    try:
+        loss = training.workload.loss(model, training.samples(1, SEED, 0, 0, torch.float64))
+        if loss.dtype != torch.float64:
+            why = f"the workload computes its loss in {str(loss.dtype).removeprefix('torch.')}"
+    except RuntimeError as error:
+        why = f"the workload cannot be computed in it: {str(error).splitlines()[0]}"
+    return next((text for text in training.group.gather(why) if text), None)
 
 
 def _format(model: nn.Module) -> torch.dtype:
@@ -239,10 +233,18 @@ def _format(model: nn.Module) -> torch.dtype:
     return max(formats, key=GATES.__getitem__, default=torch.float32)
 
 
-def _gradient(training: Training, d: Difference, how: _How) -> Proof:
-    name, gate = "gradient" + how.suffix, how.gate
+def _gradient(training: Training, found: Difference, off: Difference, how: _How) -> Proof:
+    """`found` is from the reference, which is itself `off` from one process, where that one could not do the step of all ranks."""
+    name, gate, d = "gradient" + how.suffix, how.gate, found.after(off)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
     text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
+    if off is not SAME:
+        ranks = training.group.world_size
+        values |= {"relative_l2_to_sum": found.error, "relative_l2_of_sum": off.error}
+        text = (
+            f"relative L2 {found.error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, and {off.error:.2g} "
+            f"of that over {RANKS} ranks to one process, {how.name}"
+        )
     if how.smaller is not None:
         text += f"; {how.smaller}"
     if d.error <= gate:
@@ -267,9 +269,10 @@ def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
     )
 
 
-def _after(found: Copies, theirs: Copies, before: Copies, how: _How, *, exact: bool) -> list[Proof]:
-    whole = Difference(found, theirs)
-    update = Difference(moved(found, before), moved(theirs, before))
+def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *, exact: bool) -> list[Proof]:
+    device = theirs[0].device
+    whole = difference(found, theirs, device=device)
+    update = difference(found, theirs, before, device)
     good = whole.error <= how.gate
     proofs = [
         Proof(
@@ -299,7 +302,7 @@ def _after(found: Copies, theirs: Copies, before: Copies, how: _How, *, exact: b
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
     group, off = training.group, differing(values)
-    named = ", ".join(map(group.pulse.who, off))
+    named = group.pulse.named(off)
     return Proof(
         name=f"equal_{name}{suffix}",
         verdict=Verdict.FAIL if off else Verdict.PASS,
@@ -329,7 +332,11 @@ def _prove_fitting(
 ) -> tuple[list[Proof], Copies | None]:
     """`prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
     gradient that cannot be computed in full precision is no fault of a plan in another one."""
-    most, why = _fitting(training, amp)
+    group, host = training.group, 0
+    if group.rank == 0:
+        host = HOST_COPIES * training.parameter_bytes
+    short = room.lacking(group, host, room.on_host())
+    most, why = (0, f"on rank 0's host: {short}") if short is not None else _fitting(training, amp)
     if why is not None:
         name = "gradient" if amp is None else f"gradient_{_name(amp)}"
         return [unchecked(name, why)], None

@@ -9,6 +9,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.validate.measure import machine
 from isobatch.validate.proofs import stragglers
 from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.ranks.facts import few
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import Link
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
@@ -25,27 +26,27 @@ def judge_links(group: Group, found: list[Link]) -> Proof:
     slow one."""
     if not found:
         return unchecked("links", "one node: no link between nodes")
-    best = [
-        max((k.bw_gb_s for k in found if node in (k.node, k.peer)), default=0.0)
-        for node in range(group.nodes)
-    ]
+    best: dict[int, float] = {}
+    for link in found:
+        for node in (link.node, link.peer):
+            best[node] = max(best.get(node, 0.0), link.bw_gb_s)
     host = {rank.node: rank.host for rank in group.roster}
-    values = {"bw_gb_s": best}
-    slowest = min(best)
+    values = {"bw_gb_s": list(best.values())}
+    slowest = min(best.values())
     if group.nodes < 3:
         text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
         return Proof(name="links", verdict=Verdict.PASS, text=text, values=values)
-    ratios = stragglers.slower([1 / bw if bw else float("inf") for bw in best])
-    slow = [node for node, ratio in enumerate(ratios) if ratio >= CAUTION]
+    ratios = stragglers.slower([1 / bw for bw in best.values()])
+    slow = [node for node, ratio in zip(best, ratios, strict=True) if ratio >= CAUTION]
     if not slow:
         text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
         return Proof(name="links", verdict=Verdict.PASS, text=text, gate=CAUTION, values=values)
-    named = ", ".join(f"{host[node]} (node {node}) {best[node]:.3f} GB/s" for node in slow)
+    named = few([f"{host[node]} (node {node}) {best[node]:.3f} GB/s" for node in slow])
     return Proof(
         name="links",
         verdict=Verdict.FAIL if max(ratios) >= FAIL else Verdict.CAUTION,
-        text=f"{named}; the others' median is {statistics.median(best):.3f} GB/s",
-        diagnosis=Cause.SLOW_LINK.likely(", ".join(host[node] for node in slow)),
+        text=f"{named}; the others' median is {statistics.median(best.values()):.3f} GB/s",
+        diagnosis=Cause.SLOW_LINK.likely(few([host[node] for node in slow])),
         gate=CAUTION,
         values=values,
     )

@@ -13,17 +13,21 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from isobatch.diagnosis.chunks import square
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.figures import Noise
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.step.training import HOOKS, Training
+from isobatch.validate.step.training import Training
 from isobatch.validate.trial import Trial
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Norms:
-    """A communication hook around another one, which adds up the squared norms of what goes in and what comes out."""
+    """A communication hook around another one, which takes the squared norms of what goes in and what comes out.
+
+    Each bucket's stay apart until the step is over: on a GPU buckets are on streams of their own, which may run at once.
+    """
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -31,17 +35,26 @@ class Norms:
 
     def reset(self) -> None:
         """Before a step."""
-        self.local: Tensor | float = 0.0
-        self.averaged: Tensor | float = 0.0
+        self._local, self._averaged = list[Tensor](), list[Tensor]()
+
+    @property
+    def local(self) -> float:
+        """Of this rank's own gradient, behind a step."""
+        return sum(map(float, self._local))
+
+    @property
+    def averaged(self) -> float:
+        """Of the averaged gradient, behind a step."""
+        return sum(map(float, self._averaged))
 
     def __call__(self, process_group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's call for each bucket."""
-        self.local = self.local + bucket.buffer().double().square().sum()
+        self._local.append(square(bucket.buffer()))
 
         def after(future: torch.futures.Future[Tensor]) -> Tensor:
             value = future.value()
             result = value[0] if isinstance(value, list) else value
-            self.averaged = self.averaged + result.double().square().sum()
+            self._averaged.append(square(result))
             return result
 
         return self._hook(process_group, bucket).then(after)
@@ -92,25 +105,25 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         why = "the loss is not weighted by samples"
     if why is not None:
         return None, unchecked("noise_scale", why)
-    norms = Norms(training.workload.hook or HOOKS.get(training.options.hook) or default_hooks.allreduce_hook)
+    norms = Norms(training.hook or default_hooks.allreduce_hook)
     training.rewrap(norms)
     training.model.train()
     optimizer, scaler = training.optimizer(training.model), training.scaler()
     local, averaged = [], []
     for step in range(steps):
         norms.reset()
-        batches = training.micro_batches(100 + step)
+        weights = training.weights(training.micro_batches(100 + step))
         scale = 1.0 if scaler is None else scaler.get_scale()
-        training.backward(batches, training.weights(batches), scaler=scaler, dtype=training.dtype)
-        if np.isfinite(float(norms.averaged)):  # on all ranks or on none; a scaler skips such a step, too
-            local.append(float(norms.local) / scale**2)
-            averaged.append(float(norms.averaged) / scale**2)
+        training.backward(training.micro_batches(100 + step), weights, scaler=scaler, dtype=training.dtype)
+        if np.isfinite(norms.averaged):  # on all ranks or on none; a scaler skips such a step, too
+            local.append(norms.local / scale**2)
+            averaged.append(norms.averaged / scale**2)
         training.step(optimizer, scaler)
         optimizer.zero_grad(set_to_none=True)
     if len(local) < 2:
         text = f"the gradient was finite in {len(local)} of {steps} steps only"
         return None, unchecked("noise_scale", text)
-    mean_local = np.mean(group.gather(local), axis=0)
+    mean_local = group.total(torch.tensor(local, dtype=torch.float64)).numpy() / group.world_size
     small, large = samples.pop(), training.batch
     scale_value, error, g_sq, trace = noise_scale(mean_local, np.array(averaged), small, large)
     noise = Noise(

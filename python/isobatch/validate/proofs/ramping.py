@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch import PlanSampler
 from isobatch.planning.plan import Plan
@@ -53,27 +55,28 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     # A step at the end of an epoch is cut short there.
     picked = [(at, batch) for at, batch in _some(stages(plan)) if at % size + batch <= size]
-    mine: list[list[list[int]]] = []
-    for at, _ in picked:
-        passes: list[list[int]] = []
+    wrong, served = [], []
+    for at, batch in picked:
+        # Without a shuffle a step's samples lie one behind the other: what is served elsewhere is counted at the end.
+        counts, largest = torch.zeros(batch + 1, dtype=torch.int32), 0
         for replica in range(group.rank, replicas, group.world_size):
             place = {"epoch": at // size, "offset": at % size}
             sampler = PlanSampler(dataset, plan, rank=replica, shuffle=False, **place)
             for ids, (weight, last) in zip(sampler, sampler.weights(), strict=False):
-                passes += [ids] if weight else []
+                if weight:
+                    largest = max(largest, len(ids))
+                    places = torch.tensor(ids) - at % size
+                    places[(places < 0) | (places >= batch)] = batch
+                    counts.index_add_(0, places, torch.ones(len(ids), dtype=torch.int32))
                 if last:
                     break
-        mine.append(passes)
-    gathered = group.gather(mine)
-    wrong, served = [], []
-    for index, (at, batch) in enumerate(picked):
-        passes = [ids for part in gathered for ids in part[index]]
-        ids = [index for one in passes for index in one]
-        served.append(len(set(ids)))
-        if not len(ids) == len(set(ids)) == batch or max(map(len, passes)) > micro:
+        group.total(counts)
+        largest = int(group.slowest([float(largest)])[0])
+        different = int((counts > 0).sum())
+        served.append(different)
+        if not (counts[:batch] == 1).all() or counts[batch] or largest > micro:
             wrong.append(
-                f"{len(set(ids))} different samples after {at}, {batch} planned, in micro-batches of up to "
-                f"{max(map(len, passes))}, {micro} planned"
+                f"{different} different samples after {at}, {batch} planned, in micro-batches of up to {largest}, {micro} planned"
             )
     batches = [batch for _, batch in picked]
     text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"

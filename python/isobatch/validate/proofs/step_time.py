@@ -33,7 +33,7 @@ def prove_time(training: Training, step: Step) -> Proof:
     expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
     text = (
         f"{step.planned_step_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, median of "
-        f"{len(step.sync_seconds[0])} steps, spread {step.spread:.0%}"
+        f"{len(step.sync_seconds)} steps, spread {step.spread:.0%}"
     )
     if step.accumulation < step.planned_accumulation:
         text += f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by arithmetic)"
@@ -93,6 +93,7 @@ def prove(trial: Trial) -> list[Proof]:
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
     seconds = timing.SECONDS[trial.options.extent] / 30
+    works.prepare()
     slow, _ = stragglers.prove(group, works.alone_again, seconds, "local_step", "the local step")
     return [slow, prove_time(trial.timed, step), prove_memory(trial.timed, peak.bytes, peak.kind)]
 

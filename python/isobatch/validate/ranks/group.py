@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,11 +11,12 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from isobatch.errors import InputError, must_be
 from isobatch.validate.options import Options
-from isobatch.validate.ranks import network
+from isobatch.validate.ranks import facts, network
 from isobatch.validate.ranks.pulse import Pulse
 from isobatch.validate.report.figures import Rank
 
@@ -25,61 +25,62 @@ _runs = 0  # of this process, which may validate several plans over one store
 
 class Group:
     """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`, `emulated` (several ranks on
-    a device); `roster` has a Rank for each, without its speed."""
+    a device); `roster` has a Rank for each, without its speed, and `facts` what each found on its host."""
 
     def __init__(self, options: Options) -> None:
         global _runs
-        found = network.environment(os.environ)
-        if found is None:
-            raise InputError(
-                "no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`"
-            )
+        found = _environment()
         self.rank, self.world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
         self.local_rank = int(found["LOCAL_RANK"])
-        self.device = _device(options, self.local_rank)
+        self.device = own_device(options)
         self.limit = timedelta(seconds=options.phase_seconds)
-        gpu = torch.cuda.get_device_properties(self.device) if self.device.type == "cuda" else None
         _runs += 1
         run = f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}"
         self._made = not dist.is_initialized()
-        self._store = self._first_store(found) if self._made else self._connect()
-        number = None if gpu is None else str(gpu.uuid)
-        self.emulated = gpu_is_shared(self._store, run, number, self.world_size, self.limit)
+        self._store = self._first_store(found) if self._made else self._connection()
+        address = network.address_towards(os.environ["MASTER_ADDR"])
+        mine = facts.find(self.world_size, self.local_rank, self.device, address)
+        self.facts = facts.agree(self._store, run, self.rank, mine, self.limit)
+        self.emulated = facts.gpu_is_shared(self.facts)
         if self._made:
+            network.set_interface(address, [other.address for other in self.facts])
             # From 2.30 on NCCL can have several ranks on a GPU, where it is asked to.
             shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
-            self.backend = "gloo" if gpu is None or shared else "nccl"
+            # Without a device id NCCL connects in its first collective, which is in a phase of its own.
             dist.init_process_group(
-                self.backend,
+                "gloo" if self.device.type == "cpu" or shared else "nccl",
                 store=PrefixStore("isobatch-group", self._store),
                 rank=self.rank,
                 world_size=self.world_size,
                 timeout=self.limit,
-                device_id=self.device if self.backend == "nccl" else None,
             )
-        else:
-            self.backend = _backend(self.device)
+        self.backend = _backend(self.device)
         # Objects and barriers go over gloo in any case: it can name who is missing.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
-        self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connect, run)
-        hosts: list[str] = self.gather(socket.gethostname())
-        self.pulse.hosts = hosts
-        nodes = nodes_of(hosts, self.gather(self.local_rank))
+        self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connection, run)
+        self.pulse.hosts = [one.host for one in self.facts]
+        self._place()
+
+    def _place(self) -> None:
+        """Where each rank is, by the facts."""
+        found = self.facts
+        nodes = nodes_of([f"{one.host} {one.machine}" for one in found], [one.local_rank for one in found])
         self.node, self.nodes = nodes[self.rank], max(nodes) + 1
-        me = Rank(
-            rank=self.rank,
-            host=hosts[self.rank],
-            node=self.node,
-            local_rank=self.local_rank,
-            device="cpu" if gpu is None else gpu.name,
-            device_memory_bytes=None if gpu is None else gpu.total_memory,
-        )
-        self.roster: list[Rank] = self.gather(me)
+        self.roster = [
+            Rank(
+                rank=rank,
+                host=one.host,
+                node=nodes[rank],
+                local_rank=one.local_rank,
+                device=one.gpu or one.device,
+                device_memory_bytes=one.gpu_memory_bytes,
+            )
+            for rank, one in enumerate(found)
+        ]
 
     def _first_store(self, found: dict[str, str]) -> TCPStore:
         """Where the ranks meet, by the environment that was found, which is then everybody's."""
         os.environ.update(found)
-        network.set_interface()
         # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
         seconds = self.limit.total_seconds()
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
@@ -87,9 +88,9 @@ class Group:
         hosts_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         if not hosts_store:
             network.probe(found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, seconds))
-        return self._connect(hosts_store)
+        return self._connection(hosts_store)
 
-    def _connect(self, hosts_store: bool = False) -> TCPStore:
+    def _connection(self, hosts_store: bool = False) -> TCPStore:
         return TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -97,6 +98,11 @@ class Group:
             timeout=self.limit,
             wait_for_workers=False,
         )
+
+    def connect(self) -> None:
+        """The first collective of the training's own backend, in which NCCL makes its connections."""
+        dist.all_reduce(torch.zeros(1, device=self.device))
+        self.sync()
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, on all ranks."""
@@ -119,6 +125,15 @@ class Group:
         values = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(values, dist.ReduceOp.MAX, group=self.control)
         return cast(list[float], values.tolist())
+
+    def sum(self, value: float) -> float:
+        """The sum of a number over ranks, the same on all."""
+        return float(self.total(torch.tensor(value, dtype=torch.float64)))
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over ranks of each element of a tensor in the host's memory, in place."""
+        dist.all_reduce(values, group=self.control)
+        return values
 
     def sync(self) -> None:
         """Waits for this rank's device."""
@@ -181,8 +196,20 @@ def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
     return [numbers[key] for key in keys]
 
 
-def _device(options: Options, local_rank: int) -> torch.device:
-    """This rank's device. Where a host has more ranks than GPUs, they share them, which NCCL does not do."""
+def _environment() -> dict[str, str]:
+    found = network.environment(os.environ)
+    if found is None:
+        raise InputError("no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`")
+    return found
+
+
+def own_device(options: Options) -> torch.device:
+    """This rank's device, made the current one. Where a host has more ranks than GPUs, they share them, which NCCL does not do.
+
+    Raises:
+        InputError: a GPU was asked for and there is none, or neither torchrun nor srun started this process.
+    """
+    local_rank = int(_environment()["LOCAL_RANK"])
     gpus = torch.cuda.device_count() if options.device != "cpu" else 0
     if options.device == "cuda" and not gpus:
         raise must_be("cpu or auto; torch finds no CUDA device", options.device, field="device")
@@ -194,24 +221,6 @@ def _device(options: Options, local_rank: int) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """The default group's backend for a device. A group that was made without one has several."""
-    name = dist.get_backend()
+    """The default group's backend for a device: a group may have one for each kind."""
     kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
-    return kinds.get(device.type, name) if name == "undefined" else name
-
-
-def gpu_is_shared(store: Store, run: str, gpu: str | None, ranks: int, limit: timedelta) -> bool:
-    """Whether anywhere two ranks are on the same GPU: the same for all ranks, which all call it.
-
-    It goes by the GPU's own number, not by how many a process sees: under Slurm each task may see just its own.
-
-    Args:
-        run: what is the same for these ranks, and for no others that the store has seen.
-        gpu: this rank's GPU; None on a CPU.
-    """
-    if gpu is not None and store.add(f"{run}/gpu/{gpu}", 1) > 1:
-        store.add(f"{run}/shared", 1)
-    if store.add(f"{run}/told", 1) == ranks:
-        store.set(f"{run}/all-told", "")
-    store.wait([f"{run}/all-told"], limit)
-    return bool(store.add(f"{run}/shared", 0))
+    return kinds.get(device.type, dist.get_backend())

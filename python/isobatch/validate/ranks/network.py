@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from isobatch.errors import InputError
 
@@ -36,10 +36,15 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
     """The variables that torchrun would have set for this process: as they stand, or from srun's; None where neither
     started it.
 
-    >>> srun = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
+    >>> srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
     ...         "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "1"}
     >>> environment(srun)["RANK"], environment(srun)["MASTER_ADDR"], environment(srun)["LOCAL_WORLD_SIZE"]
     ('3', 'n1', '2')
+
+    A batch script without srun has the job's number of tasks, and is one process:
+
+    >>> environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n1"}) is None
+    True
 
     Raises:
         InputError: only a part of them is there.
@@ -49,7 +54,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
         if missing:
             raise InputError(f"RANK is set, but not {', '.join(missing)}: start with torchrun, or unset it")
         return {name: env[name] for name in TORCHRUN}
-    if "SLURM_PROCID" not in env or int(env.get("SLURM_NTASKS", "1")) < 2:
+    if "SLURM_PROCID" not in env or int(env.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return None
     per_node: list[str] = []
     tasks = env.get("SLURM_STEP_TASKS_PER_NODE", env.get("SLURM_TASKS_PER_NODE", "1"))
@@ -60,7 +65,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
         raise InputError("SLURM_PROCID is set, but no SLURM_JOB_NODELIST")
     return {
         "RANK": env["SLURM_PROCID"],
-        "WORLD_SIZE": env["SLURM_NTASKS"],
+        "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": env["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": per_node[min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)],
         "MASTER_ADDR": env.get("MASTER_ADDR", hosts[0]),
@@ -93,18 +98,23 @@ def probe(host: str, port: int, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def interface_towards(host: str) -> str | None:
-    """The name of the network interface that leads to a host; None where the system cannot tell."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+def address_towards(host: str) -> str | None:
+    """This host's own address on the way to another; None where the system knows no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
-            probe_socket.connect((host, 9))  # UDP: only asks for the route, sends nothing
-            address = probe_socket.getsockname()[0]
+            asking.connect((host, 9))  # UDP: only asks for the route, sends nothing
         except OSError:
             return None
+        return str(asking.getsockname()[0])
+
+
+def _interface_of(address: str) -> str | None:
+    """The name of the network interface that has an address; None where none has it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
-                reply = fcntl.ioctl(probe_socket.fileno(), 0x8915, request)  # SIOCGIFADDR
+                reply = fcntl.ioctl(asking.fileno(), 0x8915, request)  # SIOCGIFADDR
             except OSError:
                 continue
             if socket.inet_ntoa(reply[20:24]) == address:
@@ -112,11 +122,17 @@ def interface_towards(host: str) -> str | None:
     return None
 
 
-def set_interface() -> None:
-    """Tells gloo and NCCL which interface to take where the user did not: on its own gloo takes the one of the host's name,
-    which on many hosts is the loopback, and then fails to connect to the others."""
-    name = interface_towards(os.environ["MASTER_ADDR"])
+def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
+    """Sets the interface that gloo takes, where the user did not: on its own it takes the one of the host's name, which on many hosts
+    is the loopback, and then fails to connect to the others. NCCL finds its own, as it will in the training.
+
+    Args:
+        own: this rank's address on the way to rank 0. On rank 0's host that may be the loopback too, such as 127.0.1.1.
+        addresses: those of all ranks.
+    """
+    elsewhere = [one for one in addresses if one is not None and not one.startswith("127.")]
+    if elsewhere and (own is None or own.startswith("127.")):
+        own = address_towards(elsewhere[0])
+    name = None if own is None else _interface_of(own)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        if name != "lo":
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
+
+from isobatch.validate.ranks.facts import few
 
 BEAT_SECONDS = 0.5
 LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late
@@ -39,7 +41,7 @@ class Pulse:
         self._limit_seconds, self._connect = limit.total_seconds(), connect
         self._stop = threading.Event()
         self._deadline = float("inf")
-        self._phase = "start"
+        self._phase, self._granted = "start", self._limit_seconds
         self._patience = LOST_SECONDS
         self.hosts: list[str] = []
         self.phase_seconds: dict[str, float] = {}
@@ -54,7 +56,7 @@ class Pulse:
     def phase(self, name: str) -> Iterator[None]:
         """A part of the run with a time limit."""
         begun = time.monotonic()
-        self._phase = name
+        self._phase, self._granted = name, self._limit_seconds
         self._deadline = begun + self._limit_seconds + GRACE_SECONDS
         yield
         self.phase_seconds[name] = round(time.monotonic() - begun, 3)
@@ -62,11 +64,14 @@ class Pulse:
 
     def grant(self, seconds: float) -> None:
         """More time for this phase, since what it has to do is known to take that long."""
+        self._granted += seconds
         self._deadline += seconds
 
     def fail(self, text: str) -> None:
         """Tells rank 0 what went wrong on this rank, and waits for the end."""
-        self._connect().set(f"{self._key}/error/{self._rank}", text)
+        store = self._connect()
+        store.set(f"{self._key}/error/{self._rank}", text)
+        store.add(f"{self._key}/errors", 1)
         self.linger()
 
     def linger(self) -> None:
@@ -84,11 +89,17 @@ class Pulse:
         """A rank by number and host."""
         return f"rank {rank} (host {self.hosts[rank]})" if self.hosts else f"rank {rank}"
 
+    def named(self, ranks: Iterable[int]) -> str:
+        """Ranks by number and host, the first ones where they are many."""
+        return few([self.who(rank) for rank in ranks])
+
     def _beat(self) -> None:
-        rank, world_size = self._rank, self._world_size
-        counts = dict.fromkeys(range(world_size), 0)
-        moved = dict.fromkeys(range(world_size), time.monotonic())
+        rank = self._rank
+        counts, moved = [b""] * self._world_size, [time.monotonic()] * self._world_size
         try:
+            if rank == 0:
+                for key in self._keys("beat"):
+                    self._store.add(key, 0)  # what is read together must be there
             while not self._stop.wait(BEAT_SECONDS):
                 self._store.add(f"{self._key}/beat/{rank}", 1)
                 if rank:
@@ -96,12 +107,13 @@ class Pulse:
                         os._exit(1)
                     continue
                 now = time.monotonic()
-                for other in range(1, world_size):
-                    count = self._store.add(f"{self._key}/beat/{other}", 0)
+                for other, count in enumerate(self._store.multi_get(self._keys("beat"))):
                     if count != counts[other]:
                         counts[other], moved[other] = count, now
-                failed = [r for r in range(world_size) if self._store.check([f"{self._key}/error/{r}"])]
-                lost = [r for r, at in moved.items() if r and now - at > self._patience]
+                lost = [r for r, at in enumerate(moved) if r and now - at > self._patience]
+                failed: list[int] = []
+                if self._store.add(f"{self._key}/errors", 0):
+                    failed = [r for r, key in enumerate(self._keys("error")) if self._store.check([key])]
                 if failed or lost:
                     self._end(self._account(failed, lost))
         except (dist.DistError, RuntimeError):
@@ -110,6 +122,9 @@ class Pulse:
                 time.sleep(GRACE_SECONDS)
                 print(f"isobatch: {self.who(rank)} lost rank 0 in phase {self._phase!r}", flush=True)
                 os._exit(1)
+
+    def _keys(self, kind: str) -> list[str]:
+        return [f"{self._key}/{kind}/{rank}" for rank in range(self._world_size)]
 
     def _account(self, failed: list[int], lost: list[int]) -> str:
         said = [
@@ -123,9 +138,9 @@ class Pulse:
         ]
         if said and not own and not gone:
             time.sleep(SUSPECT_SECONDS)
-            before = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._world_size)]
+            before = self._store.multi_get(self._keys("beat"))
             time.sleep(3 * BEAT_SECONDS)
-            after = [self._store.add(f"{self._key}/beat/{r}", 0) for r in range(self._world_size)]
+            after = self._store.multi_get(self._keys("beat"))
             gone = [
                 f"{self.who(r)} is dead or cut off"
                 for r in range(1, self._world_size)
@@ -144,7 +159,7 @@ class Pulse:
     def _limit(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             if time.monotonic() > self._deadline:
-                text = f"{self.who(self._rank)} is over the phase's limit of {self._limit_seconds:g} s"
+                text = f"{self.who(self._rank)} is over the phase's limit of {self._granted:.3g} s"
                 if self._rank == 0:
                     self._end(text)
                 print(f"isobatch: {text}: {self._phase}", flush=True)

@@ -78,12 +78,8 @@ def _figures(report: Report) -> Iterator[tuple[str, _Figure]]:
     """The main figures, each with its spread."""
     step = report.step
     if step is not None:
-        yield (
-            "sync_median_seconds",
-            _of(step.sync_median_seconds, map(max, zip(*step.sync_seconds, strict=True))),
-        )
-        alone = map(max, zip(*step.compute_seconds, strict=True))
-        yield "compute_median_seconds", _of(step.compute_median_seconds, alone)
+        yield "sync_median_seconds", _of(step.sync_median_seconds, step.sync_seconds)
+        yield "compute_median_seconds", _of(step.compute_median_seconds, step.compute_seconds)
         relative = step.spread * step.samples_per_second
         yield "samples_per_second", _Figure(step.samples_per_second, relative)
         # Not the last one: a search for the largest micro-batch adds its own.
@@ -101,9 +97,8 @@ def _figures(report: Report) -> Iterator[tuple[str, _Figure]]:
         yield "noise_scale", _Figure(noise.noise_scale, noise.standard_error)
 
 
-def _of(median: float, samples: Any) -> _Figure:
+def _of(median: float, every: list[float]) -> _Figure:
     """A median of samples, with half the distance between their quartiles."""
-    every = list(samples)
     low, high = np.quantile(every, [0.25, 0.75]) if every else (median, median)
     return _Figure(median or statistics.median(every), float(high - low) / 2)
 

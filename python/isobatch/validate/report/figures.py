@@ -83,22 +83,34 @@ class AllReduce(Part, frozen=True, kw_only=True):
     fits: list[Fit]
 
 
+class Times(Part, frozen=True, kw_only=True):
+    """How long a repetition took each rank, by rank."""
+
+    median_seconds: list[float]
+    p95_seconds: list[float]
+    max_seconds: list[float]
+
+
 class MicroBatch(Part, frozen=True, kw_only=True):
-    """An optimizer step of one micro-batch at one size, without communication: seconds by rank, and the peak memory.
+    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank, each rank's
+    own `ranks`, and the peak memory.
     `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
 
     micro_batch: int
-    step_seconds: list[list[float]]
+    step_seconds: list[float]
+    ranks: Times
     peak_memory_bytes: int
     peak_memory_reserved_bytes: int | None
     peak_memory_kind: str
 
 
 class Step(Part, frozen=True, kw_only=True):
-    """The training step as measured. Samples are by rank, in seconds a step: `compute_seconds` under no_sync throughout,
-    `sync_seconds` the whole step with its all-reduce. `exposed_seconds` is what communication adds; `overlap` is the share
-    of the communication that is hidden, None where noise is larger. A long accumulation is timed with fewer
-    micro-batches: `accumulation` is theirs, `planned_step_seconds` and `samples_per_second` are the whole step's."""
+    """The training step as measured, in seconds a step: `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with
+    its all-reduce, each of its slowest rank, and `compute_ranks` and `sync_ranks` by rank. `exposed_seconds` is what
+    communication adds; `overlap` is the share of the communication that is hidden, None where noise is larger.
+    `free_running_seconds` is a step of a block in which none waits for a clock, where steps are short enough for that to matter.
+    A long accumulation is timed with fewer micro-batches: `accumulation` is theirs, `planned_step_seconds` and
+    `samples_per_second` are the whole step's."""
 
     workload: str
     parameters: int
@@ -109,11 +121,14 @@ class Step(Part, frozen=True, kw_only=True):
     precision: str
     gradient_bytes: int
     bucket_bytes: list[int]
-    compute_seconds: list[list[float]]
-    sync_seconds: list[list[float]]
+    compute_seconds: list[float]
+    sync_seconds: list[float]
+    compute_ranks: Times
+    sync_ranks: Times
     compute_median_seconds: float
     sync_median_seconds: float
     sync_p95_seconds: float
+    free_running_seconds: float | None
     spread: float
     exposed_seconds: float
     communication_seconds: float | None

@@ -12,17 +12,13 @@ def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurem
     if machine.emulated:
         return None
     per_node = max(1, step.ranks // step.nodes)
-
-    def slowest(seconds: list[list[float]]) -> tuple[float, ...]:
-        return tuple(map(max, zip(*seconds, strict=True)))
-
     alone = [
         StepRecord(
             gpus=1,
             gpus_per_node=1,
             micro_batch=row.micro_batch,
             accumulation=1,
-            step_seconds=slowest(row.step_seconds),
+            step_seconds=tuple(row.step_seconds),
             memory_gib=row.peak_memory_bytes / 2**30,
         )
         for row in step.micro_batches
@@ -32,7 +28,7 @@ def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurem
         gpus_per_node=per_node,
         micro_batch=step.micro_batch,
         accumulation=step.accumulation,
-        step_seconds=slowest(step.sync_seconds),
+        step_seconds=tuple(step.sync_seconds),
     )
     return Measurements(
         gradient_bytes=step.gradient_bytes,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -21,6 +23,19 @@ from isobatch.validate.step.workload import Workload
 
 LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+class _Wrapper:
+    """The DDP wrapper and what is called in its place, shared by all shortened copies of a training: each wrapper has buckets as large
+    as the gradients, so that there must never be two."""
+
+    ddp: DistributedDataParallel
+    forward: nn.Module
+
+    def clear(self) -> None:
+        """Frees it, before another is made."""
+        vars(self).clear()
+        gc.collect()  # DDP and what is compiled refer to themselves
 
 
 class Training:
@@ -38,10 +53,23 @@ class Training:
         self.model = workload.model.to(group.device)
         if options.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)
-        self.rewrap(workload.hook or HOOKS.get(options.hook))
+        self._wrapper = _Wrapper()
+        self.rewrap(self.hook)
+
+    @property
+    def hook(self) -> Any:
+        """The training's own communication hook; None for DDP's all-reduce."""
+        return self.workload.hook or HOOKS.get(self.options.hook)
+
+    @property
+    def ddp(self) -> DistributedDataParallel:
+        """The wrapper."""
+        return self._wrapper.ddp
 
     def rewrap(self, hook: Any) -> None:
-        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's."""
+        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's. The wrapper before
+        it is freed first."""
+        self._wrapper.clear()
         # An explicit 25 MiB is not the default: it loses the small first bucket.
         cap: dict[str, Any] = (
             {}
@@ -49,13 +77,23 @@ class Training:
             else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
         )
         devices = [self.group.device] if self.group.device.type == "cuda" else None
-        self.ddp = DistributedDataParallel(self.model, device_ids=devices, **cap)
+        ddp = DistributedDataParallel(
+            self.model, **{"device_ids": devices, **cap, **(self.workload.ddp or {})}
+        )
         if hook is not None:
             # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
-            self.ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
-        self.forward: nn.Module = (
-            cast(nn.Module, torch.compile(self.ddp)) if self.options.compile else self.ddp
-        )
+            ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+        self._wrapper.ddp = ddp
+        self._wrapper.forward = cast(nn.Module, torch.compile(ddp)) if self.options.compile else ddp
+
+    @contextlib.contextmanager
+    def unwrapped(self) -> Iterator[None]:
+        """Without the wrapper and its buckets for a while, to make room."""
+        self._wrapper.clear()
+        try:
+            yield
+        finally:
+            self.rewrap(self.hook)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The workload's optimizer over a model's parameters."""
@@ -91,21 +129,36 @@ class Training:
 
     def micro_batches(
         self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
-    ) -> list[Any]:
-        """The micro-batches of one step of a rank."""
+    ) -> Iterator[Any]:
+        """The micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
         rank = self.group.rank if rank is None else rank
-        return [self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank])]
+        return (self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank]))
 
-    def weights(self, batches: Sequence[Any]) -> list[float]:
+    def few_in_turn(self, seed: int) -> list[Any]:
+        """Micro-batches for a step that is timed, and must not wait until they are made: of this rank's sizes, and the same two in
+        turn, or one of each size where a ragged plan has several."""
+        sizes = self.sizes[self.group.rank]
+        turns = 2 if len(set(sizes)) == 1 else 1
+        made: dict[tuple[int, int], Any] = {}
+        for index, n in enumerate(sizes):
+            if (n, index % turns) not in made:
+                made[n, index % turns] = self.samples(n, seed, self.group.rank, index)
+        return [made[n, index % turns] for index, n in enumerate(sizes)]
+
+    def weights(self, batches: Iterable[Any]) -> list[float]:
         """The factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
         plan; in other units by a sum over ranks first."""
-        sizes = self.sizes[self.group.rank]
         ranks, summed = self.group.world_size, self.workload.reduction == "sum"
-        if self.workload.weight is None:
-            return [ranks / self.batch if summed else n * ranks / self.batch for n in sizes]
-        units = [float(self.workload.weight(batch)) for batch in batches]
-        total = sum(self.group.gather(sum(units)))
+        units = self.units(batches)
+        total = float(self.batch) if self.workload.weight is None else self.group.sum(sum(units))
         return [ranks / total if summed else n * ranks / total for n in units]
+
+    def units(self, batches: Iterable[Any]) -> list[float]:
+        """What the loss of each of this rank's micro-batches is a mean or sum over. They are looked at only where the plan does not
+        know it."""
+        if self.workload.weight is None:
+            return list(map(float, self.sizes[self.group.rank]))
+        return [float(self.workload.weight(batch)) for batch in batches]
 
     def loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> Tensor:
         """The workload's loss, under autocast where a format is given."""
@@ -114,7 +167,7 @@ class Training:
 
     def backward(
         self,
-        batches: Sequence[Any],
+        batches: Iterable[Any],
         weights: Sequence[float],
         *,
         sync: bool = True,
@@ -122,10 +175,12 @@ class Training:
         dtype: torch.dtype | None = None,
     ) -> None:
         """Forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
-        for index, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
-            quiet = not sync or index < len(batches) - 1
+        coming = iter(batches)
+        for index, weight in enumerate(weights):
+            batch = next(coming)  # zip would keep the first one to the end
+            quiet = not sync or index < len(weights) - 1
             with self.ddp.no_sync() if quiet else contextlib.nullcontext():
-                loss = self.loss(self.forward, batch, dtype) * weight
+                loss = self.loss(self._wrapper.forward, batch, dtype) * weight
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def step(
@@ -158,14 +213,28 @@ class Training:
 
     @contextlib.contextmanager
     def weights_kept(self) -> Iterator[None]:
-        """Puts the weights and buffers back in the end. What a rank does alone may leave it with others than its peers have."""
+        """Puts the weights and buffers back in the end, on all ranks: what a rank does alone may leave it with others than its peers
+        have. Rank 0 keeps them for all."""
         kept = [*self.model.parameters(), *self.model.buffers()]
-        before = [t.detach().to("cpu", copy=True) for t in kept]
+        before = [t.detach().to("cpu", copy=True) for t in kept] if self.group.rank == 0 else []
         try:
             yield
         finally:
-            for tensor, value in zip(kept, before, strict=True):
+            for tensor, value in zip(kept, before, strict=False):
                 tensor.data.copy_(value)
+        self.spread()
+
+    def spread(self) -> None:
+        """Gives rank 0's weights and buffers to all ranks."""
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, src=0)
+            tensor.data.copy_(dense)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The size of the weights."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @property
     def micro_batch(self) -> int:

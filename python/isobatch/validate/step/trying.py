@@ -91,11 +91,11 @@ def _try(training: Training) -> bool:
         )
     loss.backward()  # type: ignore[no-untyped-call]
     unused = [name for name, p in training.model.named_parameters() if p.requires_grad and p.grad is None]
-    if unused:
+    if unused and not (workload.ddp or {}).get("find_unused_parameters"):
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         raise InputError(
             f"the loss does not use {', '.join(unused[:3])}{more}, and DDP waits for every parameter's gradient: set "
-            "requires_grad=False on what is not trained",
+            'requires_grad=False on what is not trained, or Workload(ddp={"find_unused_parameters": True})',
             field="workload",
         )
     if workload.weight is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ class Workload:
         weight: batch → what its loss is a mean or sum over, where that is not samples: its tokens that count, say.
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
+        ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or static_graph.
         stand_in: not the model that the plan's forecasts are of; the built-in ones are not.
     """
 
@@ -41,6 +42,7 @@ class Workload:
     weight: Callable[[Any], float] | None = None
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     hook: Callable[[Any, Any], torch.futures.Future[Tensor]] | None = None
+    ddp: Mapping[str, Any] | None = None
     stand_in: bool = False
 
 

@@ -11,4 +11,4 @@ mod results;
 pub use choose::Criterion;
 pub use columns::{InputColumn, InputTable, MISSING};
 pub use fleet::{Fleet, Pairs};
-pub use results::{ElementType, ResultColumn, ResultSlice};
+pub use results::{Cell, ElementType, ResultColumn, ResultSlice};

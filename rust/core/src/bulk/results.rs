@@ -1,61 +1,16 @@
-//! The result columns: their names and types, and rows on their way into them.
+//! The result columns as a fleet has them, and rows on their way into them.
 
+use crate::forecast::Outlook;
 use crate::plan::Row;
-
-/// Hands the list of the result columns to another macro: each with its name, its type, and its value of a row, and of a
-/// lane: of the lanes l, by the recipe r, at i.
-macro_rules! results {
-    ($with:ident) => {
-        $with! {
-            of row, of l r i;
-            Status status U8 u8 = row.reasons.status() as u8, l.reasons[i].status() as u8;
-            Reasons reasons U64 u64 = row.reasons.bits(), l.reasons[i].bits();
-            WorldSize world_size I64 i64 = row.world_size, column(l.world_size[i]);
-            DataParallel data_parallel I64 i64 = row.data_parallel, column(l.replicas[i]);
-            MicroBatch micro_batch I32 i32 = narrow(row.micro_batch), narrow(column(l.micro_batch[i]));
-            Accumulation accumulation I32 i32 = narrow(row.accumulation), narrow(column(l.accumulation[i]));
-            EffectiveBatch effective_batch I64 i64 = row.effective_batch, column(l.batch[i]);
-            BatchChange batch_change F64 f64 = row.batch_change, l.batch_change[i];
-            Lr lr F64 f64 = row.lr, l.lr[i];
-            LrScale lr_scale F64 f64 = row.lr_scale, l.lr_scale[i];
-            Beta1 beta1 F64 f64 = row.moments.beta1, l.known(i, r.beta1);
-            Beta2 beta2 F64 f64 = row.moments.beta2, l.known(i, r.beta2);
-            Eps eps F64 f64 = row.moments.eps, l.known(i, r.eps);
-            WeightDecay weight_decay F64 f64 = row.weight_decay, l.weight_decay[i];
-            Momentum momentum F64 f64 = row.momentum, l.known(i, r.momentum);
-            EmaDecay ema_decay F64 f64 = row.ema_decay, l.known(i, r.ema_decay);
-            WarmupSteps warmup_steps I64 i64 = row.warmup_steps, column(l.warmup_steps[i]);
-            StepsPerEpoch steps_per_epoch I64 i64 = row.steps_per_epoch, column(l.steps_per_epoch[i]);
-            TotalSteps total_steps I64 i64 = row.total_steps, column(l.total_steps[i]);
-            EvalSteps eval_steps I64 i64 = row.eval_steps, UNKNOWN;
-            SaveSteps save_steps I64 i64 = row.save_steps, UNKNOWN;
-            LogSteps log_steps I64 i64 = row.log_steps, UNKNOWN;
-            SamplesPerEpoch samples_per_epoch I64 i64 = row.samples_per_epoch, column(l.samples_per_epoch[i]);
-            PaddedSamples padded_samples I64 i64 = row.padded_samples, column(l.padded_samples[i]);
-            DroppedSamples dropped_samples I64 i64 = row.dropped_samples, column(l.dropped_samples[i]);
-            StepSeconds step_seconds F64 f64 = row.outlook.step_seconds, f64::NAN;
-            StepError step_error F64 f64 = row.outlook.step_error, f64::NAN;
-            SamplesPerSecond samples_per_second F64 f64 = row.outlook.samples_per_second, f64::NAN;
-            Efficiency efficiency F64 f64 = row.outlook.efficiency, f64::NAN;
-            Hours hours F64 f64 = row.outlook.hours, f64::NAN;
-            GpuHours gpu_hours F64 f64 = row.outlook.gpu_hours, f64::NAN;
-            Cost cost F64 f64 = row.outlook.cost, f64::NAN;
-            MemoryGib memory_gib F64 f64 = row.outlook.memory_gib, f64::NAN;
-            NearestWorldSize nearest_world_size I64 i64 = row.nearest_world_size.nearest, UNKNOWN;
-            NearestBatch nearest_batch I64 i64 = row.nearest_batch.nearest, UNKNOWN;
-        }
-    };
-}
-pub(super) use results;
+use crate::plan::results::results;
 
 macro_rules! columns {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $($variant:ident $name:ident $element:ident $type:ty = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident = $of_row:expr, $of_lane:expr;)*) => {
         /// A column of the result.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the columns are documented once, for users, in docs/fleet.md")]
         pub enum ResultColumn {
-            $($variant,)*
+            $(#[doc = $text] $variant,)*
         }
 
         impl ResultColumn {
@@ -66,6 +21,18 @@ macro_rules! columns {
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(ResultColumn::$variant => stringify!($name),)* }
+            }
+
+            /// What it is, for users.
+            #[must_use]
+            pub fn text(self) -> &'static str {
+                match self { $(ResultColumn::$variant => $text.trim_ascii(),)* }
+            }
+
+            /// Whether only a profile says it.
+            #[must_use]
+            pub fn needs_profile(self) -> bool {
+                Outlook::NAMES.contains(&self.name())
             }
 
             /// Its type.
@@ -92,6 +59,15 @@ macro_rules! columns {
                 }
             }
         }
+
+        impl Row {
+            /// Its values in the order of [`ResultColumn::ALL`].
+            #[must_use]
+            pub fn cells(&self) -> [Cell; ResultColumn::ALL.len()] {
+                let $row = self;
+                [$(Cell::$element($of_row),)*]
+            }
+        }
     };
 }
 
@@ -100,6 +76,17 @@ results!(columns);
 #[allow(clippy::cast_possible_truncation, reason = "bounded by the planner")]
 pub(super) fn narrow(n: i64) -> i32 {
     n as i32
+}
+
+/// A value of a row, as its column has it.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "named as the types they hold")]
+pub enum Cell {
+    U8(u8),
+    U64(u64),
+    I32(i32),
+    I64(i64),
+    F64(f64),
 }
 
 /// The element type of a result column.

@@ -8,33 +8,26 @@ use crate::reason::{Reason, Reasons};
 /// Bytes in a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// The columns of time, memory and money; NaN where they are not known.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the columns are documented once, for users, in docs/fleet.md")]
-pub struct Outlook {
-    pub step_seconds: f64,
-    pub step_error: f64,
-    pub samples_per_second: f64,
-    pub efficiency: f64,
-    pub hours: f64,
-    pub gpu_hours: f64,
-    pub cost: f64,
-    pub memory_gib: f64,
-}
+macro_rules! outlook {
+    ($($name:ident)*) => {
+        /// The columns of time, memory and money; NaN where they are not known.
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs, reason = "said once, where the result columns are declared")]
+        pub struct Outlook {
+            $(pub $name: f64,)*
+        }
 
-impl Outlook {
-    /// Nothing is known.
-    pub const UNKNOWN: Outlook = Outlook {
-        step_seconds: f64::NAN,
-        step_error: f64::NAN,
-        samples_per_second: f64::NAN,
-        efficiency: f64::NAN,
-        hours: f64::NAN,
-        gpu_hours: f64::NAN,
-        cost: f64::NAN,
-        memory_gib: f64::NAN,
+        impl Outlook {
+            /// Nothing is known.
+            pub const UNKNOWN: Outlook = Outlook { $($name: f64::NAN,)* };
+
+            /// The names of its columns.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)*];
+        }
     };
 }
+
+outlook! { step_seconds step_error samples_per_second efficiency hours gpu_hours cost memory_gib }
 
 /// A workload's profile on the GPUs of one row's cluster, with the row's input.
 #[derive(Clone, Debug)]
@@ -191,7 +184,8 @@ pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reaso
     if [step_seconds, hours, gpu_hours, cost, memory_gib].contains(&f64::INFINITY) {
         return Err(Reason::TooLarge);
     }
-    let (deadline, budget) = (settings.deadline_hours, settings.budget);
+    let (deadline, budget) =
+        (settings.deadline_hours.unwrap_or(f64::NAN), settings.budget.unwrap_or(f64::NAN));
     if deadline.is_nan() && budget.is_nan() {
         return Ok(());
     }

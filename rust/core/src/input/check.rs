@@ -2,7 +2,6 @@
 
 use super::{Field, Input, MAX_GPUS, Policy};
 use crate::lengths::{Convention, Length, Ramp, Unit};
-use crate::rules::Rule;
 
 impl Input {
     /// The first field that is illegal by itself or beside the others.
@@ -69,7 +68,6 @@ impl Input {
             (Field::AccumulationMultiple, settings.accumulation_multiple == 1 || !(unlike || searched)),
             (Field::MinAccumulation, settings.min_accumulation == 1 || !(unlike || searched)),
             (Field::BatchMultiple, settings.batch_multiple == 1 || !searched),
-            (Field::RampRule, !matches!(settings.ramp_rule, Rule::Sde | Rule::Adascale)),
             (Field::Ragged, !(settings.ragged && (settings.uneven || settings.require_multiple))),
         ];
         checks.into_iter().filter_map(|(field, legal)| (!legal).then_some(field))

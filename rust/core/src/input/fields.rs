@@ -1,5 +1,6 @@
 //! Every field of the input, one line each: its record, name, type, default, legal values and reason. From these come the
-//! records, and the way of a value into them.
+//! records, and the way of a value into them. Of a type whose values have names (a rule, an optimizer) the legal values are
+//! those names, and the text here is read by programmers only.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::{Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
-use crate::rules::{Decay, Optimizer, Rule};
+use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// No cluster has more GPUs.
 pub const MAX_GPUS: u64 = 1 << 31;
@@ -90,7 +91,7 @@ macro_rules! fields {
             /// What its value must be.
             #[must_use]
             pub fn legal(self) -> &'static str {
-                match self { $($(Field::$variant => $legal,)*)* }
+                match self { $($(Field::$variant => <$type as FieldType>::legal($legal),)*)* }
             }
 
             /// The reason on a row where it is something else.
@@ -148,12 +149,12 @@ fields! {
     Recipe recipe {
         EffectiveBatch effective_batch: u64 = 0, Count(MAX_BATCH), InvalidBatch, "a whole number from 1 to 2^40";
         Lr lr: f64 = 0.0, Real(LEAST, f64::MAX), InvalidLr, "a finite number above 0";
-        Optimizer optimizer: Optimizer = Optimizer::AdamW, Other, InvalidOptimizer, "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor";
+        Optimizer optimizer: Optimizer = Optimizer::AdamW, Other, InvalidOptimizer, "an optimizer's name";
         Momentum momentum: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
         Betas betas: Betas = Betas(NAN, NAN), Other, InvalidOptimizer, "two numbers from 0 to below 1";
         Eps eps: f64 = NAN, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
         WeightDecay weight_decay: f64 = 0.0, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
-        Decay decay: Option<Decay> = None, Other, InvalidOptimizer, "lr_multiplied or independent";
+        Decay decay: Option<Decay> = None, Other, InvalidOptimizer, "how decay is applied, by name";
         EmaDecay ema_decay: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
         DatasetSize dataset_size: Option<u64> = None, Count(MAX_COUNT), InvalidLength, "a whole number of samples from 1 to 2^53; needed where a length is in ep";
         Duration duration: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
@@ -162,7 +163,7 @@ fields! {
         MinLr min_lr: f64 = 0.0, Real(0.0, f64::MAX), InvalidLr, "a finite number from 0 to lr";
         SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength, "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
         DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";
-        Convention convention: Convention = Convention::Torch, Other, InvalidLength, "torch, lightning, transformers, megatron or exact";
+        Convention convention: Convention = Convention::Torch, Other, InvalidLength, "a convention's name";
         Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch";
         MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
         Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch";
@@ -176,7 +177,7 @@ fields! {
         SaveEvery save_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
         LogEvery log_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
         Parameters parameters: Option<u64> = None, Count(MAX_COUNT), InvalidBatch, "a whole number from 1 to 2^53";
-        Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer, "fp32, tf32, bf16 or fp16";
+        Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer, "a number format's name";
         ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BatchNorm batch_norm: bool = false, Flag, InvalidBatch, "true or false";
@@ -196,9 +197,10 @@ fields! {
     }
     /// What is asked for.
     #[allow(clippy::struct_excessive_bools, reason = "each is a user's switch")]
+    #[derive(PartialEq)]
     Settings settings {
         Policy policy: Policy = Policy::Keep, Other, InvalidSetting, "keep, grow, goodput, or the effective batch to reach (1 to 2^40)";
-        Rule rule: Rule = Rule::Auto, Other, InvalidSetting, "none, linear, sqrt, sde, adascale, saturating, surge, power or auto";
+        Rule rule: Rule = Rule::Auto, Other, InvalidSetting, "a scaling rule's name";
         MaxMicroBatch max_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
         MaxBatch max_batch: Option<u64> = None, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40";
         BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a fraction from 0 to below 1";
@@ -209,10 +211,10 @@ fields! {
         BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40; above 1 not with policy goodput";
         Ragged ragged: bool = false, Flag, InvalidSetting, "true or false; not with uneven or require_multiple";
         Uneven uneven: bool = false, Flag, InvalidSetting, "true or false; not with ragged";
-        RampRule ramp_rule: Rule = Rule::None, Other, InvalidSetting, "none, linear, sqrt, saturating, surge, power or auto";
+        RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
         BetaHalfLife beta_half_life: bool = false, Flag, InvalidSetting, "true or false";
-        DeadlineHours deadline_hours: f64 = NAN, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
-        Budget budget: f64 = NAN, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";
+        DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
+        Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";
     }
 }
 
@@ -265,6 +267,13 @@ mod tests {
         listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
         listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));
         listed(Field::Rule, &Rule::ALL.iter().map(|card| card.name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    #[allow(clippy::eq_op, reason = "NaN is not")]
+    fn settings_at_their_defaults_are_equal() {
+        let settings = Settings::default();
+        assert!(settings == settings, "a setting that may be unknown is an Option, for the lanes compare it");
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The types that fields have, and how texts and values become them.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::value::{FieldKind, Illegal, Read, Value};
 use super::{Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, Ramp};
-use crate::rules::{Decay, Optimizer, Rule};
+use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// A type that a field may have.
 pub(super) trait FieldType: Sized {
@@ -21,11 +21,20 @@ pub(super) trait FieldType: Sized {
     fn is_unknown(&self) -> bool {
         false
     }
+
+    /// What its value must be: `said`, or the names that it may have.
+    fn legal(said: &'static str) -> &'static str {
+        said
+    }
 }
 
 impl<T: FieldType> FieldType for Option<T> {
     fn read(text: &str) -> Option<Value> {
         T::read(text)
+    }
+
+    fn legal(said: &'static str) -> &'static str {
+        T::legal(said)
     }
 
     #[inline]
@@ -115,19 +124,53 @@ macro_rules! read_from_texts {
     };
 }
 
-fn named<T: Copy>(all: &[(&str, T)], text: &str) -> Option<T> {
-    all.iter().find(|(name, _)| *name == text).map(|&(_, value)| value)
-}
-
 read_from_texts! {
-    Optimizer: |text| named(&Optimizer::ALL, text).map(Read::Optimizer), Read::Optimizer(optimizer) => *optimizer;
-    Decay: |text| named(&Decay::ALL, text).map(Read::Decay), Read::Decay(decay) => *decay;
-    Convention: |text| named(&Convention::ALL, text).map(Read::Convention), Read::Convention(convention) => *convention;
     Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))), Read::Ramp(ramp) => Arc::clone(ramp);
     Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
     Name: |_text| Some(Read::Name), Read::Name => Name;
-    Precision: |text| named(&Precision::ALL, text).map(Read::Precision), Read::Precision(precision) => *precision;
-    Rule: |text| Rule::ALL.iter().find(|card| card.name == text).map(|card| Read::Rule(card.rule)), Read::Rule(rule) => *rule;
+}
+
+/// Names as a person lists them: "a, b or c".
+fn listed(names: &[&str]) -> String {
+    match names {
+        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+/// Types whose values are read from their names, each with a list of (name, value); what a field of one must be is that list.
+macro_rules! read_from_names {
+    ($($type:ident: $all:expr;)*) => {
+        $(impl FieldType for $type {
+            fn read(text: &str) -> Option<Value> {
+                $all.into_iter().find(|(name, _)| *name == text).map(|(_, value)| Value::Read(Read::$type(value)))
+            }
+
+            #[inline]
+            fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
+                match value {
+                    Value::Missing => Ok(None),
+                    Value::Read(Read::$type(value)) => Ok(Some(*value)),
+                    _ => Err(Illegal),
+                }
+            }
+
+            fn legal(_: &'static str) -> &'static str {
+                static NAMES: LazyLock<String> =
+                    LazyLock::new(|| listed(&$all.into_iter().map(|(name, _)| name).collect::<Vec<_>>()));
+                &NAMES
+            }
+        })*
+    };
+}
+
+read_from_names! {
+    Optimizer: Optimizer::ALL;
+    Decay: Decay::ALL;
+    Convention: Convention::ALL;
+    Precision: Precision::ALL;
+    Rule: Rule::ALL.iter().map(|card| (card.name, card.rule));
+    RampRule: RampRule::all();
 }
 
 impl FieldType for Length {
@@ -202,7 +245,8 @@ impl FieldType for DropLast {
 impl FieldType for Policy {
     fn read(text: &str) -> Option<Value> {
         let batch = || text.parse().ok().filter(|batch| (1..=MAX_BATCH).contains(batch)).map(Policy::Batch);
-        named(&Policy::NAMED, text).or_else(batch).map(Read::Policy).map(Value::Read)
+        let named = Policy::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, policy)| policy);
+        named.or_else(batch).map(Read::Policy).map(Value::Read)
     }
 
     #[inline]
@@ -236,6 +280,10 @@ impl<T: FieldType> FieldType for Checked<T> {
     #[inline]
     fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal> {
         T::of(value, kind).map(|value| value.map(|_| Checked::NEW))
+    }
+
+    fn legal(said: &'static str) -> &'static str {
+        T::legal(said)
     }
 
     fn is_unknown(&self) -> bool {

@@ -3,6 +3,7 @@
 mod caution;
 mod grid;
 mod layout;
+pub(crate) mod results;
 mod row;
 mod scale;
 mod single;

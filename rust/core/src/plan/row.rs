@@ -1,5 +1,6 @@
 //! One row of the result.
 
+use super::results::results;
 use crate::batch;
 use crate::forecast::Outlook;
 use crate::input::{Input, MAX_GPUS};
@@ -9,42 +10,62 @@ use crate::rules::{Moments, Rule};
 /// A count that is not known, in a column.
 pub const UNKNOWN: i64 = -1;
 
-/// The result columns of one row; [`UNKNOWN`] or NaN where a value is not known or there is no plan.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the columns are documented once, for users, in docs/fleet.md")]
-pub struct Row {
-    pub reasons: Reasons,
-    pub rule: Rule,
-    pub world_size: i64,
-    pub data_parallel: i64,
-    pub micro_batch: i64,
-    pub accumulation: i64,
-    pub effective_batch: i64,
-    pub batch_change: f64,
-    pub lr: f64,
-    pub lr_scale: f64,
-    pub moments: Moments,
-    pub weight_decay: f64,
-    pub momentum: f64,
-    pub ema_decay: f64,
-    /// Where the warmup starts.
-    pub warmup_lr: f64,
-    pub min_lr: f64,
-    pub warmup_steps: i64,
-    pub steps_per_epoch: i64,
-    pub total_steps: i64,
-    /// Between two evaluations, checkpoints and lines of a log.
-    pub eval_steps: i64,
-    pub save_steps: i64,
-    pub log_steps: i64,
-    pub samples_per_epoch: i64,
-    pub padded_samples: i64,
-    pub dropped_samples: i64,
-    pub nearest_world_size: Nearest,
-    pub nearest_batch: Nearest,
-    pub cap: Cap,
-    pub outlook: Outlook,
+/// The value of a column that is not known.
+trait Unknown {
+    const VALUE: Self;
 }
+
+impl Unknown for i64 {
+    const VALUE: i64 = UNKNOWN;
+}
+
+impl Unknown for f64 {
+    const VALUE: f64 = f64::NAN;
+}
+
+macro_rules! row {
+    (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
+     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident = $of_row:expr, $of_lane:expr;)*) => {
+        /// The values of one row; [`UNKNOWN`] or NaN where one is not known or there is no plan.
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs, reason = "named as what they hold")]
+        pub struct Row {
+            $($(#[doc = $text] pub $name: $held,)?)*
+            pub reasons: Reasons,
+            pub rule: Rule,
+            pub moments: Moments,
+            pub outlook: Outlook,
+            pub nearest_world_size: Nearest,
+            pub nearest_batch: Nearest,
+            pub cap: Cap,
+            /// Where the warmup starts.
+            pub warmup_lr: f64,
+            /// Where the schedule ends.
+            pub min_lr: f64,
+        }
+
+        impl Row {
+            /// A row that holds nothing yet.
+            #[must_use]
+            pub fn unknown() -> Row {
+                Row {
+                    $($($name: <$held as Unknown>::VALUE,)?)*
+                    reasons: Reasons::default(),
+                    rule: Rule::None,
+                    moments: Moments { beta1: f64::NAN, beta2: f64::NAN, eps: f64::NAN },
+                    outlook: Outlook::UNKNOWN,
+                    nearest_world_size: Nearest::NONE,
+                    nearest_batch: Nearest::NONE,
+                    cap: Cap::Open,
+                    warmup_lr: f64::NAN,
+                    min_lr: f64::NAN,
+                }
+            }
+        }
+    };
+}
+
+results!(row);
 
 /// The values that would work, next to one that does not; [`UNKNOWN`] where there is none.
 #[derive(Clone, Copy, Debug)]
@@ -108,52 +129,15 @@ impl Cap {
 }
 
 impl Row {
-    /// A row that holds nothing yet.
-    #[must_use]
-    pub fn unknown() -> Row {
-        const NAN: f64 = f64::NAN;
-        Row {
-            reasons: Reasons::default(),
-            rule: Rule::None,
-            world_size: UNKNOWN,
-            data_parallel: UNKNOWN,
-            micro_batch: UNKNOWN,
-            accumulation: UNKNOWN,
-            effective_batch: UNKNOWN,
-            batch_change: NAN,
-            lr: NAN,
-            lr_scale: NAN,
-            moments: Moments { beta1: NAN, beta2: NAN, eps: NAN },
-            weight_decay: NAN,
-            momentum: NAN,
-            ema_decay: NAN,
-            warmup_lr: NAN,
-            min_lr: NAN,
-            warmup_steps: UNKNOWN,
-            steps_per_epoch: UNKNOWN,
-            total_steps: UNKNOWN,
-            eval_steps: UNKNOWN,
-            save_steps: UNKNOWN,
-            log_steps: UNKNOWN,
-            samples_per_epoch: UNKNOWN,
-            padded_samples: UNKNOWN,
-            dropped_samples: UNKNOWN,
-            nearest_world_size: Nearest::NONE,
-            nearest_batch: Nearest::NONE,
-            cap: Cap::Open,
-            outlook: Outlook::UNKNOWN,
-        }
-    }
-
     /// Half a plan is no plan: of an infeasible row only the cluster's shape and the ways out are kept.
     pub(super) fn forget(&mut self) {
-        let Row { reasons, rule, world_size, data_parallel, nearest_world_size, nearest_batch, cap, .. } =
+        let Row { world_size, data_parallel, reasons, rule, nearest_world_size, nearest_batch, cap, .. } =
             *self;
         *self = Row {
-            reasons,
-            rule,
             world_size,
             data_parallel,
+            reasons,
+            rule,
             nearest_world_size,
             nearest_batch,
             cap,

@@ -16,7 +16,7 @@ pub(super) fn scale(
     let Input { recipe, settings, .. } = input;
     if recipe.ramp.is_some() {
         // Any batch but the full one shows whether the rule has what it needs.
-        ramp_scale(recipe, settings.ramp_rule, effective_batch, effective_batch + 1)?;
+        ramp_scale(recipe, settings.ramp_rule.0, effective_batch, effective_batch + 1)?;
     }
     let keep = settings.policy == Policy::Keep;
     let (from, to) = (recipe.effective_batch as f64, effective_batch as f64);

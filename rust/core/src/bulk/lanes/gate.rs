@@ -1,8 +1,8 @@
 //! Which rows the lanes plan, and what they need of them.
 //!
-//! The settings, the recipe and the measured noise are taken apart without `..`: a new field does not compile until somebody
-//! has decided here whether the lanes know it, do not depend on it, or leave such rows to the planner of single rows. A
-//! property test draws every field, and fails where that decision is wrong.
+//! Rows with a setting that is not named here, at another value than its default, are left to the planner of single rows. The
+//! recipe is taken apart without `..`: a new field does not compile until somebody has decided here whether the lanes know it,
+//! do not depend on it, or leave such rows. A property test draws every field, and fails where that decision is wrong.
 
 use super::arithmetic::{BLOCK, flag, set, whole};
 use super::length::LaneLength;
@@ -98,34 +98,11 @@ struct Asked {
 impl Asked {
     /// `None` where the lanes do not know something that is asked for.
     fn of(settings: &Settings, optimizer: Optimizer) -> Option<Asked> {
-        let Settings {
-            policy,
-            rule,
-            max_micro_batch,
-            max_batch,
-            batch_tolerance,
-            micro_batch_multiple,
-            require_multiple: _, // Every micro-batch is a multiple of 1.
-            accumulation_multiple,
-            min_accumulation,
-            batch_multiple,
-            ragged,
-            uneven,
-            ramp_rule: _, // The lanes know no ramp.
-            beta_half_life,
-            deadline_hours,
-            budget,
-        } = *settings;
-        let usual = policy != Policy::Goodput
-            && max_batch.is_none()
-            && batch_tolerance == 0.0
-            && micro_batch_multiple == 1
-            && accumulation_multiple == 1
-            && min_accumulation == 1
-            && batch_multiple == 1
-            && !(ragged || uneven || beta_half_life)
-            && deadline_hours.is_nan()
-            && budget.is_nan();
+        // All others are at their defaults; every micro-batch is a multiple of 1, and the lanes know no ramp.
+        let Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, .. } = *settings;
+        let known =
+            Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, ..Settings::default() };
+        let usual = policy != Policy::Goodput && *settings == known;
         let rule = if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer) };
         let usual = usual && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
         usual.then_some(Asked { policy, rule, max_micro_batch })

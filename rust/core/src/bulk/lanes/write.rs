@@ -5,13 +5,14 @@ use multiversion::multiversion;
 use super::arithmetic::{At, BLOCK, column};
 use super::block::Lanes;
 use super::recipe::LaneRecipe;
-use crate::bulk::results::{ResultColumn, ResultSlice, narrow, results};
+use crate::bulk::results::{ResultColumn, ResultSlice, narrow};
 use crate::plan::UNKNOWN;
+use crate::plan::results::results;
 use crate::reason::Reasons;
 
 macro_rules! write_lanes {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $($variant:ident $name:ident $element:ident $type:ty = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident = $of_row:expr, $of_lane:expr;)*) => {
         /// Writes this column of the first `rows` lanes from `at` on.
         ///
         /// # Panics

@@ -1,13 +1,14 @@
 //! Values of every field, and columns of them.
 
 use crate::bulk::{InputColumn, MISSING};
-use crate::input::{Field, FieldKind, Value};
+use crate::input::{Field, FieldKind, Read, Value};
+use crate::rules::Rule;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Values of a field, of which most are legal and many are left to the planner of single rows. A new field does not compile
-/// until it has some.
+/// Values of a field, of which most are legal and many are left to the planner of single rows. A field that is read from text
+/// needs its texts here; a number or a flag only where others than the usual ones tell more.
 pub fn values(field: Field) -> BoxedStrategy<Value> {
     let ints = |values: &'static [i64]| select(values).prop_map(int).boxed();
     let reals = |values: &'static [f64]| select(values).prop_map(Value::Real).boxed();
@@ -78,7 +79,10 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         }
         Field::PricePerGpuHour => reals(&[f64::NAN, 2.5, 0.0, -1.0]),
         Field::Policy => texts(&["keep", "grow", "grow", "1024", "768", "goodput"]),
-        Field::Rule => texts(&["auto", "auto", "none", "linear", "sqrt", "sde", "saturating", "power"]),
+        Field::Rule => {
+            let rules: Vec<_> = Rule::ALL.iter().map(|card| Value::Read(Read::Rule(card.rule))).collect();
+            prop_oneof![1 => texts(&["auto"]), 4 => select(rules)].boxed()
+        }
         Field::MaxMicroBatch => ints(&[MISSING, MISSING, 1, 7, 32, (1 << 31) - 1]),
         Field::MaxBatch => ints(&[MISSING, MISSING, 512, 1 << 20]),
         Field::BatchTolerance => reals(&[f64::NAN, 0.0, 0.02, 0.2]),
@@ -86,10 +90,13 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::BatchMultiple => ints(&[MISSING, 1, 8, 24, 0]),
         Field::RampRule => texts(&["none", "sqrt", "linear", "auto", "sde", "power"]),
         Field::MicroBatchMultiple => ints(&[MISSING, 1, 8, 3]),
-        Field::BatchNorm | Field::RequireMultiple | Field::Ragged | Field::Uneven | Field::BetaHalfLife => {
-            ints(&[0, 1, 0, 1, 0, 1, 0, 1, MISSING, 2])
-        }
         Field::DeadlineHours | Field::Budget => reals(&[f64::NAN, f64::NAN, 24.0, 0.0]),
+        _ => match field.kind() {
+            FieldKind::Count(_) => ints(&[MISSING, MISSING, 1, 2, 8, 100, 0, i64::MAX]),
+            FieldKind::Real(..) => reals(&[f64::NAN, f64::NAN, 0.5, 2.0, 24.0, 0.0, -1.0]),
+            FieldKind::Flag => ints(&[0, 1, 0, 1, 0, 1, 0, 1, MISSING, 2]),
+            FieldKind::Other => unreachable!("texts of {field:?} are needed here"),
+        },
     }
 }
 

@@ -1,0 +1,116 @@
+"""Writes the documents' tables that come from the code, each between its two marks in docs/.
+
+python scripts/tables.py          writes them anew
+python scripts/tables.py --check  writes nothing, and fails where one is not as the code has it
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from isobatch import _core
+from isobatch.planning.settings import Settings
+from isobatch.schedules.kind import KINDS, Kind
+
+DOCS = Path(__file__).parent.parent / "docs"
+MARKED = re.compile(
+    r"(<!-- table (\w+): made by scripts/tables.py -->\n).*?(<!-- end of table -->)", re.DOTALL
+)
+
+
+def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """A table, its `head` given as a line of names."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *lines]) + "\n"
+
+
+def results() -> str:
+    """The result columns."""
+    kinds = {"status": "text", "reasons": "list of text; uint64 in NumPy"}
+    rows = [(f"`{name}`", kinds.get(name, kind), text) for name, kind, text, _ in _core.results()]
+    return table("| column | type | |", rows)
+
+
+def rules() -> str:
+    """The scaling rules."""
+    return table(
+        "| rule | formula | holds when | source |", [(f"`{name}`", *rest) for name, *rest in _core.rules()]
+    )
+
+
+def settings() -> str:
+    """The settings, with what `isobatch plan --help` says of them."""
+    legal = {name: says for name, record, says in _core.fields() if record == "settings"}
+    hints = get_type_hints(Settings, include_extras=True)
+    return table(
+        "| setting | legal values | |",
+        [(f"`{name}`", legal[name], get_args(hint)[2]) for name, hint in hints.items()],
+    )
+
+
+def reasons(severity: str) -> str:
+    """The reasons of a severity."""
+    return table(
+        "| name | what it says | source |",
+        [(f"`{name}`", text, source) for name, kind, text, source in _core.reasons() if kind == severity],
+    )
+
+
+def kinds() -> str:
+    """The kinds of schedule: each with its signature, and the first line of its docstring."""
+    return table("| function | in a recipe | value |", [_kind(kind) for kind in KINDS.values()])
+
+
+def _kind(kind: Kind) -> tuple[str, str, str]:
+    def shown(name: str, default: Any) -> str:
+        if default is inspect.Parameter.empty:
+            return name
+        return f"{name}={default:g}" if isinstance(default, float) else f"{name}={default}"
+
+    given = [shown(name, p.default) for name, p in inspect.signature(kind.constructor).parameters.items()]
+    text = ", ".join(f"{name} …" if argument.many else name for name, argument in kind.arguments.items())
+    in_recipe = "" if kind.build is None else f"`{kind.name}({text})`" if text else f"`{kind.name}`"
+    first = (inspect.getdoc(kind.constructor) or "").partition("\n")[0]
+    return f"`{kind.name}({', '.join(given)})`", in_recipe, first
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "results": results,
+    "rules": rules,
+    "settings": settings,
+    "infeasible": lambda: reasons("infeasible"),
+    "cautions": lambda: reasons("caution"),
+    "kinds": kinds,
+}
+
+
+def made(text: str) -> str:
+    """A document with its tables as the code has them."""
+    return MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+
+
+def main(arguments: list[str]) -> int:
+    stale, seen = [], []
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        seen += [name for _, name, _ in MARKED.findall(text)]
+        if made(text) != text:
+            stale.append(f"docs/{page.name}")
+            if "--check" not in arguments:
+                page.write_text(made(text), encoding="utf-8")
+    if sorted(seen) != sorted(TABLES):
+        print(f"docs/ has marks for the tables {sorted(seen)}, and not for {sorted(TABLES)}", file=sys.stderr)
+        return 1
+    if "--check" in arguments and stale:
+        print(f"{', '.join(stale)}: not as the code has it; run python scripts/tables.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

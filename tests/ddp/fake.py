@@ -1,0 +1,137 @@
+"""The whole validator on one process that takes itself for one of many: torch's "fake" process group, whose collectives do nothing, and
+a control group that answers with this rank's own values and counts what a real one would gather."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from isobatch.validate import worker
+from isobatch.validate.measure import allreduce, timing
+from isobatch.validate.proofs import machine
+from isobatch.validate.ranks.facts import Facts
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.step.workload import Workload
+
+PER_NODE = 8
+
+
+class Pulse:
+    """Phases, and how long each took."""
+
+    def __init__(self, counts):
+        self.phase_seconds, self.on_loss, self._counts = {}, print, counts
+
+    @contextlib.contextmanager
+    def phase(self, name):
+        begun, self._counts.phase = time.monotonic(), name
+        yield
+        self.phase_seconds[name] = time.monotonic() - begun
+
+    def grant(self, seconds):
+        pass
+
+    def fail(self, text):
+        raise AssertionError(text)
+
+    def who(self, rank):
+        return f"rank {rank}"
+
+    def named(self, ranks):
+        return ", ".join(map(self.who, ranks))
+
+
+class Counts:
+    """By phase: passes through the model, and the most bytes that a rank gets at once."""
+
+    def __init__(self):
+        self.phase, self.passes, self.gathered = "", Counter(), Counter()
+
+
+class FakeGroup(Group):
+    """Rank 0 of many."""
+
+    def __init__(self, options, counts, world_size):
+        self.rank, self.world_size, self.local_rank = 0, world_size, 0
+        self.device, self.limit = torch.device("cpu"), timedelta(seconds=options.phase_seconds)
+        self.emulated, self.backend, self.control = False, "fake", dist.group.WORLD
+        self.counts, self.pulse = counts, Pulse(counts)
+        self.facts = [
+            Facts(
+                host=f"host{rank // PER_NODE}",
+                machine=f"machine{rank // PER_NODE}",
+                address=None,
+                ranks=world_size,
+                local_rank=rank % PER_NODE,
+                device="cpu",
+                torch="",
+            )
+            for rank in range(world_size)
+        ]
+        self._place()
+
+    def gather(self, value):
+        size = len(pickle.dumps(value)) * self.world_size
+        self.counts.gathered[self.counts.phase] = max(self.counts.gathered[self.counts.phase], size)
+        return [value] * self.world_size
+
+    def from_first(self, value):
+        return value
+
+    def barrier(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def validate(plan, options, world_size):
+    """The report and the counts of a validation with so many ranks."""
+    counts = Counts()
+
+    def loss(model, batch):
+        counts.passes[counts.phase] += 1
+        if len(batch) > 37:  # where the search for the largest micro-batch ends
+            raise MemoryError
+        return mse_loss(model(batch), batch[:, :3])
+
+    def hook(_, bucket):  # DDP's own all-reduce fails in a fake group
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    def factory():
+        return Workload(
+            nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)),
+            lambda params: torch.optim.SGD(params, lr=0.1),
+            lambda n, generator, device: torch.randn(n, 6, generator=generator),
+            loss,
+            hook=hook,
+        )
+
+    dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for part in (
+                allreduce,
+                machine,
+                timing,
+            ):  # the least number of repetitions, which is always the same
+                patch.setitem(part.SECONDS, options.extent, 0.0)
+            # One round of links: 512 copies of this rank's own are as many as 64 nodes have in 16 rounds.
+            patch.setitem(machine.ROUNDS, options.extent, 1)
+            patch.setattr(worker, "Group", lambda given: FakeGroup(given, counts, world_size))
+            patch.setattr(worker, "own_device", lambda given: None)
+            return worker.run(plan, options, factory=factory), counts
+    finally:
+        dist.destroy_process_group()
