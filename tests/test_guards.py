@@ -58,7 +58,7 @@ def test_records_have_the_fields_of_the_core():
 
 
 def test_a_plan_holds_the_cores_values_in_their_order():
-    wanted = ["recipe", "cluster", "settings", *_core.plan_fields(), "moves"]
+    wanted = ["recipe", "cluster", "settings", *_core.plan_fields(), "consumed", "moves"]
     agree("python/isobatch/planning/planned.py", ib.Plan.__struct_fields__, wanted)
 
 

@@ -47,9 +47,15 @@ _Pairs: TypeAlias = tuple[Any, Any] | None
 class Recipe:
     def __new__(cls, fields: dict[str, Any]) -> Recipe: ...
     def plan(
-        self, cluster: tuple[Any, ...], settings: tuple[Any, ...], workloads: Workloads | None = None
+        self,
+        cluster: tuple[Any, ...],
+        settings: tuple[Any, ...],
+        workloads: Workloads | None = None,
+        consumed: int = 0,
     ) -> tuple[Any, ...]: ...
-    def stages(self, batch: int) -> list[tuple[int, int | None]]: ...
+    def stages(
+        self, batch: int, consumed: int = 0, rule: str = "none"
+    ) -> list[tuple[int, int | None, float]]: ...
     def epoch(
         self,
         dataset: int,

@@ -73,6 +73,8 @@ class Reason(StrEnum):
     OTHER_HARDWARE = "other_hardware"
     UNEVEN = "uneven"
     ALL_REDUCE_FITTED = "all_reduce_fitted"
+    ACCUMULATION_UNMET = "accumulation_unmet"
+    RAMP_RULE = "ramp_rule"
 
     @property
     def bit(self) -> int:

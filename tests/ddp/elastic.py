@@ -9,6 +9,9 @@ import signal
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint import state_dict as whole
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +27,8 @@ RECIPE = {
     "duration": "3ep",
     "warmup": "1ep",
 }
+
+WHOLE = whole.StateDictOptions(full_state_dict=True)
 
 
 class Rows(torch.utils.data.Dataset):
@@ -59,20 +64,28 @@ def train(
     loader=None,
     signal_at=None,
     layers=(),
+    sharded=False,
     **settings,
 ):
     """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins."""
     torch.manual_seed(0)
     recipe = ib.Recipe(**{**RECIPE, **(recipe or {})})
     net = nn.Sequential(nn.Linear(5, 8), *(layer(8) for layer in layers), nn.Tanh(), nn.Linear(8, 2)).double()
-    model = DistributedDataParallel(net) if dist.is_initialized() else net
+    model = wrapped(net, sharded=sharded)
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr, momentum=0.9)
     run = ElasticRun(recipe, state=None if checkpoint is None else checkpoint["run"], **settings)
     if checkpoint is not None:
         # Pipes share memory, and an optimizer goes on in the very tensors that it loads.
         checkpoint = copied(checkpoint)
-        net.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
+        if (
+            sharded
+        ):  # Its loader knows only what the optimizer's groups have already: a scheduler gives them more.
+            run.scheduler(optimizer)
+            both = {"model_state_dict": checkpoint["model"], "optim_state_dict": checkpoint["optimizer"]}
+            whole.set_state_dict(net, optimizer, **both, options=WHOLE)
+        else:
+            net.load_state_dict(checkpoint["model"])
+            optimizer.load_state_dict(checkpoint["optimizer"])
     scheduler = run.scheduler(optimizer)
     seen = []
     tokens = (lambda batch: batch[3].sum()) if by_tokens else None
@@ -92,8 +105,22 @@ def train(
         optimizer.zero_grad()
         if run.stopping or step.number + 1 == stop:
             break
-    made = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "run": run.state_dict()}
-    return made, seen
+    own = net.state_dict(), optimizer.state_dict()
+    parts = whole.get_state_dict(net, optimizer, options=WHOLE) if sharded else own
+    return {"model": parts[0], "optimizer": parts[1], "run": run.state_dict()}, seen
+
+
+def wrapped(net, *, sharded):
+    """The network as its ranks train it: alone, by DDP, or by FSDP2, each layer for itself."""
+    if not dist.is_initialized():
+        return net
+    if not sharded:
+        return DistributedDataParallel(net)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in net:
+        if next(layer.parameters(), None) is not None:
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
 
 
 def copied(checkpoint):

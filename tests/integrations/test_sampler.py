@@ -265,3 +265,27 @@ def test_exact_steps_serve_each_sample_once_as_the_plan_counts_them(batch, gpus,
     assert total == pytest.approx(
         gpus * plan.steps_per_epoch
     )  # each step's weights average to 1 over the replicas
+
+
+@pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True, "max_micro_batch": 4}])
+def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
+    recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=500, ramp="8 8 160", duration="500sp")
+    plan = ib.plan(recipe, 3 if asked else 4, **asked).require()
+    taken = []
+    for sampler in samplers(plan, shuffle=False):
+        steps, weight = [[]], 0.0
+        for batch, (factor, last) in zip(sampler, sampler.weights(), strict=True):
+            steps[-1] += [sample for sample in batch if factor]
+            weight += factor
+            if last:
+                steps.append([])
+        taken.append(steps[:-1])
+        if "uneven" in asked:
+            assert {len(batch) for batch in itertools.islice(sampler, 12)} == {plan.micro_batch}
+    found = [sorted(itertools.chain(*step)) for step in zip(*taken, strict=True)]
+    begun = 0
+    for step, samples in enumerate(found):
+        expected = min(plan.batch_at(step), 500 - begun)
+        assert samples == [*range(begun, begun + expected)], step
+        begun += expected
+    assert begun == 500

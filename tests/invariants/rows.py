@@ -124,6 +124,14 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
         "micro_batch_multiple": int(draw.choice([1, 1, 1, 8, 3])),
         "beta_half_life": bool(draw.random() < 0.2),
     }
+    if draw.random() < 0.3:
+        chosen["batch_multiple"] = int(draw.choice([2, 12, 64]))
+    if draw.random() < 0.3:  # a pipeline, which wants equal passes
+        passes = {
+            "accumulation_multiple": int(draw.choice([1, 2, 3])),
+            "min_accumulation": int(draw.choice([1, 4])),
+        }
+        return chosen | passes
     layout = draw.choice(["plain", "plain", "ragged", "uneven", "require_multiple"])
     return chosen | ({} if layout == "plain" else {str(layout): True})
 
@@ -177,6 +185,9 @@ def _hold_batches(
     law(batch <= (settings["max_batch"] or 2**40), "the cap on the batch")
     if settings.get("require_multiple"):
         law(micro % settings["micro_batch_multiple"] == 0, "the multiple that was demanded")
+    law(batch % settings.get("batch_multiple", 1) == 0, "the multiple of the batch")
+    law(accumulation % settings.get("accumulation_multiple", 1) == 0, "the multiple of the accumulation")
+    law(accumulation >= settings.get("min_accumulation", 1), "the least accumulation")
     tuned = job["effective_batch"]
     if settings["policy"] == "keep":
         wanted = tuned

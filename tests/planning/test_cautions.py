@@ -94,7 +94,13 @@ CASES = [
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "surge"}}, {"options": {"policy": 512, "rule": "surge"}, "noise_scale": 1e4}),
     (R.NEEDS_POWER, {"options": {"policy": 512, "rule": "power"}}, {"options": {"policy": 512, "rule": "power"}, "power": 0.5}),
     (R.RAMP_NOT_DIVISIBLE, {"ramp": "124 12 1000"}, {"ramp": "128 16 1000"}),
-    (R.RAMP_NOT_DIVISIBLE, {"ramp": "128 48 1000"}, {"ramp": "160 48 1000"}),
+    (R.RAMP_NOT_DIVISIBLE, {"ramp": "128 64 1000", "options": {"accumulation_multiple": 32}}, {"ramp": "128 64 1000", "options": {"accumulation_multiple": 8}}),
+    (R.RAMP_RULE, {"ramp": "128 16 1000", "options": {"ramp_rule": "sqrt"}}, {"ramp": "128 16 1000"}),
+    (R.RAMP_RULE, {"ramp": "128 16 1000", "options": {"ramp_rule": "sqrt"}}, {"options": {"ramp_rule": "sqrt"}}),
+    (R.NEEDS_POWER, {"ramp": "128 16 1000", "options": {"ramp_rule": "power"}}, {"options": {"ramp_rule": "power"}}),
+    (R.ACCUMULATION_UNMET, {"options": {"accumulation_multiple": 3}}, {"options": {"accumulation_multiple": 4}}),
+    (R.ACCUMULATION_UNMET, {"options": {"min_accumulation": 33}}, {"options": {"min_accumulation": 32}}),
+    (R.NOT_DIVISIBLE, {"options": {"batch_multiple": 12}}, {"options": {"batch_multiple": 64}}),
 ]  # fmt: skip
 
 

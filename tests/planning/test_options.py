@@ -27,6 +27,14 @@ STUCK = {
     "a beta": (ADAM, 128, {"policy": "grow", "rule": "sde"}),
     "a ramp": (ib.Recipe(effective_batch=64, lr=0.1, ramp="16 16 4096", duration="1e5sp"), 32, {}),
     "a batch": (RECIPE, 6, {"policy": 1000}),
+    "a pipeline": (RECIPE, 8, {"accumulation_multiple": 3}),
+    "a short pipeline": (RECIPE, 8, {"min_accumulation": 64}),
+    "groups": (RECIPE, 8, {"batch_multiple": 24}),
+    "a ramp's noise": (
+        ib.Recipe(effective_batch=64, lr=0.1, ramp="16 16 4096"),
+        8,
+        {"ramp_rule": "saturating"},
+    ),
 }
 
 
@@ -60,7 +68,37 @@ def test_a_batch_that_needs_many_small_passes_is_not_offered():
 
 def test_whole_nodes_are_offered():
     options = ib.plan(*STUCK["model parallel"][:2]).options
-    assert [(o.cluster.nodes, o.cluster.gpus_per_node) for o in options] == [(32, 8), (64, 8)]
+    assert [(o.cluster.nodes, o.cluster.gpus_per_node) for o in options] == [(60, 8)] * 3 + [(32, 8), (64, 8)]
+
+
+@pytest.mark.parametrize("gpus", [504, ib.Cluster(nodes=63, gpus_per_node=8)])
+def test_gpus_that_model_parallelism_leaves_over_are_idle(gpus):
+    recipe = ib.Recipe(effective_batch=1024, lr=3e-4, model_parallel=32, gpus=512, micro_batch=2)
+    stuck = ib.plan(recipe, gpus, batch_tolerance=0.02)
+    assert stuck.nearest_world_sizes == (480, 512)
+    found = [(o.world_size, o.effective_batch, o.layout.irregular) for o in stuck.options]
+    assert found == [(480, 1020, False), (480, 1024, True), (512, 1024, False)]
+    assert "  480 GPUs (24 idle), 1,020 samples (-0.391 %)   2 × 34 × 15 " in stuck.explain()
+    # Without a tolerance the smallest that is needed is offered.
+    first = ib.plan(recipe, gpus).options[0]
+    assert (first.world_size, first.effective_batch, first.settings.batch_tolerance) == (480, 1020, 0.004)
+
+
+def test_a_tolerance_widens_the_counts_that_are_nearest():
+    assert ib.plan(RECIPE, 9, batch_tolerance=0.001).nearest_world_sizes == (8, 16)
+    # 255 = 17 × 15 is 0.4 % away.
+    assert ib.plan(RECIPE, 13, batch_tolerance=0.004).nearest_world_sizes == (8, 15)
+
+
+def test_a_nearer_batch_that_was_passed_over_is_said():
+    text = ib.plan(
+        ib.Recipe(effective_batch=256, lr=0.1), 3, max_micro_batch=4, batch_tolerance=0.05
+    ).explain()
+    assert (
+        "252 (-1.56 %), which divides evenly (255 is nearer, but its micro-batches would be less than ¾ as large)"
+        in text
+    )
+    assert "nearer" not in ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 3, batch_tolerance=0.05).explain()
 
 
 def test_a_price_is_shown_where_it_is_known():
@@ -79,7 +117,7 @@ def test_where_nothing_works_it_says_so():
     assert alone.explain().endswith("Nothing close to it would work.")
 
 
-@pytest.mark.parametrize("name", ["not divisible", "max batch", "no noise", "a beta"])
+@pytest.mark.parametrize("name", ["not divisible", "max batch", "no noise", "a beta", "a pipeline", "groups"])
 def test_the_flags_can_be_copied(name, tmp_path, capsys):
     recipe, cluster, settings = STUCK[name]
     recipe.save(tmp_path / "job.json")

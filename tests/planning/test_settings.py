@@ -71,8 +71,9 @@ def planned(case, settings):
     """The values of a plan, and those of the same row of a fleet; unknown is None in both."""
     given = {"profile": PROFILE if case.profile else None, **settings}
     cluster = ib.Cluster(gpus_per_node=case.gpus, price_per_gpu_hour=2.0)
-    plan = ib.plan(ib.Recipe(**RECIPE), cluster, **given)
-    table = ib.plan_fleet([ib.Recipe(**RECIPE)], [cluster], **given)
+    recipe = ib.Recipe(**{**RECIPE, **case.recipe})
+    plan = ib.plan(recipe, cluster, **given)
+    table = ib.plan_fleet([recipe], [cluster], **given)
     row = {name: column.tolist()[0] for name, column in table.items() if name in _core.plan_fields()}
     known = {name: None if value in (-1, -1.0) or value != value else value for name, value in row.items()}
     return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.reasons_of(row["reasons"])}
@@ -109,6 +110,7 @@ def named(legal):
     [
         ("policy", home.Policy),
         ("rule", home.Rule),
+        ("ramp_rule", home.RampRule),
         ("optimizer", recipes.Optimizer),
         ("decay", recipes.Decay),
         ("convention", recipes.Convention),

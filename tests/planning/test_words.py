@@ -145,8 +145,9 @@ def test_beyond_the_tolerance_a_plan_is_infeasible_and_names_what_works():
     plan = ib.plan(adamw(), 7, batch_tolerance=0.01)
     assert plan.status == "infeasible"
     assert ib.Reason.NOT_DIVISIBLE in plan.reasons
-    assert (plan.nearest_world_size, plan.nearest_batch) == (8, 259)
-    assert (plan.nearest_world_sizes, plan.nearest_batches) == ((4, 8), (252, 259))
+    # On 6 GPUs 258 samples are within the tolerance.
+    assert (plan.nearest_world_size, plan.nearest_batch) == (6, 259)
+    assert (plan.nearest_world_sizes, plan.nearest_batches) == ((6, 8), (252, 259))
     assert counts(plan) == (None, None, None)
     assert plan.lr is None
 

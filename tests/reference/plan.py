@@ -7,7 +7,7 @@ from math import ceil, floor
 from typing import Any
 
 from isobatch import _core
-from reference import ramp, rules, split, steps
+from reference import grid, ramp, rules, split, steps
 
 COLUMNS = [name for name, _, _, of_profile in _core.results() if not (of_profile or name == "reasons")]
 """Result columns of the planner that need no profile; `reasons` beside them is a set of names."""
@@ -85,31 +85,39 @@ def _batch(
         if not tuned and not options.get("max_micro_batch"):
             raise _Infeasible("needs_tuned_gpus")
         wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
-    if options.get("ragged") and wanted >= replicas:
-        return wanted, cap
-    demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
-    if cap and demand > cap:
+    if cap and grid.demand(options) > cap:
         raise _Infeasible("multiple_unmet")
-    if _uneven(recipe, options, wanted, replicas, cap):
-        return wanted, cap
     highest = options.get("max_batch")
-    batch = split.tolerated(
-        wanted, replicas, options.get("batch_tolerance", 0.0), demand, highest, cap, ramped="ramp" in recipe
-    )
+    if highest and wanted > highest and not options.get("batch_tolerance"):
+        raise _Infeasible("above_max_batch")
+    if _ragged(recipe, options, wanted, replicas) or _uneven(recipe, options, wanted, replicas, cap):
+        return wanted, cap
+    batch = grid.tolerated(recipe, options, replicas, wanted, cap)
     if batch is None:
         if highest and wanted > highest:
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
             each = row["world_size"] // replicas
-            counts = [c for c in split.nearest_replicas(wanted, replicas, demand) if c and c * each in _GPUS]
-            count = split.nearest(counts, replicas)
+            counts = grid.nearest_replicas(recipe, options, replicas, replicas, wanted)
+            count = split.nearest([count for count in counts if count * each in _GPUS], replicas)
             row["nearest_world_size"] = count and count * each
-        nearby = [b for b in split.nearest_batches(wanted, replicas, demand) if b and b <= (highest or b)]
-        row["nearest_batch"] = split.nearest(nearby, wanted)
-        raise _Infeasible("not_divisible" if wanted % replicas else "multiple_unmet")
+        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted)
+        raise _Infeasible(_why(options, wanted, replicas))
     if batch != wanted:
         row["reasons"].add("batch_moved")
     return batch, cap
+
+
+def _why(options: dict[str, Any], wanted: int, replicas: int) -> str:
+    if wanted % replicas or wanted % options.get("batch_multiple", 1):
+        return "not_divisible"
+    share, demand = wanted // replicas, grid.demand(options)
+    if share % demand:
+        return "multiple_unmet"
+    passes = share // demand
+    if passes % options.get("accumulation_multiple", 1) or passes < options.get("min_accumulation", 1):
+        return "accumulation_unmet"
+    return "ramp_not_divisible"
 
 
 def _nearest_whole(
@@ -117,12 +125,12 @@ def _nearest_whole(
 ) -> int | None:
     """The nearest GPU count that model_parallel divides and over whose replicas the batch divides."""
     policy = options.get("policy", "keep")
+    down, up = world // model_parallel, world // model_parallel + 1
     if policy == "grow":
-        counts = [world // model_parallel, world // model_parallel + 1]
+        counts = [down, up]
     else:
-        demand = options["micro_batch_multiple"] if options.get("require_multiple") else 1
         batch = recipe["effective_batch"] if policy == "keep" else policy
-        counts = [] if batch % demand else split.divisors(batch // demand)
+        counts = grid.nearest_replicas(recipe, options, down, up, batch)
     return split.nearest(
         [count * model_parallel for count in counts if count * model_parallel in _GPUS], world
     )
@@ -136,64 +144,56 @@ def _split(
     recipe: dict[str, Any],
     options: dict[str, Any],
 ) -> tuple[int, int]:
-    multiple = options.get("micro_batch_multiple", 1)
-    if options.get("ragged"):
+    if _ragged(recipe, options, batch, replicas):
         sizes = split.ragged(batch, replicas, cap)
         assert sizes is not None
-        if batch % replicas or len({size for rank in sizes for size in rank}) > 1:
+        micro = sizes[0][0]
+        if any(stage % (replicas * micro) for stage in grid.stages(recipe, batch)):
             row["reasons"].add("ragged")
-            return sizes[0][0], len(sizes[0])
+        return micro, len(sizes[0])
     uneven = _uneven(recipe, options, batch, replicas, cap)
     if uneven:
         row["reasons"].add("uneven")
-        if uneven[0] % multiple:
+        if uneven % options.get("micro_batch_multiple", 1):
             row["reasons"].add("multiple_missed")
-        return uneven[0], -(-uneven[1] // replicas)
-    if recipe.get("ramp"):
-        micro, accumulation, met = _ramp_split(batch, replicas, cap, recipe, multiple)
-        if not met and options.get("require_multiple"):
-            raise _Infeasible("ramp_not_divisible")
-        if not met and multiple > 1:
-            row["reasons"].add("multiple_missed")
-        return micro, accumulation
-    found = split.split(batch, replicas, cap, multiple)
+        return uneven, -(-batch // uneven // replicas)
+    multiple = options.get("micro_batch_multiple", 1)
+    found = grid.micro_batch(recipe, options, replicas, batch, cap, multiple)
     if found is None:
         if options.get("require_multiple"):
             raise _Infeasible("multiple_unmet")
-        found = split.split(batch, replicas, cap)
+        found = grid.micro_batch(recipe, options, replicas, batch, cap, 1)
         assert found is not None
         row["reasons"].add("multiple_missed")
-    return found
+    return found, batch // replicas // found
+
+
+def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
+    """Whether the batch is whole, in groups and within its limit, and each replica has samples, in every stage."""
+    sizes = grid.stages(recipe, wanted)
+    groups = options.get("batch_multiple", 1)
+    in_groups = bool(sizes) and all(size >= replicas and size % groups == 0 for size in sizes)
+    return in_groups and wanted <= (options.get("max_batch") or wanted)
+
+
+def _ragged(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
+    return bool(options.get("ragged")) and _each_has_some(recipe, options, wanted, replicas)
 
 
 def _uneven(
     recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int, cap: int | None
-) -> tuple[int, int] | None:
-    """(micro_batch, micro-batches of a step over all replicas) where the first replicas may do one more; each does one."""
-    within = replicas <= wanted <= (options.get("max_batch") or wanted)
-    if not options.get("uneven") or recipe.get("ramp") or not within or wanted % replicas == 0:
+) -> int | None:
+    """The micro-batch where the first replicas may do one more; each does one at least, in every stage."""
+    if not options.get("uneven") or not _each_has_some(recipe, options, wanted, replicas):
         return None
-    most = wanted // replicas if cap is None else min(cap, wanted // replicas)
-    multiple = options.get("micro_batch_multiple", 1)
-    found = split.split(wanted, 1, most, multiple)
-    return found if found or options.get("require_multiple") else split.split(wanted, 1, most)
-
-
-def _ramp_split(
-    batch: int, replicas: int, cap: int | None, recipe: dict[str, Any], multiple: int
-) -> tuple[int, int, bool]:
-    """(micro_batch, accumulation, whether it is a multiple): the largest that divides every batch of the ramp."""
-    text = ramp.scaled(recipe["ramp"], batch, recipe["effective_batch"])
-    sizes = ramp.sizes(text, batch) if text else []
-    if not sizes or any(size % replicas for size in sizes):
-        raise _Infeasible("ramp_not_divisible")
-    fits = [
-        d
-        for d in split.divisors(batch // replicas)
-        if (cap is None or d <= cap) and all(size // replicas % d == 0 for size in sizes)
-    ]
-    best = [d for d in fits if d % multiple == 0] or fits
-    return best[-1], batch // replicas // best[-1], best is not fits
+    sizes = grid.stages(recipe, wanted)
+    if all(size % replicas == 0 for size in sizes):
+        return None
+    most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
+    whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
+    multiples = [d for d in whole if d % options.get("micro_batch_multiple", 1) == 0]
+    fits = multiples if multiples or options.get("require_multiple") else whole
+    return fits[-1] if fits else None
 
 
 def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], batch: int) -> None:
@@ -232,6 +232,15 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     row["beta1"], row["beta2"], row["eps"], row["momentum"] = beta1, beta2, eps, recipe.get("momentum")
     row["rule"], row["warmup_lr"] = rule, rules.warmup_start(rule, k, recipe["lr"])
 
+    if recipe.get("ramp") and options.get("ramp_rule", "none") != "none":
+        rules.lr_scale(
+            rules.auto(optimizer) if options["ramp_rule"] == "auto" else options["ramp_rule"],
+            batch,
+            batch + 1,
+            noise,
+            recipe.get("power"),
+        )
+        say("ramp_rule")
     if k > 8 and noise.scale is None:
         say("large_growth")
     if noise.scale is not None and batch > noise.scale:
@@ -309,6 +318,10 @@ def _length(
         if total == 0:
             raise _Infeasible("run_below_step")
         row["total_steps"] = total
+    for name in ("eval", "save", "log"):
+        every = recipe.get(f"{name}_every")
+        if every:
+            row[f"{name}_steps"] = _interval(every, recipe, batch, per_epoch)
 
     if recipe.get("warmup") is None:
         row["warmup_steps"] = 0
@@ -342,6 +355,19 @@ def _length(
             say("warmup_long")
         if warmup > total:
             say("warmup_past_end")
+
+
+def _interval(every: str, recipe: dict[str, Any], batch: int, per_epoch: int | None) -> int:
+    """Steps between two evaluations and the like: the nearest whole number, the larger of two, at least 1."""
+    value, unit = steps.length(every)
+    if unit == "ep" and per_epoch is not None:
+        exact = value * per_epoch
+    else:
+        samples = steps.samples(
+            value, unit, recipe["effective_batch"], recipe.get("seq_len"), recipe.get("dataset_size")
+        )
+        exact = samples / batch
+    return max(1, floor(exact + Fraction(1, 2)))
 
 
 def _exact_gain(recipe: dict[str, Any], batch: int) -> Fraction:

@@ -12,11 +12,13 @@ class Case:
 
     Attributes:
         profile: whether only a plan with a profile depends on it.
+        recipe: fields of the recipe that are others.
     """
 
     value: Any
     gpus: int = 8
     beside: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
     profile: bool = False
 
 
@@ -38,8 +40,12 @@ CASES = {
     "batch_tolerance": Case(0.1, gpus=7),
     "micro_batch_multiple": Case(8, gpus=2, beside={"policy": 240}),
     "require_multiple": Case(True, beside={"micro_batch_multiple": 5}),
+    "accumulation_multiple": Case(2),
+    "min_accumulation": Case(2),
+    "batch_multiple": Case(24),
     "ragged": Case(True, gpus=7),
     "uneven": Case(True, gpus=7),
+    "ramp_rule": Case("sqrt", recipe={"ramp": "128 128 4096"}),
     "beta_half_life": Case(True, beside={"policy": 512}),
     "deadline_hours": Case(1e-6, profile=True),
     "budget": Case(1e-6, profile=True),

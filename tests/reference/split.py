@@ -30,53 +30,6 @@ def nearest(values: list[int], to: int) -> int | None:
     return min(values, key=lambda value: (abs(value - to), value)) if values else None
 
 
-def nearest_batches(batch: int, replicas: int, multiple: int = 1) -> tuple[int | None, int]:
-    """The next batch below and above that divides over the replicas, each with a whole number of multiples."""
-    unit = replicas * multiple
-    return (batch - 1) // unit * unit or None, batch // unit * unit + unit
-
-
-def nearest_replicas(batch: int, replicas: int, multiple: int = 1) -> tuple[int | None, int | None]:
-    """The next count of replicas below and above over which the batch divides, likewise."""
-    if batch % multiple:
-        return None, None
-    works = divisors(batch // multiple)
-    return (
-        max((d for d in works if d < replicas), default=None),
-        min((d for d in works if d > replicas), default=None),
-    )
-
-
-def tolerated(
-    batch: int,
-    replicas: int,
-    tolerance: float,
-    multiple: int = 1,
-    highest: int | None = None,
-    cap: int | None = None,
-    *,
-    ramped: bool = False,
-) -> int | None:
-    """The batch itself where it divides, else one that does within the tolerance; None is above `highest`.
-
-    Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of two. With a ramp the
-    nearest of all.
-    """
-    unit = replicas * multiple
-    if batch % unit == 0 and (highest is None or batch <= highest):
-        return batch
-    # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
-    allowed = [
-        b
-        for b in range(unit, int(batch * (1 + tolerance)) + 2, unit)
-        if abs(b - batch) / batch <= tolerance and (highest is None or b <= highest)
-    ]
-    if not ramped:
-        micro = {b: found[0] for b in allowed if (found := split(b, replicas, cap, multiple))}
-        allowed = [b for b in micro if 4 * micro[b] >= 3 * max(micro.values())]
-    return nearest(allowed, batch)
-
-
 def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None:
     """The micro-batches of each replica in a step, sizes apart by one sample over the replicas, the last one smaller."""
     if batch < replicas:

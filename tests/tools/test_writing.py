@@ -14,7 +14,7 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.tools.reading.read import read_file
 from isobatch.tools.writing.export import WRITERS, export, form_of, writer
-from isobatch.tools.writing.planned import Job
+from isobatch.tools.writing.planned import Job, leaves
 from tools.test_reading import PUBLISHED, written
 
 HOSTILE = "a b'c\"; $(touch hacked) `touch hacked` $HOME \\ \nd: [e] #f"
@@ -390,3 +390,67 @@ class TestFolder:
         assert main([*words, "--jobs", str(tmp_path / "jobs.parquet")]) == 0
         data = yaml.safe_load((tmp_path / "out/a/training_args.yaml").read_text())
         assert (data["lr_scheduler_type"], data["max_steps"], data["warmup_steps"]) == ("cosine", 100, 10)
+
+
+# ---- intervals and pipelines ----
+
+OFTEN = {"eval_every": "500st", "save_every": "1000st", "log_every": "10st"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        ("transformers", {"eval_steps": 250, "save_steps": 500, "logging_steps": 5}),
+        ("megatron", {"eval_interval": 250, "save_interval": 500, "log_interval": 5}),
+        ("torchtitan", {"validation.freq": 250, "checkpoint.interval": 500, "metrics.log_freq": 5}),
+        (
+            "lightning",  # in micro-batches; a callback saves
+            {
+                "trainer.val_check_interval": 250 * 2,
+                "trainer.check_val_every_n_epoch": None,
+                "trainer.log_every_n_steps": 5,
+            },
+        ),
+        ("torchrun", {"ISOBATCH_EVAL_STEPS": 250, "ISOBATCH_SAVE_STEPS": 500, "ISOBATCH_LOG_STEPS": 5}),
+    ],
+)
+def test_intervals_are_written_in_the_plans_steps(tool, expected):
+    made = ib.plan(recipe(**OFTEN), 32, policy=512)
+    assert made.accumulation == 2
+    sheet = writer(tool).write(made, Job())
+    found = leaves(sheet.settings)
+    for name, value in expected.items():
+        if tool == "torchrun":
+            assert f"{name}={value}" in str(made.to(tool))
+        else:
+            assert found[name] == value, name
+    plain = leaves(writer(tool).write(ib.plan(recipe(), 32), Job()).settings)
+    assert not expected.keys() & plain.keys()
+
+
+@pytest.mark.parametrize("tool", ["transformers", "megatron"])
+def test_intervals_are_read_back(tool, tmp_path):
+    made = ib.plan(recipe(**OFTEN), 32, policy=512)
+    found = back(made, tmp_path, tool)
+    assert (found.eval_every, found.save_every, found.log_every) == ("250st", "500st", "5st")
+
+
+def test_a_share_of_the_run_is_no_interval(tmp_path):
+    file = tmp_path / "arguments.json"
+    file.write_text(
+        '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "eval_steps": 0.1}'
+    )
+    assert ib.Recipe.read(file, gpus=8).eval_every is None
+
+
+def test_a_pipeline_is_told_what_it_needs(tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "python pretrain_gpt.py --micro-batch-size 2 --global-batch-size 512 --lr 1e-4 --train-iters 100 --pipeline-model-parallel-size 4 "
+        "--num-layers-per-virtual-pipeline-stage 2"
+    )
+    assert any("plan with --accumulation-multiple 4" in note for note in read_file(file).notes)
+    made = ib.plan(recipe(model_parallel=4, gpus=32), 64, accumulation_multiple=4)
+    assert made.accumulation % 4 == 0
+    assert any("multiple of their number, and it is 4" in note for note in made.to("megatron").notes)
+    assert not any("interleaved" in note for note in plan().to("megatron").notes)

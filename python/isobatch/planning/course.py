@@ -61,21 +61,25 @@ def rest_of_epoch(plan: Planned, dataset: int, offset: int) -> Rest:
     return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, irregular))
 
 
-class _Stage(NamedTuple):
-    """From a step and its samples on, steps of `batch` samples."""
+class Stage(NamedTuple):
+    """A part of a run in which the batch stays: from optimizer step `step` and `samples` on, steps of `batch` samples, at a
+    learning rate that is `lr_scale` times that of the full batch (by `ramp_rule`).
+    """
 
     step: int
     samples: int
     batch: int
+    lr_scale: float
 
 
-def _stages(plan: Planned, at: Position) -> Iterator[_Stage]:
+def _stages(plan: Planned, at: Position) -> Iterator[Stage]:
     """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
     full = plan.layout.effective_batch
     step, samples = at.step, at.samples
-    for batch, until in plan.recipe.core.stages(full) or [(full, None)]:
+    ramp = plan.recipe.core.stages(full, plan.consumed, plan.settings.ramp_rule)
+    for batch, until, scale in ramp or [(full, None, 1.0)]:
         if until is None or samples < until:
-            yield _Stage(step, samples, batch)
+            yield Stage(step, samples, batch, scale)
         if until is not None and samples < until:
             steps = ceil(Fraction(until - samples, batch))
             step, samples = step + steps, samples + steps * batch
@@ -105,8 +109,8 @@ class _Leg:
         if self.course.by_epochs:
             epoch, offset = self.place(step)
             return epoch * self.course.dataset + min(offset, Fraction(self.course.dataset))
-        start, samples, batch = next(stage for stage in reversed(self.stages) if stage.step <= step)
-        return samples + (step - start) * batch
+        stage = next(stage for stage in reversed(self.stages) if stage.step <= step)
+        return stage.samples + (step - stage.step) * stage.batch
 
     def step_at(self, samples: Fraction) -> Fraction:
         if self.course.by_epochs:
@@ -115,8 +119,8 @@ class _Leg:
                 return self.step + min((offset - self.offset) / self.batch, Fraction(self.rest))
             passed = self.rest + (epoch - cast(int, self.epoch) - 1) * self.epoch_steps
             return self.step + passed + min(offset / self.batch, Fraction(self.epoch_steps))
-        start, done, batch = next(stage for stage in reversed(self.stages) if stage.samples <= samples)
-        return start + (samples - done) / batch
+        stage = next(stage for stage in reversed(self.stages) if stage.samples <= samples)
+        return stage.step + (samples - stage.samples) / stage.batch
 
     def place(self, step: Fraction) -> tuple[int, Fraction]:
         """(epoch, offset) after `step` steps; only where there are epochs."""
@@ -264,6 +268,17 @@ class Course:
         stages = self.legs[-1].stages
         return next((stage.batch for stage in reversed(stages) if stage.samples <= samples), stages[0].batch)
 
+    @property
+    def stages(self) -> list[Stage]:
+        """The parts of the run in which the batch stays, moves included."""
+        ends = [*(leg.step for leg in self.legs[1:]), None]
+        return [
+            stage
+            for leg, end in zip(self.legs, ends, strict=True)
+            for stage in leg.stages
+            if end is None or stage.step < end
+        ]
+
     # ---- lengths ----
 
     def _samples(self, text: str) -> Fraction | None:
@@ -354,10 +369,10 @@ class Course:
         if knots:
             schedule = schedule.with_clock(knots)
         factors: list[tuple[int, float]] = []
-        for leg in self.legs:
-            factor = cast(float, leg.plan.lr) / first.lr
+        for stage in self.stages:
+            factor = cast(float, self._leg(Fraction(stage.step)).plan.lr) / first.lr * stage.lr_scale
             if not factors or factor != factors[-1][1]:
-                factors.append((leg.step, factor))
+                factors.append((stage.step, factor))
         if factors == [(0, 1.0)]:
             return schedule
         return product(

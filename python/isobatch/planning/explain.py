@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from isobatch import _core
+from isobatch.planning.course import Stage
 from isobatch.planning.moves import Legs, Moved
 from isobatch.planning.planned import Planned
+from isobatch.planning.ramps import refused_stage, stage_lines
 from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
 from isobatch.words import count, duration, figure, percent, real
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
+_FREE = {
+    name: getattr(DEFAULTS, name)
+    for name in (
+        "require_multiple",
+        "accumulation_multiple",
+        "min_accumulation",
+        "batch_multiple",
+        "max_batch",
+    )
+}
+"""Settings that leave all batches that the replicas divide."""
 _CAPS = {
     "max_micro_batch": "max_micro_batch",
     "memory": "what fits in memory by the profile",
@@ -19,7 +32,13 @@ _CAPS = {
 }
 
 
-def explain(plan: Planned, moves: Sequence[Moved], legs: Legs, options: Sequence[Planned]) -> str:
+def explain(
+    plan: Planned,
+    moves: Sequence[Moved],
+    legs: Legs,
+    options: Sequence[Planned],
+    stages: Sequence[Stage],
+) -> str:
     """What stays, what changes, by which formula and paper, and warnings; why there is no plan, and what would work instead.
 
     Args:
@@ -27,6 +46,7 @@ def explain(plan: Planned, moves: Sequence[Moved], legs: Legs, options: Sequence
         moves: what its moves mean.
         legs: the parts of its run.
         options: what would work instead, where it is infeasible.
+        stages: those of its ramp that are left.
     """
     if plan.status == "infeasible":
         lines = [*_infeasible(plan), *_menu(plan, options)]
@@ -35,6 +55,7 @@ def explain(plan: Planned, moves: Sequence[Moved], legs: Legs, options: Sequence
             *_split(plan),
             *_changes(plan, moved=bool(moves)),
             *_steps(plan),
+            *stage_lines(plan, stages),
             *_moves(moves, legs),
             *_outlook(plan),
         ]
@@ -91,8 +112,8 @@ def _changes(plan: Planned, *, moved: bool) -> Iterator[str]:
             yield f"Unchanged: batch size, learning rate {lr} and all other hyperparameters."
         else:
             yield (
-                f"Batch size {_number(tuned)} → {_number(batch)}{change}, which divides evenly. Unchanged: learning rate "
-                f"{lr} and all other hyperparameters."
+                f"Batch size {_number(tuned)} → {_number(batch)}{change}, which divides evenly{_nearer(plan)}. Unchanged: "
+                f"learning rate {lr} and all other hyperparameters."
             )
         return
     formula, source = _RULES[plan.rule]
@@ -104,6 +125,19 @@ def _changes(plan: Planned, *, moved: bool) -> Iterator[str]:
     )
     others = list(_others(plan, moved=moved))
     yield f"Also changed: {'; '.join(others)}." if others else "Unchanged: all other hyperparameters."
+
+
+def _nearer(plan: Planned) -> str:
+    """Which nearer batch was passed over, since its micro-batches are much smaller."""
+    wanted, (_, _, replicas, batch, _) = _wanted(plan) or 0, plan.layout
+    near = min(
+        (wanted // replicas * replicas, -(-wanted // replicas) * replicas),
+        key=lambda it: (abs(it - wanted), it),
+    )
+    plain = plan.recipe.ramp is None and plan.settings._replace(**_FREE) == plan.settings
+    if not plain or near == 0 or abs(near - wanted) >= abs(batch - wanted):
+        return ""
+    return f" ({_number(near)} is nearer, but its micro-batches would be less than ¾ as large)"
 
 
 def _others(plan: Planned, *, moved: bool) -> Iterator[str]:
@@ -127,6 +161,14 @@ def _others(plan: Planned, *, moved: bool) -> Iterator[str]:
         yield f"min_lr {_number(recipe.min_lr)} → {_number(plan.min_lr)}, with the peak"
 
 
+def _intervals(plan: Planned) -> Iterator[str]:
+    """How often something is done, in the plan's steps."""
+    named = (("evaluate", plan.eval_steps), ("save", plan.save_steps), ("log", plan.log_steps))
+    found = [f"{what} every {_number(steps)} steps" for what, steps in named if steps is not None]
+    if found:
+        yield f"After the same samples as in the tuned run: {', '.join(found)}."
+
+
 def _steps(plan: Planned) -> Iterator[str]:
     if plan.steps_per_epoch is not None:
         extra = [
@@ -148,6 +190,7 @@ def _steps(plan: Planned) -> Iterator[str]:
             f"The run: {_number(plan.total_steps)} steps, {_number(plan.warmup_steps)} of them warmup; {length} (steps counted as "
             f"{plan.recipe.convention} counts them)."
         )
+    yield from _intervals(plan)
 
 
 def _moves(moves: Sequence[Moved], legs: Legs) -> Iterator[str]:
@@ -222,10 +265,33 @@ def _wanted(plan: Planned) -> int | None:
 
 
 def _not_divisible(plan: Planned) -> str | None:
-    batch = _wanted(plan)
+    batch, groups = _wanted(plan), plan.settings.batch_multiple
     if batch is None:
         return None
+    if batch % groups:
+        return f"{_number(batch)} samples are not a multiple of batch_multiple {_number(groups)}"
     return f"{_number(batch)} samples cannot be split evenly over {_number(plan.data_parallel)} replicas"
+
+
+def _accumulation_unmet(plan: Planned) -> str | None:
+    batch, replicas, settings = _wanted(plan), plan.data_parallel, plan.settings
+    if batch is None or replicas is None:
+        return None
+    wants = [
+        text
+        for text, is_asked in (
+            (f"a multiple of {_number(settings.accumulation_multiple)}", settings.accumulation_multiple > 1),
+            (f"at least {_number(settings.min_accumulation)}", settings.min_accumulation > 1),
+        )
+        if is_asked
+    ]
+    share = f"{_number(batch // replicas)} samples for each of {_number(replicas)} replicas"
+    return f"{share} cannot be split into micro-batches whose number is {' and '.join(wants)}"
+
+
+def _ramp_not_divisible(plan: Planned) -> str | None:
+    batch = _wanted(plan)
+    return None if batch is None else refused_stage(plan, batch)
 
 
 def _model_parallel(plan: Planned) -> str:
@@ -247,6 +313,8 @@ def _above_dataset(plan: Planned) -> str:
 _WHY: dict[Reason, Callable[[Planned], str | None]] = {
     Reason.NOT_DIVISIBLE: _not_divisible,
     Reason.MODEL_PARALLEL: _model_parallel,
+    Reason.ACCUMULATION_UNMET: _accumulation_unmet,
+    Reason.RAMP_NOT_DIVISIBLE: _ramp_not_divisible,
     Reason.ABOVE_MAX_BATCH: _above_max_batch,
     Reason.BATCH_ABOVE_DATASET: _above_dataset,
 }
@@ -268,7 +336,9 @@ def _menu(plan: Planned, options: Sequence[Planned]) -> Iterator[str]:
 def _what(asked: Planned, plan: Planned) -> str:
     batch = plan.layout.effective_batch
     tuned = asked.recipe.effective_batch
-    gpus = "" if plan.world_size == asked.world_size else f"{_number(plan.world_size)} GPUs, "
+    idle = asked.world_size - plan.world_size
+    left = f" ({_number(idle)} idle)" if idle > 0 else ""
+    gpus = f"{_number(plan.world_size)} GPUs{left}, " if idle else ""
     change = "exact" if batch == tuned else percent(batch / tuned - 1, signed=True)
     return f"{gpus}{_number(batch)} samples ({change})"
 
@@ -299,7 +369,9 @@ def _flags(asked: Planned, plan: Planned) -> str:
         option = f"--{name.replace('_', '-')}"
         if new == old:
             continue
-        if new is True:
+        if name == "policy" and type(old) is int and getattr(plan, "moves", None):
+            flags.append("without --effective-batch")  # as `isobatch replan` calls it
+        elif new is True:
             flags.append(option)
         elif new in (None, False):
             flags.append(f"without {option}")

@@ -30,8 +30,9 @@ def options(asked: Planned, make: Make[P]) -> list[P]:
         make: plans the same recipe on a cluster, by settings.
 
     Returns:
-        Feasible plans, best first: on the same GPUs a batch that divides (the smallest change first), the exact batch with
-        weights, then the nearest other GPU counts, then plans without one of the settings asked for. A plan's own cluster
+        Feasible plans, best first: on the same GPUs, or as many of them as model_parallel divides, a batch that divides (the
+        smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans without one of the
+        settings asked for. A plan's own cluster
         and settings are what makes it.
     """
     if asked.status != "infeasible":
@@ -49,11 +50,16 @@ def options(asked: Planned, make: Make[P]) -> list[P]:
 
 
 def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
-    cluster, settings = asked.cluster, asked.settings
-    yield from ((cluster, settings._replace(batch_tolerance=share)) for share in _tolerances(asked, make))
+    cluster, settings = _whole_replicas(asked), asked.settings
+    if cluster != asked.cluster:
+        yield cluster, settings
+    yield from (
+        (cluster, settings._replace(batch_tolerance=share)) for share in _tolerances(asked, cluster, make)
+    )
     weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
-    yield cluster, weighted._replace(ragged=True)
-    yield cluster, weighted._replace(uneven=True)
+    if settings.accumulation_multiple == settings.min_accumulation == 1:
+        yield cluster, weighted._replace(ragged=True)
+        yield cluster, weighted._replace(uneven=True)
     for other in _clusters(asked, make):
         yield other, settings
     if Reason.BETA_NOT_POSITIVE in asked.reasons:
@@ -64,7 +70,17 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
 
 
-def _tolerances(asked: Planned, make: Make[P]) -> list[float]:
+def _whole_replicas(asked: Planned) -> Cluster:
+    """The cluster without the GPUs, or nodes, that are left over where model_parallel does not divide them."""
+    cluster = asked.cluster
+    parallel = cluster.model_parallel or asked.recipe.model_parallel
+    name, unit = ("gpus_per_node", 1) if cluster.nodes == 1 else ("nodes", cluster.gpus_per_node)
+    step = math.lcm(unit, parallel) // unit
+    whole = getattr(cluster, name) // step * step
+    return msgspec.structs.replace(cluster, **{name: whole}) if whole else cluster
+
+
+def _tolerances(asked: Planned, cluster: Cluster, make: Make[P]) -> list[float]:
     """Tolerances that give a batch, each just wide enough, the smallest change of the batch first.
 
     A batch whose micro-batch is half of what another one allows, or less, is left out: many small passes cost more than a
@@ -73,7 +89,7 @@ def _tolerances(asked: Planned, make: Make[P]) -> list[float]:
     found: dict[float, P] = {}
     for share in (0.01, 0.02, 0.05, 0.1, 0.25):
         if share > asked.settings.batch_tolerance:
-            plan = make(asked.cluster, asked.settings._replace(batch_tolerance=share))
+            plan = make(cluster, asked.settings._replace(batch_tolerance=share))
             if plan.status != "infeasible" and plan.batch_change is not None:
                 found[_short(_moved(asked, plan))] = plan
     largest = max((plan.layout.micro_batch for plan in found.values()), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import msgspec
@@ -16,7 +16,7 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.planning.course import Course, Position
+from isobatch.planning.course import Course, Position, Stage
 from isobatch.planning.explain import explain
 from isobatch.planning.moves import Moved
 from isobatch.planning.options import options
@@ -99,13 +99,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> best.effective_batch, best.settings.batch_tolerance
         (255, 0.004)
         """
-        workloads = self.__dict__.get("workloads")
-        return tuple(
-            cast(
-                list[FeasiblePlan],
-                options(self, lambda where, how: _planned(self.recipe, where, how, workloads)),
-            )
-        )
+        make = self.__dict__.get("make") or partial(plan_of, self.recipe)
+        return tuple(cast(list[FeasiblePlan], options(self, make)))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -167,7 +162,38 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
         8 GPUs: micro-batch 32 × accumulation 1 × 8 replicas = 256 samples per step.
         """
-        return explain(self, self.moves, self.legs, self.options)
+        ramped = self.recipe.ramp is not None and self.status != "infeasible"
+        stages = self.course.legs[-1].stages if ramped else ()
+        return explain(self, self.moves, self.legs, self.options, stages)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The parts of the run in which the batch stays: one, unless a ramp or a move changes it.
+
+        Raises:
+            InputError: the plan is infeasible.
+
+        >>> from isobatch import plan
+        >>> growing = plan(Recipe(effective_batch=256, lr=0.1, ramp="128 128 1000", duration="90st"), 8)
+        >>> [(stage.step, stage.batch) for stage in growing.stages]
+        [(0, 128), (8, 256)]
+        """
+        return tuple(self.course.stages)
+
+    def batch_at(self, step: int) -> int:
+        """The effective batch of an optimizer step, the first of which is 0; of an epoch's last step, what a full one has.
+
+        Raises:
+            InputError: the plan is infeasible, or `step` is no step.
+
+        >>> from isobatch import plan
+        >>> growing = plan(Recipe(effective_batch=256, lr=0.1, ramp="128 128 1000", duration="90st"), 8)
+        >>> growing.batch_at(7), growing.batch_at(8)
+        (128, 256)
+        """
+        if type(step) is not int or not 0 <= step < 2**53:
+            raise must_be("a whole number from 0", step, field="step")
+        return next(stage.batch for stage in reversed(self.stages) if stage.step <= step)
 
     def micro_batches(self, rank: int) -> NDArray[np.int64]:
         """The sizes of a replica's micro-batches in one full step, shape (its accumulation,), samples.
@@ -304,15 +330,29 @@ class FeasiblePlan(Plan, frozen=True, dict=True, forbid_unknown_fields=True):
         min_lr: float = 0
 
 
-def _planned(recipe: Recipe, cluster: Cluster, settings: Settings, workloads: _core.Workloads | None) -> Plan:
+def plan_of(
+    recipe: Recipe,
+    cluster: Cluster,
+    settings: Settings,
+    workloads: _core.Workloads | None = None,
+    consumed: int = 0,
+) -> Plan:
+    """`plan`, of what was checked: workloads as the core has them, and the samples that a run under way has consumed.
+
+    >>> plan_of(Recipe(effective_batch=256, lr=0.1), Cluster(gpus_per_node=8), Settings()).micro_batch
+    32
+    """
     # As `values_of`, without a second tuple: that takes a tenth of a plan.
-    values = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads)
+    values = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads, consumed)
     status, reasons = values[0], reasons_of(values[1])
-    if status != "infeasible":
-        return FeasiblePlan(recipe, cluster, settings, status, reasons, *values[2:])
-    plan = Plan(recipe, cluster, settings, status, reasons, *values[2:])
-    if workloads is not None:
-        plan.__dict__["workloads"] = workloads  # for its options
+    kind = Plan if status == "infeasible" else FeasiblePlan
+    plan = kind(recipe, cluster, settings, status, reasons, *values[2:])
+    if consumed:
+        plan = msgspec.structs.replace(plan, consumed=consumed)
+    if kind is FeasiblePlan:
+        return plan
+    # For its options.
+    plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
     return plan
 
 
@@ -403,5 +443,5 @@ def plan(
     if type(cluster) is not Cluster:
         cluster = cluster_of(cluster)
     workloads = None if profile is None else workloads_of(as_profiles(profile))
-    made = _planned(recipe, cluster, settings_of(settings), workloads)
+    made = plan_of(recipe, cluster, settings_of(settings), workloads)
     return made.require() if strict else made

@@ -29,7 +29,8 @@ class Layout(NamedTuple):
 
 
 class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """What was asked for (recipe, cluster, settings), and the values that the core gives, by name.
+    """What was asked for (recipe, cluster, settings), and the values that the core gives, by name; behind them `consumed`, the
+    samples that a run with a batch ramp had consumed when this plan took over: the stages before do not count.
 
     A field that is added here has a default: plans that were saved before it are still read.
     """
@@ -56,6 +57,9 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     warmup_steps: int | None = None
     steps_per_epoch: int | None = None
     total_steps: int | None = None
+    eval_steps: int | None = None
+    save_steps: int | None = None
+    log_steps: int | None = None
     samples_per_epoch: int | None = None
     padded_samples: int | None = None
     dropped_samples: int | None = None
@@ -76,6 +80,7 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     nearest_batches: tuple[int | None, int | None] = (None, None)
     micro_batch_cap: int | None = None
     cap_source: str = "open"
+    consumed: int = 0
 
     @property
     def layout(self) -> Layout:
@@ -92,12 +97,16 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
 
 
 def values_of(
-    recipe: Recipe, cluster: Cluster, settings: Settings, workloads: _core.Workloads | None = None
+    recipe: Recipe,
+    cluster: Cluster,
+    settings: Settings,
+    workloads: _core.Workloads | None = None,
+    consumed: int = 0,
 ) -> tuple[Any, ...]:
     """The values of a Planned behind recipe, cluster and settings, in the order of its fields.
 
     Raises:
         InputError: a value is illegal; the message names the field and what is legal.
     """
-    status, reasons, *rest = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads)
+    status, reasons, *rest = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads, consumed)
     return status, reasons_of(reasons), *rest

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import msgspec
 
+from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.forecast.profile import Profile
+from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.moves import moved_at, whole_run
-from isobatch.planning.plan import FeasiblePlan, Move, Plan, plan
-from isobatch.planning.settings import Keywords
+from isobatch.planning.plan import FeasiblePlan, Move, Plan, cluster_of, plan_of
+from isobatch.planning.settings import Keywords, Settings, settings_of
 from isobatch.recipes.cluster import Cluster
 
 
@@ -29,7 +31,7 @@ def replan(
 
     Progress is counted in samples: the schedule goes on where it is, at a pace that follows the batch, so that it still ends
     with the run. The learning rate changes by exactly what the rule makes of the new batch, and not at all where the batch
-    stays. A warmup or a batch ramp that is under way goes on.
+    stays. A warmup or a batch ramp that is under way goes on; stages of a ramp that are behind it need not divide any more.
 
     Args:
         running: the plan that the run has followed so far; it may have been moved before, any number of times.
@@ -73,20 +75,35 @@ def replan(
     if effective_batch is not None and "policy" in changes:
         raise InputError("an effective_batch is a policy: give one of the two", field="policy")
 
-    legs, moves = running.legs, running.moves
-    if moves and moves[-1].step == at_step:  # It never ran: this move takes its place.
-        legs, moves = legs[:-1], moves[:-1]
-    where = running.cluster if cluster is None else cluster
-    asked: dict[str, Any] = {**running.settings._asdict(), **changes}
-    if effective_batch is not None:
-        # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
-        asked["policy"] = legs[0][1].settings.policy
-    after: Plan = plan(running.recipe, where, profile=profile, **asked)
-    if effective_batch not in (None, after.effective_batch):
-        after = plan(running.recipe, where, profile=profile, **{**asked, "policy": effective_batch})
-    if after.status == "infeasible" or at_step == 0:
+    settings_of(changes)  # for the names of those that there are not
+    asked = running.settings._replace(**changes)
+    where = running.cluster if cluster is None else cluster_of(cluster)
+    workloads = None if profile is None else workloads_of(as_profiles(profile))
+    if effective_batch is None:
+        return _at(running, at_step, workloads, where, asked)
+    # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
+    first = running.legs[0][1].settings.policy
+    after = _at(running, at_step, workloads, where, asked._replace(policy=first))
+    if after.effective_batch == effective_batch:
         return after
-    return _moved(running, moves, after, at_step)
+    return _at(running, at_step, workloads, where, asked._replace(policy=effective_batch))
+
+
+def _at(
+    running: Plan, step: int, workloads: _core.Workloads | None, cluster: Cluster, settings: Settings
+) -> Plan:
+    """The run moved after a step to a cluster, by settings; or the plan that cannot be, whose options are such moves too."""
+    ramped = running.recipe.ramp is not None
+    consumed = running.course.position(step).samples if ramped else 0
+    after = plan_of(running.recipe, cluster, settings, workloads, consumed)
+    if after.status == "infeasible":
+        after.__dict__["make"] = partial(_at, running, step, workloads)
+        return after
+    if step == 0:
+        return after
+    # A move at the same step never ran: this one takes its place.
+    moves = running.moves[:-1] if running.moves and running.moves[-1].step == step else running.moves
+    return _moved(running, moves, after, step)
 
 
 def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Plan:

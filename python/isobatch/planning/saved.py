@@ -134,6 +134,7 @@ def check(moves: Sequence[Moved], legs: Legs, file: str | None, *, same_version:
             expected |= whole_run(legs[:count])
             found = moved_at(Course(legs[: count - 1]), leg, starts[count - 1])
             _compare(moves[count - 2], msgspec.structs.asdict(found), file)
+            expected["consumed"] = found.samples if leg.recipe.ramp else 0
         _compare(leg, expected, file)
 
 
@@ -162,7 +163,9 @@ def _recomputed(leg: Planned) -> dict[str, Any]:
         or any(getattr(leg, name) is not None for name in _OF_PROFILE)
     )
     if not of_profile:
-        return dict(zip(VALUES, values_of(leg.recipe, leg.cluster, settings), strict=True))
+        return dict(
+            zip(VALUES, values_of(leg.recipe, leg.cluster, settings, consumed=leg.consumed), strict=True)
+        )
     if leg.status == "infeasible":
         return {}
     stretched = settings.policy == "goodput"
@@ -175,7 +178,7 @@ def _recomputed(leg: Planned) -> dict[str, Any]:
     recipe = leg.recipe
     if stretched:  # Its own samples may be too few for one step of this batch.
         recipe = msgspec.structs.replace(recipe, duration=None, warmup=None)
-    values = dict(zip(VALUES, values_of(recipe, leg.cluster, settings), strict=True))
+    values = dict(zip(VALUES, values_of(recipe, leg.cluster, settings, consumed=leg.consumed), strict=True))
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.
         left_out |= {"total_steps", "warmup_steps", "weight_decay"}
@@ -193,7 +196,7 @@ def _consistent(leg: Planned, file: str | None) -> None:
     says = "infeasible" if infeasible else "caution" if leg.reasons else "ok"
     must("status", leg.status == says, f"{says!r}, as its reasons say")
     must("world_size", leg.world_size == leg.cluster.world_size, "the GPUs of its cluster")
-    for name in VALUES:
+    for name in (*VALUES, "consumed"):
         value = getattr(leg, name)
         if type(value) is int:
             must(name, 0 <= value <= 2**53, "from 0 to 2^53")

@@ -25,6 +25,7 @@ from isobatch.errors import together, unknown
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
 Rule: TypeAlias = Literal["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
+RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "power", "auto"]
 
 
 class Settings(NamedTuple):
@@ -53,10 +54,22 @@ class Settings(NamedTuple):
         int, "N", "prefer micro-batches that are a multiple of N (8 for tensor cores)"
     ] = 1
     require_multiple: Annotated[bool, "", "insist on that multiple"] = False
+    accumulation_multiple: Annotated[
+        int, "N", "take only accumulations that are a multiple of N (pipeline stages)"
+    ] = 1
+    min_accumulation: Annotated[int, "N", "take no accumulation below N"] = 1
+    batch_multiple: Annotated[
+        int, "N", "take only batches that are a multiple of N (generations in a group, as in GRPO)"
+    ] = 1
     ragged: Annotated[bool, "", "allow micro-batches of different sizes (their losses need weights)"] = False
     uneven: Annotated[
         bool, "", "allow some replicas one more micro-batch than others (their losses need weights)"
     ] = False
+    ramp_rule: Annotated[
+        RampRule,
+        "RULE",
+        "how the learning rate follows the batch within a ramp, as a factor of that at the full batch (default none: not at all)",
+    ] = "none"
     beta_half_life: Annotated[bool, "", "keep the half-life of beta2 in samples: beta2^k (Marek 2025)"] = (
         False
     )
@@ -82,8 +95,12 @@ class Keywords(TypedDict, total=False):
     batch_tolerance: float
     micro_batch_multiple: int
     require_multiple: bool
+    accumulation_multiple: int
+    min_accumulation: int
+    batch_multiple: int
     ragged: bool
     uneven: bool
+    ramp_rule: RampRule
     beta_half_life: bool
     deadline_hours: float | None
     budget: float | None

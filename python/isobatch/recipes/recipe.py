@@ -54,6 +54,8 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         noise_scale: the simple gradient noise scale tr(Σ)/|G|², in samples.
         sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm (rule "adascale").
         ramp: a batch that grows: "START INCREMENT SAMPLES" or "TOKENS:BATCH TOKENS:BATCH …" from 0 upwards.
+        eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number with a unit as in
+            duration, such as "500st"; a plan has them in its own steps.
         parameters, precision, clip_norm, bucket_cap_mb, batch_norm: of the model and its training step.
         device_batches: the batch of each replica, where they differ (see `from_gpus`).
 
@@ -94,6 +96,9 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
     sigma_sq: float | None = None
     mu_sq: float | None = None
     ramp: str | None = None
+    eval_every: str | None = None
+    save_every: str | None = None
+    log_every: str | None = None
     parameters: int | None = None
     precision: Precision | None = None
     clip_norm: float | None = None

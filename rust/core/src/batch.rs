@@ -69,67 +69,98 @@ pub fn change(batch: u64, target: u64) -> f64 {
 }
 
 /// Batches and accumulations that [`tolerated`] looks at, each.
-const MOST_TRIALS: u64 = 4096;
+const MOST_TRIALS: usize = 4096;
 
-/// The batch to take instead of `target`, which does not divide: of those within the tolerance (and up to `most`) whose
-/// micro-batch is at least ¾ of the largest that any of them allows, the nearest one, ties to the smaller.
+/// The batches that may be taken instead of one that does not divide.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    /// The batch that was asked for.
+    pub target: u64,
+    /// They are multiples of this,
+    pub unit: u64,
+    /// not below this, a multiple of the unit,
+    pub least: u64,
+    /// not above this,
+    pub most: u64,
+    /// and no further from the target than this fraction of it.
+    pub share: f64,
+}
+
+impl Tolerance {
+    /// The first and the last, in units; `None` where there are none.
+    #[must_use]
+    pub fn units(&self) -> Option<(u64, u64)> {
+        let Tolerance { target, unit, least, most, share } = *self;
+        let within = |units: u64| change(units * unit, target) <= share;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most the target, which is below 2^53"
+        )]
+        let far = (target as f64 * share) as u64 + 1;
+        let low = (target.saturating_sub(far).max(least) / unit).max(1);
+        let high = target.saturating_add(far).min(most) / unit;
+        // The float may be off by one at either end.
+        let low = (low..=high).take(3).find(|&units| within(units))?;
+        let high = (low..=high).rev().take(3).find(|&units| within(units))?;
+        Some((low, high))
+    }
+
+    /// The numbers of units from `low` to `high`, those next to the target first, ties to the smaller.
+    fn outwards(&self, low: u64, high: u64) -> impl Iterator<Item = u64> + use<> {
+        let Tolerance { target, unit, .. } = *self;
+        let (mut under, mut over) = ((target / unit).min(high), (target / unit + 1).max(low));
+        std::iter::from_fn(move || {
+            let (below, above) =
+                ((under >= low).then_some(under * unit), (over <= high).then_some(over * unit));
+            let batch = nearer(target, below, above)?;
+            if Some(batch) == below {
+                under -= 1;
+            } else {
+                over += 1;
+            }
+            Some(batch / unit)
+        })
+        .take(MOST_TRIALS)
+    }
+}
+
+/// The batch to take instead of one that does not divide: of those within the tolerance whose micro-batch is at least ¾ of the
+/// largest that any of them allows, the nearest one, ties to the smaller.
+///
+/// `micro_batch` gives that of a number of units, 0 where it has none. Where it is the largest divisor of that number up to a
+/// `cap`, that is given too: the largest of all is then found without looking at each.
 ///
 /// The nearest of all may be a multiple of a prime, and then its micro-batch is 1: that costs more than a batch a little further.
 /// `None` where nothing is found in a bounded number of trials, as with a cap of millions and a tolerance of millionths.
 ///
 /// ```
-/// use isobatch_core::batch::tolerated;
+/// use isobatch_core::batch::{Tolerance, split, tolerated};
 /// // 252 = 4 × 21 × 3; the nearest, 255, is 1 × 85 × 3.
-/// assert_eq!(tolerated(256, 3, 1, 4, 0.05, 1 << 40), Some(252));
+/// let within = Tolerance { target: 256, unit: 3, least: 3, most: 1 << 40, share: 0.05 };
+/// let micro_batch = |samples| split(samples, 4, 1).map_or(0, |split| split.micro_batch);
+/// assert_eq!(tolerated(within, Some(4), micro_batch), Some(252));
 /// ```
 #[must_use]
-pub fn tolerated(
-    target: u64,
-    replicas: u64,
-    divisor: u64,
-    cap: u64,
-    tolerance: f64,
-    most: u64,
-) -> Option<u64> {
-    let unit = replicas * divisor;
-    // In units: every candidate is `units × unit`, and its samples a replica are `units × divisor`.
-    let within = |units: u64| {
-        let batch = units * unit;
-        batch <= most && change(batch, target) <= tolerance
+pub fn tolerated(within: Tolerance, cap: Option<u64>, micro_batch: impl Fn(u64) -> u64) -> Option<u64> {
+    let (low, high) = within.units()?;
+    let largest = match cap {
+        Some(cap) => largest_micro_batch(low, high, cap)?,
+        None => within.outwards(low, high).map(&micro_batch).max()?,
     };
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "at most the target, which is below 2^53"
-    )]
-    let far = (target as f64 * tolerance) as u64 + 1;
-    let low = (target.saturating_sub(far) / unit).max(1);
-    let high = target.saturating_add(far).min(most) / unit;
-    // The float may be off by one at either end.
-    let low = (low..=high).take(3).find(|&units| within(units))?;
-    let high = (low..=high).rev().take(3).find(|&units| within(units))?;
-
-    let cap = cap / divisor;
-    let largest = largest_micro_batch(low, high, cap)?;
-    let fits = |units: u64| split(units, cap, 1).is_some_and(|split| 4 * split.micro_batch >= 3 * largest);
-    // Outwards from the target, on both sides.
-    let (mut under, mut over) = ((target / unit).min(high), (target / unit + 1).max(low));
-    for _ in 0..MOST_TRIALS {
-        let (below, above) = ((under >= low).then_some(under * unit), (over <= high).then_some(over * unit));
-        let batch = nearer(target, below, above)?;
-        if fits(batch / unit) {
-            return Some(batch);
-        }
-        if Some(batch) == below { under -= 1 } else { over += 1 }
-    }
-    None
+    let fits = |units: &u64| {
+        let micro_batch = micro_batch(*units);
+        micro_batch > 0 && 4 * micro_batch >= 3 * largest
+    };
+    within.outwards(low, high).find(fits).map(|units| units * within.unit)
 }
 
 /// The largest micro-batch up to `cap` that divides any number of samples from `low` to `high`.
 fn largest_micro_batch(low: u64, high: u64, cap: u64) -> Option<u64> {
     // The more passes, the smaller it is; in so many passes it lies in the range, or not at all.
     let fewest = low.div_ceil(cap);
-    (fewest..fewest + MOST_TRIALS)
+    (fewest..)
+        .take(MOST_TRIALS)
         .map(|passes| (passes, (high / passes).min(cap)))
         .find_map(|(passes, micro)| (micro * passes >= low).then_some(micro).filter(|&micro| micro > 0))
 }
@@ -173,7 +204,10 @@ mod tests {
                 .filter(|&batch| micro(batch) > 0 && 4 * micro(batch) >= 3 * largest)
                 .min_by_key(|&batch| (batch.abs_diff(target), batch));
             prop_assume!(cap >= divisor);
-            prop_assert_eq!(tolerated(target, replicas, divisor, cap, tolerance, most), best);
+            let within = Tolerance { target, unit, least: unit, most, share: tolerance };
+            let units = |units: u64| split(units, cap / divisor, 1).map_or(0, |split| split.micro_batch);
+            prop_assert_eq!(tolerated(within, Some(cap / divisor), units), best);
+            prop_assert_eq!(tolerated(within, None, units), best);
         }
 
         #[test]

@@ -92,7 +92,7 @@ reasons! {
     NeedsPower "needs_power" Infeasible
         "rule power needs the measured exponent in power" ""
     RampNotDivisible "ramp_not_divisible" Infeasible
-        "a batch of the ramp cannot be split into whole micro-batches over the replicas, or the ramp does not reach the effective batch in whole increments" ""
+        "a batch of the ramp cannot be split into whole micro-batches over the replicas" ""
     NeedsProfile "needs_profile" Infeasible
         "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type (see isobatch calibrate)" ""
     MissesDeadline "misses_deadline" Infeasible
@@ -153,6 +153,10 @@ reasons! {
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
     AllReduceFitted "all_reduce_fitted" Caution
         "the all-reduce is outside the profile's table of measured ones; its time comes from the fitted latency and bandwidth" ""
+    AccumulationUnmet "accumulation_unmet" Infeasible
+        "no split has an accumulation that is a multiple of accumulation_multiple and at least min_accumulation" ""
+    RampRule "ramp_rule" Caution
+        "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; Merrill et al.), and is untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
 }
 
 /// A set of [`Reason`]s, one bit each.

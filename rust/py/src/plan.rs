@@ -3,10 +3,11 @@
 use std::sync::LazyLock;
 
 use isobatch_core::bulk::{Cell, ResultColumn};
-use isobatch_core::input::{Field, Input, Record};
-use isobatch_core::lengths::{Epoch, Layout, Length};
-use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, stages};
+use isobatch_core::input::{Field, Input, Read, Record, Value};
+use isobatch_core::lengths::{Epoch, Layout, Length, Stage};
+use isobatch_core::plan::{Cap, Nearest, Row, UNKNOWN, plan, ramp_scale, stages};
 use isobatch_core::reason::Status;
+use isobatch_core::rules::Rule;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -34,16 +35,18 @@ impl Recipe {
         }
     }
 
-    /// Plans for one cluster, `cluster` and `settings` in the order of their fields; gives the values of a Plan.
-    #[pyo3(signature = (cluster, settings, workloads=None))]
+    /// Plans for one cluster, `cluster` and `settings` in the order of their fields; gives the values of a Plan. `consumed` are
+    /// the samples behind a run that is under way: what of its ramp lies behind them does not count.
+    #[pyo3(signature = (cluster, settings, workloads=None, consumed=0))]
     fn plan<'py>(
         &self,
         py: Python<'py>,
         cluster: &Bound<'py, PyTuple>,
         settings: &Bound<'py, PyTuple>,
         workloads: Option<&Bound<'py, Workloads>>,
+        consumed: u64,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let mut input = self.input.clone();
+        let mut input = Input { consumed, ..self.input.clone() };
         let mut faults = Faults::default();
         for (fields, values) in [(&CLUSTER, cluster), (&SETTINGS, settings)] {
             for (&field, value) in fields.iter().zip(values.iter_borrowed()) {
@@ -60,12 +63,22 @@ impl Recipe {
         }
     }
 
-    /// The batches of the ramp that ends at `batch`, each with the samples at which the next one takes over (None: never);
-    /// empty without a ramp.
-    #[pyo3(signature = (batch))]
-    fn stages(&self, batch: u64) -> Vec<(u64, Option<u64>)> {
-        let stages = stages(&self.input.recipe, batch).unwrap_or_default();
-        stages.iter().map(|s| (s.batch, (s.until != u64::MAX).then_some(s.until))).collect()
+    /// The stages that a ramp which ends at `batch` has behind `consumed` samples: each with its batch, the samples at which the
+    /// next one takes over (None: never), and what the learning rate is of that at the end, by the rule; empty without a ramp,
+    /// and where a batch on the way is not whole.
+    #[pyo3(signature = (batch, consumed=0, rule="none"))]
+    fn stages(&self, batch: u64, consumed: u64, rule: &str) -> Vec<(u64, Option<u64>, f64)> {
+        let recipe = &self.input.recipe;
+        let rule = match Field::RampRule.read(rule) {
+            Value::Read(Read::RampRule(rule)) => rule.0,
+            _ => Rule::None,
+        };
+        let stages = stages(recipe, batch, consumed).unwrap_or_default();
+        let scale = |stage: &Stage| ramp_scale(recipe, rule, batch, stage.batch).unwrap_or(f64::NAN);
+        stages
+            .iter()
+            .map(|stage| (stage.batch, (stage.until != u64::MAX).then_some(stage.until), scale(stage)))
+            .collect()
     }
 
     /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded, dropped).

@@ -77,6 +77,25 @@ def test_four_three_five_two(two, by_tokens, asked):
             pool.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_sharded_by_fsdp_two_ranks_one_and_two_again(two, by_tokens):
+    # 6 micro-batches of 2 on 2 ranks, and an epoch's last step of 10: passes that one of them lacks are stand-ins.
+    asked = {"recipe": {"effective_batch": 10, "dataset_size": 68}, "uneven": True, "max_micro_batch": 2}
+    legs = [(two, 4), (None, 11), (two, None)]
+    made, steps = through(legs, by_tokens=by_tokens, sharded=True, loader={"equal_passes": True}, **asked)
+    alone, expected = through([(None, None)], by_tokens=by_tokens, sharded=True, **asked)
+    assert steps == expected
+    assert [*steps] == [*range(21)]
+    assert apart(made["model"], alone["model"]) <= CLOSE
+
+
+@pytest.mark.slow
+def test_a_model_sharded_by_fsdp_is_refused_without_equal_passes(two):
+    with pytest.raises(Exception, match="equal_passes must be True for FSDP and SyncBatchNorm"):
+        two(elastic.train, stop=2, sharded=True, **UNEVEN)
+
+
 def test_workers_that_prefetch_do_not_move_the_state():
     ahead, seen = elastic.train(stop=4, loader={"num_workers": 1, "prefetch_factor": 8}, **UNEVEN)
     expected, same = elastic.train(stop=4, **UNEVEN)

@@ -211,9 +211,12 @@ class PlanSampler(Sampler[list[int]]):
         start = offset - into
         end = start + rest_of_epoch(self._plan, self._size, start).served
         while start < end:
-            batch = min(self._plan.course.batch_at(epoch * self._size + start), end - start)
+            full = self._plan.course.batch_at(epoch * self._size + start)
+            batch = min(full, end - start)
             stop = start + batch
-            own = [round_ for round_ in self._rounds(start, batch) if round_[2] > self._rank]
+            own = [
+                round_ for round_ in self._rounds(start, batch, full=batch == full) if round_[2] > self._rank
+            ]
             if not own:
                 yield _Pass(start, start + 1, 1, MicroBatch(0.0, True), _Place(epoch, stop, 0))
             for low, high, sharing in own:
@@ -226,10 +229,12 @@ class PlanSampler(Sampler[list[int]]):
                 yield _Pass(low + self._rank, high, sharing, micro_batch, then)
             start = stop
 
-    def _rounds(self, start: int, batch: int) -> Iterator[tuple[int, int, int]]:
-        """The rounds of micro-batches in a step: (first sample, end, replicas that share it)."""
+    def _rounds(self, start: int, batch: int, *, full: bool) -> Iterator[tuple[int, int, int]]:
+        """The rounds of micro-batches in a step, a full one or what an epoch ends with: (first sample, end, replicas that share
+        it).
+        """
         stop = start + batch
-        whole = self._uneven and batch == self._plan.effective_batch
+        whole = self._uneven and full
         for low in range(start, stop, self._micro * self._replicas):
             samples = min(self._micro * self._replicas, stop - low)
             sharing = samples // self._micro if whole else min(samples, self._replicas)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isobatch.tools.reading.common import precision
 from isobatch.tools.reading.page import Page
-from isobatch.tools.reading.transformers import adam, batch, lengths, schedule
+from isobatch.tools.reading.transformers import adam, batch, intervals, lengths, schedule
 
 NAME = "axolotl"
 TITLE = "axolotl"
@@ -29,6 +29,7 @@ def read(page: Page) -> None:
     batch(page, "micro_batch_size")
     page.number("learning_rate", "lr")
     lengths(page, "num_epochs", 1)
+    intervals(page)
     page.give("convention", "transformers", "")
     schedule(page, "lr_scheduler", "cosine")
     adam(page, "optimizer", "adamw_torch")

@@ -38,6 +38,8 @@ SIGNS = (
     "seq_length",
 )
 
+_INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
+
 
 def read(page: Page) -> None:
     """Values that the arguments leave out have Megatron's defaults."""
@@ -58,6 +60,7 @@ def read(page: Page) -> None:
     page.whole("seq_length", "seq_len")
     page.give("convention", "megatron", "")
     _length(page)
+    _intervals(page)
     _schedule(page)
 
 
@@ -78,6 +81,12 @@ def _batch(page: Page) -> None:
     parallel = 1
     for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         parallel *= page.whole(key, default=1) or 1
+    stages = page.whole("pipeline_model_parallel_size", default=1) or 1
+    if stages > 1 and any(page.has(key) for key in _INTERLEAVED):
+        page.note(
+            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a multiple of {stages}; plan "
+            f"with --accumulation-multiple {stages}"
+        )
     if parallel > 1:
         page.give("model_parallel", parallel, "tensor_model_parallel_size")
     gpus = page.found.fields.get("gpus")
@@ -110,6 +119,17 @@ def _length(page: Page) -> None:
                     f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
                 )
             return
+
+
+def _intervals(page: Page) -> None:
+    for key, field in (
+        ("eval_interval", "eval_every"),
+        ("save_interval", "save_every"),
+        ("log_interval", "log_every"),
+    ):
+        steps = page.whole(key)
+        if steps:
+            page.give(field, length(steps, "st"), key)
 
 
 def _schedule(page: Page) -> None:

@@ -48,6 +48,7 @@ def read(page: Page) -> None:
     page.number("learning_rate", "lr")
     lengths(page, "num_train_epochs", DEFAULTS["num_train_epochs"])
     page.give("convention", "transformers", "")
+    intervals(page)
     schedule(page, "lr_scheduler_type", "linear")
     adam(page, "optim", "adamw_torch")
     page.whole(page.first("max_seq_length", "max_length", "model_max_length"), "seq_len")
@@ -67,6 +68,18 @@ def batch(page: Page, per_gpu: str) -> None:
         page.note(
             "auto_find_batch_size may lower the batch during the run; the plan is for the batch in the file"
         )
+
+
+def intervals(page: Page) -> None:
+    """How often it evaluates, saves and logs, in steps; a number below 1 is a share of the run, which any batch leaves alone."""
+    for key, field in (
+        ("eval_steps", "eval_every"),
+        ("save_steps", "save_every"),
+        ("logging_steps", "log_every"),
+    ):
+        steps = page.number(key)
+        if steps is not None and steps >= 1 and steps == int(steps):
+            page.give(field, length(int(steps), "st"), key)
 
 
 def lengths(page: Page, epochs: str, default_epochs: int | None) -> None:

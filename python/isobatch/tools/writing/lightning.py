@@ -32,6 +32,15 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
         "max_steps": line.total,
         "use_distributed_sampler": True,
     }
+    if plan.eval_steps is not None:  # counted in micro-batches, over all epochs
+        trainer |= {
+            "val_check_interval": plan.eval_steps * (plan.accumulation or 1),
+            "check_val_every_n_epoch": None,
+        }
+    if plan.log_steps is not None:
+        trainer["log_every_n_steps"] = plan.log_steps
+    if plan.save_steps is not None:
+        sheet.comments.append(f"checkpoints: ModelCheckpoint(every_n_train_steps={plan.save_steps})")
     if plan.recipe.precision in _PRECISIONS:
         trainer["precision"] = _PRECISIONS[plan.recipe.precision]
     if plan.recipe.precision == "tf32":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isobatch.errors import InputError
 from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 from isobatch.tools.writing.curve import Curve, curve, differs
-from isobatch.tools.writing.planned import Job, Planned, Sheet
+from isobatch.tools.writing.planned import Job, Planned, Sheet, intervals
 from isobatch.words import counted
 
 NAME = "megatron"
@@ -32,6 +32,7 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - the command is re
     line = curve(plan)
     sheet.settings = {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
     _length(plan, line, sheet)
+    sheet.settings |= intervals(plan, "eval_interval", "save_interval", "log_interval")
     sheet.settings |= {"lr": plan.lr, "min_lr": line.bottom}
     if line.first:
         sheet.settings["lr_warmup_init"] = line.first
@@ -48,7 +49,10 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - the command is re
     )
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
-        sheet.comments.append(f"model parallelism over {parallel} GPUs stays as the script has it")
+        sheet.comments.append(
+            f"model parallelism over {parallel} GPUs stays as the script has it; interleaved pipeline stages need an accumulation that is a "
+            f"multiple of their number, and it is {plan.accumulation}: plan with accumulation_multiple, or Megatron refuses it"
+        )
     return sheet
 
 

@@ -86,6 +86,12 @@ class Planned(Protocol):
     @property
     def total_steps(self) -> int | None: ...
     @property
+    def eval_steps(self) -> int | None: ...
+    @property
+    def save_steps(self) -> int | None: ...
+    @property
+    def log_steps(self) -> int | None: ...
+    @property
     def steps_per_epoch(self) -> int | None: ...
     @property
     def hours(self) -> float | None: ...
@@ -134,6 +140,18 @@ class Sheet:
 
     settings: dict[str, Any] = field(default_factory=dict)
     comments: list[str] = field(default_factory=list)
+
+
+def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, int]:
+    """How often a tool evaluates, saves and logs, by its names for that; without those that the recipe leaves open.
+
+    >>> import isobatch as ib
+    >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, eval_every="500st"), 8, policy=512)
+    >>> intervals(plan, "eval_steps", "save_steps", "logging_steps")
+    {'eval_steps': 250}
+    """
+    named = {evaluate: plan.eval_steps, save: plan.save_steps, log: plan.log_steps}
+    return {name: steps for name, steps in named.items() if steps is not None}
 
 
 def leaves(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -43,6 +43,13 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
         "optimizer": _optimizer(plan, sheet),
         "lr_scheduler": _scheduler(plan, line, sheet),
     }
+    for table, key, steps in (
+        ("validation", "freq", plan.eval_steps),
+        ("checkpoint", "interval", plan.save_steps),
+        ("metrics", "log_freq", plan.log_steps),
+    ):
+        if steps is not None:
+            sheet.settings[table] = {key: steps}
     if plan.recipe.ramp:
         sheet.comments.append("torchtitan has no batch ramp")
     return sheet

@@ -6,7 +6,7 @@ from typing import Any
 
 from isobatch.schedules.peers.transformers import get_scheduler
 from isobatch.tools.writing.curve import Curve, curve, differs
-from isobatch.tools.writing.planned import Job, Planned, Sheet
+from isobatch.tools.writing.planned import Job, Planned, Sheet, intervals
 
 NAME = "transformers"
 TITLE = "transformers TrainingArguments"
@@ -35,6 +35,7 @@ def write(plan: Planned, job: Job) -> Sheet:
     }
     _schedule(plan, line, sheet)
     settings |= {"warmup_steps": line.warmup, "max_steps": line.total}
+    settings |= intervals(plan, "eval_steps", "save_steps", "logging_steps")
     _optimizer(plan, sheet)
     # The Trainer clips at 1.0 unless it is asked not to.
     settings["max_grad_norm"] = plan.recipe.clip_norm or 0.0

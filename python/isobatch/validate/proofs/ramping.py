@@ -33,8 +33,8 @@ def stages(plan: Plan) -> list[Stage]:
     [(0, 16), (64, 32), (128, 48)]
     """
     full = plan.effective_batch or 1
-    found, consumed = [], 0
-    for batch, until in plan.recipe.core.stages(full) or [(full, None)]:
+    found, consumed = [], plan.consumed
+    for batch, until, _ in plan.recipe.core.stages(full, plan.consumed) or [(full, None, 1.0)]:
         if until is None:
             found.append((consumed, batch))
         elif consumed < until:

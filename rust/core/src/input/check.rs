@@ -1,7 +1,7 @@
 //! What of an input is illegal beside the rest of it.
 
-use super::{Field, Input, MAX_GPUS};
-use crate::lengths::{Convention, Ramp, Unit};
+use super::{Field, Input, MAX_GPUS, Policy};
+use crate::lengths::{Convention, Length, Ramp, Unit};
 
 impl Input {
     /// The first field that is illegal by itself or beside the others.
@@ -12,15 +12,28 @@ impl Input {
 
     /// The fields that are illegal beside the others.
     pub fn contradictions(&self) -> impl Iterator<Item = Field> + use<> {
-        let Input { recipe, cluster, settings, fault: _ } = self;
-        let in_unit = |unit| recipe.duration.is_some_and(|d| d.unit == unit) || recipe.warmup.unit == unit;
+        let Input { recipe, cluster, settings, consumed: _, fault: _ } = self;
+        let every = [recipe.eval_every, recipe.save_every, recipe.log_every];
+        let in_unit = |unit| {
+            let lengths = [recipe.duration, Some(recipe.warmup)].into_iter().chain(every);
+            lengths.flatten().any(|length| length.unit == unit)
+        };
+        let of_run = |length: Option<Length>| {
+            length.is_none_or(|length| !length.is_zero() && length.unit != Unit::Percent)
+        };
+        let searched = settings.policy == Policy::Goodput;
+        let unlike = settings.ragged || settings.uneven;
         let replicas = recipe.tuned_replicas();
         let samples = recipe.effective_batch / replicas.unwrap_or(1).max(1);
         let micro_batch = recipe.micro_batch.unwrap_or(1);
         let checks = [
             (Field::EffectiveBatch, recipe.effective_batch > 0),
             (Field::Lr, recipe.lr > 0.0),
-            (Field::Duration, recipe.duration.is_none_or(|run| !run.is_zero() && run.unit != Unit::Percent)),
+            (Field::Duration, of_run(recipe.duration)),
+            (Field::EvalEvery, of_run(recipe.eval_every)),
+            (Field::SaveEvery, of_run(recipe.save_every)),
+            (Field::LogEvery, of_run(recipe.log_every)),
+            (Field::Ramp, recipe.ramp.as_ref().is_none_or(|ramp| ramp.reaches(recipe.effective_batch))),
             (Field::MinLr, recipe.min_lr <= recipe.lr),
             (
                 Field::DropLast,
@@ -52,6 +65,9 @@ impl Input {
                     }),
             ),
             (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
+            (Field::AccumulationMultiple, settings.accumulation_multiple == 1 || !(unlike || searched)),
+            (Field::MinAccumulation, settings.min_accumulation == 1 || !(unlike || searched)),
+            (Field::BatchMultiple, settings.batch_multiple == 1 || !searched),
             (Field::Ragged, !(settings.ragged && (settings.uneven || settings.require_multiple))),
         ];
         checks.into_iter().filter_map(|(field, legal)| (!legal).then_some(field))

@@ -11,7 +11,7 @@ use super::{Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
-use crate::rules::{Decay, Optimizer, Rule};
+use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// No cluster has more GPUs.
 pub const MAX_GPUS: u64 = 1 << 31;
@@ -53,6 +53,8 @@ macro_rules! fields {
         #[allow(missing_docs, reason = "named as the records")]
         pub struct Input {
             $(pub $part: $record,)*
+            /// Samples that the run has consumed, where it is under way: stages of its ramp that end before do not count.
+            pub consumed: u64,
             /// The first field, in their order, that was set to an illegal value.
             pub fault: Option<Field>,
         }
@@ -170,7 +172,10 @@ fields! {
         NoiseScale noise_scale: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number of samples, 0 or more";
         SigmaSq sigma_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
         MuSq mu_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
-        Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch, "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards that end at effective_batch";
+        Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch, "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards, that end at effective_batch in whole increments, at most 2^14 of them";
+        EvalEvery eval_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
+        SaveEvery save_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
+        LogEvery log_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
         Parameters parameters: Option<u64> = None, Count(MAX_COUNT), InvalidBatch, "a whole number from 1 to 2^53";
         Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer, "a number format's name";
         ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
@@ -201,8 +206,12 @@ fields! {
         BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a fraction from 0 to below 1";
         MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
         RequireMultiple require_multiple: bool = false, Flag, InvalidSetting, "true or false";
+        AccumulationMultiple accumulation_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with ragged, uneven or policy goodput";
+        MinAccumulation min_accumulation: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with ragged, uneven or policy goodput";
+        BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40; above 1 not with policy goodput";
         Ragged ragged: bool = false, Flag, InvalidSetting, "true or false; not with uneven or require_multiple";
         Uneven uneven: bool = false, Flag, InvalidSetting, "true or false; not with ragged";
+        RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
         BetaHalfLife beta_half_life: bool = false, Flag, InvalidSetting, "true or false";
         DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
         Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";

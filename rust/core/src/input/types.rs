@@ -7,7 +7,7 @@ use super::value::{FieldKind, Illegal, Read, Value};
 use super::{Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, Ramp};
-use crate::rules::{Decay, Optimizer, Rule};
+use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// A type that a field may have.
 pub(super) trait FieldType: Sized {
@@ -170,6 +170,7 @@ read_from_names! {
     Convention: Convention::ALL;
     Precision: Precision::ALL;
     Rule: Rule::ALL.iter().map(|card| (card.name, card.rule));
+    RampRule: RampRule::all();
 }
 
 impl FieldType for Length {

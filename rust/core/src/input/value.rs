@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Policy, Precision};
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
-use crate::rules::{Decay, Optimizer, Rule};
+use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// A value on its way into a field. A column's texts are read once each, not once a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,7 @@ pub enum Read {
     Ramp(Arc<Ramp>),
     Policy(Policy),
     Rule(Rule),
+    RampRule(RampRule),
     Flag(bool),
     Precision(Precision),
     Gpu(Arc<str>),

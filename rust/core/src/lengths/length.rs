@@ -94,6 +94,13 @@ impl Length {
         bounded(n.div_ceil(d))
     }
 
+    /// `self × n / d`, rounded half up, exact; `None` past 2^53.
+    #[must_use]
+    pub fn round_of(self, n: u64, d: u64) -> Option<u64> {
+        let (n, d) = self.fraction(n, d);
+        bounded((2 * n + d) / (2 * d))
+    }
+
     /// `⌈total × self / 100⌉` as Python computes `ceil(total * ratio)`, in floats: 7 % of 100 steps are 8 to it. `None` past 2^53.
     #[must_use]
     pub fn share_in_floats(self, total: u64) -> Option<u64> {
@@ -157,6 +164,11 @@ mod tests {
         assert_eq!(warmup.floor_of(7038, 100), Some(2000));
         assert_eq!(warmup.ceil_of(7038, 100), Some(2001));
         assert_eq!(Length::parse("29%").unwrap().floor_of(100, 100), Some(29));
+        let round = |text: &str, n, d| Length::parse(text).unwrap().round_of(n, d);
+        assert_eq!(
+            (round("1st", 5, 2), round("1st", 249, 100), round("0.5ep", 9, 1)),
+            (Some(3), Some(2), Some(5))
+        );
     }
 
     #[test]

@@ -53,22 +53,39 @@ impl Ramp {
         Some(Ramp::Linear { start, increment, samples })
     }
 
-    /// The stages up to `full`, the batch that holds to the end, each scaled by `full / tuned`; `None` where the ramp does
-    /// not reach `full` in whole increments, or in more than 2^14 of them, a scaled batch is not whole, or tokens come without `seq_len`.
+    /// Whether it ends at the batch, in whole increments and in at most 2^14 of them.
     #[must_use]
-    pub fn stages(&self, full: u64, tuned: u64, seq_len: Option<u64>) -> Option<Vec<Stage>> {
-        let scaled = |batch: u64| {
-            let wide = u128::from(batch) * u128::from(full);
-            wide.is_multiple_of(u128::from(tuned)).then(|| u64::try_from(wide / u128::from(tuned)).ok())?
-        };
+    pub fn reaches(&self, full: u64) -> bool {
+        match self {
+            Ramp::Linear { start, increment, .. } => full
+                .checked_sub(*start)
+                .is_some_and(|rise| rise.is_multiple_of(*increment) && rise / increment <= MAX_STAGES),
+            Ramp::ByTokens(steps) => steps.last().is_some_and(|last| last.1 == full),
+        }
+    }
+
+    /// The stages of a run that has consumed so many samples, up to `full`, the batch that holds to the end, each scaled by
+    /// `full / tuned`; `None` where a scaled batch is not whole, the ramp does not reach `tuned`, or tokens come without
+    /// `seq_len`.
+    #[must_use]
+    pub fn stages(&self, full: u64, tuned: u64, seq_len: Option<u64>, consumed: u64) -> Option<Vec<Stage>> {
+        if !self.reaches(tuned) {
+            return None;
+        }
+        let left = self.tuned_stages(tuned, seq_len)?.into_iter().filter(|stage| stage.until > consumed);
+        left.map(|stage| {
+            let wide = u128::from(stage.batch) * u128::from(full);
+            let whole = wide.is_multiple_of(u128::from(tuned));
+            let batch = u64::try_from(wide / u128::from(tuned)).ok().filter(|_| whole)?;
+            Some(Stage { batch, ..stage })
+        })
+        .collect()
+    }
+
+    fn tuned_stages(&self, tuned: u64, seq_len: Option<u64>) -> Option<Vec<Stage>> {
         match self {
             Ramp::Linear { start, increment, samples } => {
-                let (start, increment) = (scaled(*start)?, scaled(*increment)?);
-                let rise = full.checked_sub(start)?;
-                if !rise.is_multiple_of(increment) || rise / increment > MAX_STAGES {
-                    return None;
-                }
-                let stages = rise / increment;
+                let stages = (tuned - start) / increment;
                 // The batch steps up once consumed ≥ samples·i/stages, compared as integers.
                 let until = |i: u64| {
                     u64::try_from((u128::from(*samples) * u128::from(i)).div_ceil(stages.into())).ok()
@@ -76,20 +93,14 @@ impl Ramp {
                 let mut all: Vec<Stage> = (0..stages)
                     .map(|i| Some(Stage { batch: start + i * increment, until: until(i + 1)? }))
                     .collect::<Option<_>>()?;
-                all.push(Stage { batch: full, until: u64::MAX });
+                all.push(Stage { batch: tuned, until: u64::MAX });
                 Some(all)
             }
             Ramp::ByTokens(steps) => {
                 let seq_len = seq_len?;
-                let last = steps.last()?.1;
                 // Megatron floors the tokens to samples.
                 let ends = steps.iter().skip(1).map(|s| s.0 / seq_len).chain([u64::MAX]);
-                let stages: Option<Vec<Stage>> = steps
-                    .iter()
-                    .zip(ends)
-                    .map(|(s, until)| Some(Stage { batch: scaled(s.1)?, until }))
-                    .collect();
-                (last == tuned).then_some(stages?)
+                Some(steps.iter().zip(ends).map(|(s, until)| Stage { batch: s.1, until }).collect())
             }
         }
     }
@@ -145,7 +156,7 @@ mod tests {
 
     #[test]
     fn bloom() {
-        let stages = |text: &str| Ramp::parse(text).unwrap().stages(2048, 2048, None).unwrap();
+        let stages = |text: &str| Ramp::parse(text).unwrap().stages(2048, 2048, None, 0).unwrap();
         assert_eq!(steps(&stages("192 16 9765625"), 220_000_000, true), 115_311);
         assert_eq!(steps(&stages("192 16 9765625"), 220_000_000, false), 115_312);
         assert_eq!(steps(&stages("16 16 9765625"), 220_000_000, true), 128_728);
@@ -153,15 +164,26 @@ mod tests {
 
     #[test]
     fn so_many_stages_are_no_ramp() {
-        let stages = |full| Ramp::parse("1 1 1000000").unwrap().stages(full, full, None);
+        let stages = |full| Ramp::parse("1 1 1000000").unwrap().stages(full, full, None, 0);
         assert_eq!(stages(1 + MAX_STAGES).map(|stages| stages.len() as u64), Some(MAX_STAGES + 1));
         assert_eq!(stages(2 + MAX_STAGES), None);
     }
 
     #[test]
+    fn stages_that_are_behind_do_not_count() {
+        let ramp = Ramp::parse("1 1 100").unwrap();
+        let stages = |full, consumed| ramp.stages(full, 4, None, consumed);
+        assert_eq!(stages(6, 0), None); // 1.5 samples,
+        assert_eq!(stages(6, 99), None); // 4.5,
+        assert_eq!(stages(6, 100), Some(vec![Stage { batch: 6, until: u64::MAX }]));
+        assert_eq!(stages(4, 33).map(|stages| stages.len()), Some(4)); // a third is 33.3
+        assert_eq!(stages(4, 34).map(|stages| stages.len()), Some(3));
+    }
+
+    #[test]
     fn palm() {
         let ramp = Ramp::parse("0:512 52428800000:1024 188743680000:2048").unwrap();
-        let stages = ramp.stages(2048, 2048, Some(2048)).unwrap();
+        let stages = ramp.stages(2048, 2048, Some(2048), 0).unwrap();
         assert_eq!(samples(&stages, 255_000) * 2048, 775_946_240_000);
         assert_eq!(steps(&stages, 775_946_240_000 / 2048, true), 255_000);
     }
@@ -190,14 +212,14 @@ mod tests {
         ] {
             assert_eq!(Ramp::parse(bad), None, "{bad}");
         }
-        assert_eq!(Ramp::parse("100 16 1000").unwrap().stages(2048, 2048, None), None);
+        assert_eq!(Ramp::parse("100 16 1000").unwrap().stages(2048, 2048, None, 0), None);
     }
 
     proptest! {
         #[test]
         fn counted_one_by_one(start in 1u64..20, increment in 1u64..9, rises in 0u64..9, over in 1u64..2000, run in 1u64..9000) {
             let full = start + rises * increment;
-            let stages = Ramp::Linear { start, increment, samples: over }.stages(full, full, None).unwrap();
+            let stages = Ramp::Linear { start, increment, samples: over }.stages(full, full, None, 0).unwrap();
             let (mut consumed, mut count) = (0, 0);
             while consumed < run {
                 let batch = if consumed > over { full } else { (start + consumed * rises / over * increment).min(full) };

@@ -35,6 +35,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
     }
     when(settings.policy != Policy::Keep && moves(k) && recipe.decay_unknown(), Reason::DecayUnknown);
+    when(recipe.ramp.is_some() && settings.ramp_rule.0 != Rule::None, Reason::RampRule);
     when(rule == Rule::Sde && moments.beta1 < 0.5 && moments.beta1 > 0.0, Reason::Beta1Low);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
     let ends = *total_steps != UNKNOWN;

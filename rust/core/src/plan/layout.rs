@@ -1,12 +1,13 @@
 //! The batch, and how it is laid out over replicas and micro-batches.
 
+use super::grid::Grid;
 use super::row::{Nearest, Row};
 use super::steps::stages;
 use super::ways_out::Seek;
 use crate::batch::{self, Split};
 use crate::forecast::ClusterProfile;
 use crate::input::{Input, Policy, Settings};
-use crate::lengths::Layout;
+use crate::lengths::{Layout, Stage};
 use crate::numbers::gcd;
 use crate::reason::Reason;
 
@@ -81,29 +82,22 @@ pub(super) fn layout(
     if target > most_of(settings) && settings.batch_tolerance == 0.0 {
         return Err(Reason::AboveMaxBatch);
     }
-    if let Some(layout) = unlike(input, row, target, replicas) {
+    let tuned_stages = stages(&input.recipe, input.recipe.effective_batch, input.consumed)?;
+    let grid = Grid::of(input, replicas, &tuned_stages);
+    if let Some(layout) = unlike(settings, row, target, replicas, &grid) {
         return Ok(layout);
     }
-    let effective_batch = even_batch(input, row, target, replicas, seek)?;
+    let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), seek)?;
     row.reasons.insert_if(effective_batch != target, Reason::BatchMoved);
-    // With a ramp, the micro-batch must divide every batch on the way.
-    let common = stages(&input.recipe, effective_batch)?
-        .iter()
-        .fold(effective_batch, |common, stage| gcd(common, stage.batch));
-    if common != effective_batch && !common.is_multiple_of(replicas.count * replicas.divisor) {
-        return Err(Reason::RampNotDivisible);
-    }
-    let samples = common / replicas.count;
-    let split = match batch::split(samples, row.cap.samples(), settings.micro_batch_multiple) {
+    let cap = row.cap.samples();
+    let split = match grid.split(effective_batch, cap, settings.micro_batch_multiple) {
         Some(split) => split,
         None if settings.require_multiple => return Err(Reason::MultipleUnmet),
         None => {
             row.reasons.insert(Reason::MultipleMissed);
-            batch::split(samples, row.cap.samples(), 1).ok_or(Reason::MultipleUnmet)?
+            grid.split(effective_batch, cap, 1).ok_or(Reason::MultipleUnmet)?
         }
     };
-    let longer = effective_batch / common;
-    let split = Split { accumulation: split.accumulation * longer, ..split };
     Ok(replicas.layout(effective_batch, split, false))
 }
 
@@ -112,31 +106,40 @@ fn most_of(settings: &Settings) -> u64 {
     settings.max_batch.unwrap_or(u64::MAX)
 }
 
-/// The target itself in micro-batches or replicas that differ, where that was asked for and is needed.
-fn unlike(input: &Input, row: &mut Row, target: u64, replicas: Replicas) -> Option<Layout> {
-    let (settings, cap) = (&input.settings, row.cap.samples());
-    if target < replicas.count || target > most_of(settings) || input.recipe.ramp.is_some() {
+/// The target itself in micro-batches or replicas that differ, where that was asked for and is needed. In every stage of a ramp
+/// each replica has samples, and under `uneven` a micro-batch.
+fn unlike(
+    settings: &Settings,
+    row: &mut Row,
+    target: u64,
+    replicas: Replicas,
+    grid: &Grid,
+) -> Option<Layout> {
+    let cap = row.cap.samples();
+    if !(settings.ragged || settings.uneven) || target > most_of(settings) || !grid.in_groups(target) {
         return None;
     }
-    let divides = target.is_multiple_of(replicas.count);
+    let (common, smallest) = grid.of_stages(target)?;
+    if smallest < replicas.count {
+        return None;
+    }
     if settings.ragged {
-        let largest = target.div_ceil(replicas.count);
-        let ragged = batch::ragged(largest, cap);
-        let exact = divides && largest.is_multiple_of(ragged.accumulation);
+        let ragged = batch::ragged(target.div_ceil(replicas.count), cap);
+        let exact = common.is_multiple_of(replicas.count * ragged.micro_batch);
         row.reasons.insert_if(!exact, Reason::Ragged);
         let missed = !ragged.micro_batch.is_multiple_of(settings.micro_batch_multiple);
         row.reasons.insert_if(missed, Reason::MultipleMissed);
         return Some(replicas.layout(target, ragged, !exact));
     }
-    if settings.uneven && !divides {
+    if !common.is_multiple_of(replicas.count) {
         // As many micro-batches as replicas at least, so that every replica has one.
-        let cap = cap.min(target / replicas.count);
+        let cap = cap.min(smallest / replicas.count);
         let multiple = settings.micro_batch_multiple;
         let split =
-            batch::split(target, cap, multiple).or_else(|| batch::split(target, cap, replicas.divisor))?;
+            batch::split(common, cap, multiple).or_else(|| batch::split(common, cap, replicas.divisor))?;
         row.reasons.insert(Reason::Uneven);
         row.reasons.insert_if(!split.micro_batch.is_multiple_of(multiple), Reason::MultipleMissed);
-        let accumulation = split.accumulation.div_ceil(replicas.count);
+        let accumulation = (target / split.micro_batch).div_ceil(replicas.count);
         return Some(replicas.layout(target, Split { accumulation, ..split }, true));
     }
     None
@@ -148,37 +151,37 @@ fn even_batch(
     row: &mut Row,
     target: u64,
     replicas: Replicas,
+    (grid, tuned_stages): (&Grid, &[Stage]),
     seek: Seek,
 ) -> Result<u64, Reason> {
     let Replicas { count, model_parallel, divisor } = replicas;
-    let Input { settings, recipe, .. } = input;
-    let most = most_of(settings);
-    let below = batch::neighbours(target.min(most), count * divisor).0;
-    if below == Some(target) {
+    let settings = &input.settings;
+    let most = most_of(settings).min(batch::MAX_BATCH);
+    if target <= most && grid.has(target) {
         return Ok(target);
     }
-    let above = batch::neighbours(target, count * divisor).1;
-    let above = Some(above).filter(|&b| b <= most.min(batch::MAX_BATCH));
-    let tolerance = settings.batch_tolerance;
+    let below = grid.neighbours(target.min(most)).0;
+    let above = Some(grid.neighbours(target).1).filter(|&b| b <= most);
+    let share = settings.batch_tolerance;
     let nearest = batch::nearer(target, below, above);
-    if let Some(nearest) = nearest.filter(|&b| batch::change(b, target) <= tolerance) {
-        // A ramp's micro-batch divides its other batches too, so that the nearest is as good as any.
-        let batch = recipe.ramp.is_none().then(|| {
-            let most = most.min(batch::MAX_BATCH);
-            batch::tolerated(target, count, divisor, row.cap.samples(), tolerance, most)
-        });
-        return Ok(batch.flatten().unwrap_or(nearest));
+    if let Some(nearest) = nearest.filter(|&b| batch::change(b, target) <= share) {
+        let cap = row.cap.samples();
+        let within = batch::Tolerance { target, unit: grid.unit, least: grid.least, most, share };
+        let micro_batch = |units| {
+            let split = grid.split(units * grid.unit, cap, divisor);
+            split.map_or(0, |split| split.micro_batch / divisor)
+        };
+        let plain_cap = grid.is_plain().then_some(cap / divisor);
+        return Ok(batch::tolerated(within, plain_cap, micro_batch).unwrap_or(nearest));
     }
     if target > most {
         return Err(Reason::AboveMaxBatch);
     }
     row.nearest_batch = Nearest::of(target, below, above);
-    let gpus = count * model_parallel;
     // Under grow the batch moves with the GPUs: another count of them is no way out.
-    let (below, above) = match settings.policy {
-        Policy::Grow => (None, None),
-        _ => seek(target, divisor, gpus, model_parallel),
-    };
-    row.nearest_world_size = Nearest::of_gpus(gpus, below, above);
-    Err(if target.is_multiple_of(count) { Reason::MultipleUnmet } else { Reason::NotDivisible })
+    if settings.policy != Policy::Grow {
+        let (below, above) = seek(input, tuned_stages, target, count * model_parallel, replicas);
+        row.nearest_world_size = Nearest::of_gpus(count * model_parallel, below, above);
+    }
+    Err(grid.refuses(target))
 }

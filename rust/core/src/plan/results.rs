@@ -56,6 +56,12 @@ macro_rules! results {
             StepsPerEpoch steps_per_epoch (i64) I64 = row.steps_per_epoch, column(l.steps_per_epoch[i]);
             /// optimizer steps of the run
             TotalSteps total_steps (i64) I64 = row.total_steps, column(l.total_steps[i]);
+            /// optimizer steps between two evaluations
+            EvalSteps eval_steps (i64) I64 = row.eval_steps, UNKNOWN;
+            /// optimizer steps between two checkpoints
+            SaveSteps save_steps (i64) I64 = row.save_steps, UNKNOWN;
+            /// optimizer steps between two lines of the log
+            LogSteps log_steps (i64) I64 = row.log_steps, UNKNOWN;
             /// over all replicas, with those repeated as padding
             SamplesPerEpoch samples_per_epoch (i64) I64 = row.samples_per_epoch, column(l.samples_per_epoch[i]);
             /// those repeated as padding

@@ -2,7 +2,7 @@
 
 use super::row::Row;
 use crate::forecast::ClusterProfile;
-use crate::input::{Input, Policy};
+use crate::input::{Input, Policy, Recipe};
 use crate::reason::Reason;
 use crate::rules::{self, Decay, Optimizer, Rule};
 
@@ -14,6 +14,10 @@ pub(super) fn scale(
     effective_batch: u64,
 ) -> Result<f64, Reason> {
     let Input { recipe, settings, .. } = input;
+    if recipe.ramp.is_some() {
+        // Any batch but the full one shows whether the rule has what it needs.
+        ramp_scale(recipe, settings.ramp_rule.0, effective_batch, effective_batch + 1)?;
+    }
     let keep = settings.policy == Policy::Keep;
     let (from, to) = (recipe.effective_batch as f64, effective_batch as f64);
     let k = if keep { 1.0 } else { to / from };
@@ -67,6 +71,20 @@ pub(super) fn scale(
     row.ema_decay =
         if keep || recipe.ema_decay.is_nan() { recipe.ema_decay } else { recipe.ema_decay.powf(k) };
     Ok(gain)
+}
+
+/// What the learning rate of a step of `batch` samples in the ramp is of that at `full`, the batch at its end.
+///
+/// # Errors
+/// When the rule needs something that was not measured.
+pub fn ramp_scale(recipe: &Recipe, rule: Rule, full: u64, batch: u64) -> Result<f64, Reason> {
+    let rule = rule.resolve(recipe.optimizer);
+    if rule == Rule::None || batch == full {
+        return Ok(1.0);
+    }
+    let scale = rules::lr_scale(rule, full as f64, batch as f64, recipe.noise());
+    let unknown = if rule == Rule::Power { Reason::NeedsPower } else { Reason::NeedsNoise };
+    if scale.is_nan() { Err(unknown) } else { Ok(scale) }
 }
 
 #[allow(clippy::float_cmp, reason = "exactly 1 where nothing moves")]

@@ -49,13 +49,15 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     row.data_parallel = UNKNOWN;
     let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
     if !world_size.is_multiple_of(model_parallel) {
+        let one = Replicas { count: 1, model_parallel, divisor };
+        let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;
         let (below, above) = match settings.policy {
-            Policy::Batch(batch) => seek(batch, divisor, world_size, model_parallel),
+            Policy::Batch(batch) => seek(input, &stages, batch, world_size, one),
             Policy::Grow => {
                 let (below, above) = batch::neighbours(world_size, model_parallel);
                 (below, Some(above))
             }
-            _ => seek(recipe.effective_batch, divisor, world_size, model_parallel),
+            _ => seek(input, &stages, recipe.effective_batch, world_size, one),
         };
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
         return Err(Reason::ModelParallel);

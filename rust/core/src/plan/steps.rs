@@ -6,13 +6,13 @@ use crate::lengths::{self, Convention, Epoch, Layout, Length, MAX_COUNT, Stage, 
 use crate::reason::Reason;
 use crate::rules::Rule;
 
-/// The stages of the recipe's ramp when it ends at `full`; empty without one.
+/// The stages of the recipe's ramp when it ends at `full`, those left out that end before `consumed` samples; empty without one.
 ///
 /// # Errors
 /// When the ramp has no whole batches on the way to `full`.
-pub fn stages(recipe: &Recipe, full: u64) -> Result<Vec<Stage>, Reason> {
+pub fn stages(recipe: &Recipe, full: u64, consumed: u64) -> Result<Vec<Stage>, Reason> {
     recipe.ramp.as_ref().map_or(Ok(Vec::new()), |ramp| {
-        ramp.stages(full, recipe.effective_batch, recipe.seq_len).ok_or(Reason::RampNotDivisible)
+        ramp.stages(full, recipe.effective_batch, recipe.seq_len, consumed).ok_or(Reason::RampNotDivisible)
     })
 }
 
@@ -45,7 +45,7 @@ impl<'a> Clock<'a> {
     }
 
     fn tuned(recipe: &'a Recipe) -> Result<Clock<'a>, Reason> {
-        Ok(Clock::new(recipe, tuned_layout(recipe), stages(recipe, recipe.effective_batch)?))
+        Ok(Clock::new(recipe, tuned_layout(recipe), stages(recipe, recipe.effective_batch, 0)?))
     }
 
     /// The steps of the whole run, where it has an end; Megatron floors it.
@@ -58,6 +58,21 @@ impl<'a> Clock<'a> {
     fn warmup(&self, total: Option<u64>) -> Result<Option<u64>, Reason> {
         let warmup = self.recipe.warmup;
         self.steps(warmup, total, self.recipe.convention.floors_warmup(warmup.unit))
+    }
+
+    /// The steps between two times that something is done, at the full batch of a ramp: the nearest number, at least 1.
+    fn interval(&self, every: Length) -> Result<i64, Reason> {
+        let recipe = self.recipe;
+        let (n, d) = match (every.unit, self.epoch) {
+            (Unit::Epochs, Some(epoch)) => (epoch.steps, 1),
+            (Unit::Epochs, None) => (recipe.dataset_size.unwrap_or(0), self.batch),
+            (Unit::Tokens, _) => {
+                (1, recipe.seq_len.unwrap_or(1).checked_mul(self.batch).ok_or(Reason::TooLarge)?)
+            }
+            (Unit::Samples, _) => (1, self.batch),
+            (Unit::Steps | Unit::Percent, _) => (recipe.effective_batch, self.batch),
+        };
+        every.round_of(n, d).map(|steps| as_column(steps.max(1))).ok_or(Reason::TooLarge)
     }
 
     /// The steps that a length takes; `None` for a share of a run without an end.
@@ -107,7 +122,11 @@ pub(crate) fn tuned_warmup(recipe: &Recipe) -> Result<Option<u64>, Reason> {
 /// Total, warmup and epoch in steps.
 pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
     let recipe = &input.recipe;
-    let clock = Clock::new(recipe, layout, stages(recipe, layout.effective_batch)?);
+    let full = layout.effective_batch;
+    // Of a run that is under way the whole is counted where it is moved. Here it is as if it had begun so; where that cannot be, as if
+    // with the stages that are left.
+    let stages = stages(recipe, full, 0).or_else(|_| stages(recipe, full, input.consumed))?;
+    let clock = Clock::new(recipe, layout, stages);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, recipe.dataset_size) {
         if epoch.steps == 0 || layout.effective_batch > dataset {
             return Err(Reason::BatchAboveDataset);
@@ -149,6 +168,10 @@ pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> 
     if total.max(warmup).is_some_and(|steps| steps > MAX_COUNT) {
         return Err(Reason::TooLarge);
     }
+    let interval = |every: Option<Length>| every.map_or(Ok(UNKNOWN), |every| clock.interval(every));
+    row.eval_steps = interval(recipe.eval_every)?;
+    row.save_steps = interval(recipe.save_every)?;
+    row.log_steps = interval(recipe.log_every)?;
     row.total_steps = total.map_or(UNKNOWN, as_column);
     row.warmup_steps = warmup.map_or(UNKNOWN, as_column);
     Ok(())

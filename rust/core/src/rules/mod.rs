@@ -4,4 +4,4 @@ mod optimizer;
 mod scaling;
 
 pub use optimizer::{Decay, Moments, Optimizer, decay};
-pub use scaling::{Card, Noise, Rule, lr_scale};
+pub use scaling::{Card, Noise, RampRule, Rule, lr_scale};

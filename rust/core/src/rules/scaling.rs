@@ -89,6 +89,18 @@ pub struct Noise {
     pub power: f64,
 }
 
+/// A rule for the batches within a ramp: one that moves the learning rate only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RampRule(pub Rule);
+
+impl RampRule {
+    /// All there are, by name: the other rules move the optimizer's averages too, or what a step counts for.
+    pub fn all() -> impl Iterator<Item = (&'static str, RampRule)> {
+        let alone = |card: &&Card| !matches!(card.rule, Rule::Sde | Rule::Adascale);
+        Rule::ALL.iter().filter(alone).map(|card| (card.name, RampRule(card.rule)))
+    }
+}
+
 /// η'/η when the batch goes from `from` to `to`; NaN where a measured quantity is missing. `rule` must be resolved.
 #[must_use]
 pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {

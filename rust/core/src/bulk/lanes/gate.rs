@@ -50,7 +50,7 @@ impl ScalarRecipe {
     /// `tuned_warmup` gives the steps of a warmup that keeps them.
     #[allow(clippy::option_option, reason = "what the planner's gives, or that it cannot be had")]
     fn with(input: &Input, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<ScalarRecipe> {
-        let Input { recipe, settings, cluster: _, fault: _ } = input;
+        let Input { recipe, settings, cluster: _, consumed: _, fault: _ } = input;
         one(recipe, &Asked::of(settings, recipe.optimizer)?, tuned_warmup)
     }
 }
@@ -98,9 +98,10 @@ struct Asked {
 impl Asked {
     /// `None` where the lanes do not know something that is asked for.
     fn of(settings: &Settings, optimizer: Optimizer) -> Option<Asked> {
-        // All others are at their defaults; every micro-batch is a multiple of 1.
-        let Settings { policy, rule, max_micro_batch, require_multiple, .. } = *settings;
-        let known = Settings { policy, rule, max_micro_batch, require_multiple, ..Settings::default() };
+        // All others are at their defaults; every micro-batch is a multiple of 1, and the lanes know no ramp.
+        let Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, .. } = *settings;
+        let known =
+            Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, ..Settings::default() };
         let usual = policy != Policy::Goodput && *settings == known;
         let rule = if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer) };
         let usual = usual && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
@@ -175,6 +176,9 @@ fn one(
         sigma_sq: _, // as this
         mu_sq: _,    // and this.
         ref ramp,
+        eval_every,
+        save_every,
+        log_every,
         parameters: _, // No plan depends on it, nor on what is only checked.
         schedule: _,
         precision: _,
@@ -183,7 +187,8 @@ fn one(
         batch_norm,
         device_batches: Stated(unequal_devices),
     } = recipe;
-    if ramp.is_some() || convention == Convention::Exact {
+    let intervals = eval_every.or(save_every).or(log_every);
+    if ramp.is_some() || intervals.is_some() || convention == Convention::Exact {
         return None;
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;

@@ -59,6 +59,9 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::SigmaSq => reals(&[f64::NAN, 2.0, 0.0, -2.0]),
         Field::MuSq => reals(&[f64::NAN, 2.0]),
         Field::Ramp => texts(&["", "", "16 16 9765", "0:64 1M:256"]),
+        Field::EvalEvery | Field::SaveEvery | Field::LogEvery => {
+            texts(&["", "", "500st", "0.5ep", "1e6sp", "3e9tok", "0st", "10%"])
+        }
         Field::Parameters => ints(&[MISSING, 1_000_000_000, 1 << 53, 0]),
         Field::Precision => texts(&["", "bf16", "fp31"]),
         Field::ClipNorm | Field::BucketCapMb => reals(&[f64::NAN, 1.0, 1.0, 0.0]),
@@ -83,6 +86,9 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::MaxMicroBatch => ints(&[MISSING, MISSING, 1, 7, 32, (1 << 31) - 1]),
         Field::MaxBatch => ints(&[MISSING, MISSING, 512, 1 << 20]),
         Field::BatchTolerance => reals(&[f64::NAN, 0.0, 0.02, 0.2]),
+        Field::AccumulationMultiple | Field::MinAccumulation => ints(&[MISSING, 1, 2, 3, 0]),
+        Field::BatchMultiple => ints(&[MISSING, 1, 8, 24, 0]),
+        Field::RampRule => texts(&["none", "sqrt", "linear", "auto", "sde", "power"]),
         Field::MicroBatchMultiple => ints(&[MISSING, 1, 8, 3]),
         Field::DeadlineHours | Field::Budget => reals(&[f64::NAN, f64::NAN, 24.0, 0.0]),
         _ => match field.kind() {

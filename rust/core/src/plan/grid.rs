@@ -1,0 +1,157 @@
+//! What the batch of a run must divide by: replicas, micro-batches, passes, groups, and all of that in every stage of its ramp.
+
+use super::layout::Replicas;
+use crate::batch::{self, MAX_BATCH, Split};
+use crate::input::{Input, Settings};
+use crate::lengths::Stage;
+use crate::numbers::gcd;
+use crate::reason::Reason;
+
+/// No batch is a multiple of more.
+const NEVER: u64 = 1 << 62;
+
+/// What a run's batches have in common. A stage of a ramp is a fixed share of the full batch, so that one number, the
+/// [`unit`](Grid::unit), says of the full batch whether every stage divides.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    replicas: u64,
+    /// What each micro-batch is a multiple of, the passes of a step, and the batch.
+    divisor: u64,
+    passes: u64,
+    groups: u64,
+    /// No step has fewer passes.
+    min_passes: u64,
+    /// The tuned batch; what divides each of its stages that are to come; and the smallest of them.
+    tuned: u64,
+    common: u64,
+    smallest: u64,
+    /// A full batch that can be laid out is a multiple of this, and not below the least.
+    pub unit: u64,
+    pub least: u64,
+}
+
+impl Grid {
+    /// That of a run whose ramp has these stages left at the tuned batch.
+    pub fn of(input: &Input, replicas: Replicas, stages: &[Stage]) -> Grid {
+        let Settings { accumulation_multiple: passes, min_accumulation, batch_multiple: groups, .. } =
+            input.settings;
+        let Replicas { count, divisor, .. } = replicas;
+        let tuned = input.recipe.effective_batch;
+        let common = stages.iter().fold(tuned, |common, stage| gcd(common, stage.batch));
+        let smallest = stages.iter().fold(tuned, |least, stage| least.min(stage.batch));
+        let mut grid = Grid {
+            replicas: count,
+            divisor,
+            passes,
+            groups,
+            min_passes: min_accumulation,
+            tuned,
+            common,
+            smallest,
+            unit: count * divisor,
+            least: 0,
+        };
+        if passes > 1 || groups > 1 || common != tuned {
+            grid.unit = bounded(grid.step(passes) * u128::from(tuned / common));
+        }
+        grid.least = grid.unit;
+        if min_accumulation > 1 {
+            let samples = u128::from(count) * u128::from(divisor) * u128::from(min_accumulation);
+            let least = (samples * u128::from(tuned)).div_ceil(u128::from(smallest));
+            grid.least = bounded(least.next_multiple_of(u128::from(grid.unit))).max(grid.unit);
+        }
+        grid
+    }
+
+    /// What each step's samples are a multiple of, where its passes are one of `passes`.
+    fn step(&self, passes: u64) -> u128 {
+        let samples = u128::from(self.replicas) * u128::from(self.divisor) * u128::from(passes);
+        let groups = u128::from(self.groups);
+        samples / gcd_wide(samples, groups) * groups
+    }
+
+    /// Whether the batch lies on it.
+    pub fn has(&self, batch: u64) -> bool {
+        batch >= self.least && batch.is_multiple_of(self.unit)
+    }
+
+    /// The batches next to one, below and above.
+    pub fn neighbours(&self, batch: u64) -> (Option<u64>, u64) {
+        let (below, above) = batch::neighbours(batch, self.unit);
+        (below.filter(|&batch| batch >= self.least), above.max(self.least))
+    }
+
+    /// Whether the batch as asked for needs nothing but other sizes or numbers of micro-batches.
+    pub fn in_groups(&self, batch: u64) -> bool {
+        self.share(batch, self.common).is_some_and(|common| common.is_multiple_of(self.groups))
+    }
+
+    /// What divides every stage of the run whose full batch this is, and the smallest of them; `None` where one is not whole.
+    pub fn of_stages(&self, batch: u64) -> Option<(u64, u64)> {
+        Some((self.share(batch, self.common)?, self.share(batch, self.smallest)?))
+    }
+
+    fn share(&self, batch: u64, of_tuned: u64) -> Option<u64> {
+        if of_tuned == self.tuned {
+            return Some(batch);
+        }
+        let wide = u128::from(batch) * u128::from(of_tuned);
+        let tuned = u128::from(self.tuned);
+        wide.is_multiple_of(tuned).then(|| u64::try_from(wide / tuned).ok())?
+    }
+
+    /// The split with the largest micro-batch up to the cap that is a multiple of `multiple`; the same in every stage.
+    pub fn split(&self, batch: u64, cap: u64, multiple: u64) -> Option<Split> {
+        let (common, smallest) = self.of_stages(batch)?;
+        let cap = cap.min(smallest / self.replicas / self.min_passes);
+        let split = batch::split(common / self.replicas / self.passes, cap, multiple)?;
+        Some(Split { accumulation: batch / self.replicas / split.micro_batch, ..split })
+    }
+
+    /// The counts of replicas next to these over which the batch divides; this is the grid of one.
+    pub fn counts(&self, batch: u64, down: u64, up: u64) -> (Option<u64>, Option<u64>) {
+        let Some((common, smallest)) = self.of_stages(batch) else { return (None, None) };
+        let each = self.divisor * self.passes;
+        if !common.is_multiple_of(self.groups) || !common.is_multiple_of(each) {
+            return (None, None);
+        }
+        let most = smallest / self.divisor / self.min_passes;
+        let down = down.min(most);
+        let below = (down > 0).then(|| batch::nearest_divisors(common / each, down).0);
+        (below, batch::nearest_divisors(common / each, up).1.filter(|&count| count <= most))
+    }
+
+    /// Whether the micro-batches of neighbouring batches are those of neighbouring numbers.
+    pub fn is_plain(&self) -> bool {
+        let samples = u128::from(self.replicas) * u128::from(self.divisor) * u128::from(self.passes);
+        self.min_passes == 1 && self.step(self.passes) == samples
+    }
+
+    /// Why a batch does not lie on it.
+    pub fn refuses(&self, batch: u64) -> Reason {
+        let (count, groups) = (u128::from(self.replicas), u128::from(self.groups));
+        let divides = |by: u128| u128::from(batch).is_multiple_of(by);
+        let samples = count * u128::from(self.divisor);
+        if !divides(count) || !divides(groups) {
+            Reason::NotDivisible
+        } else if !divides(samples) {
+            Reason::MultipleUnmet
+        } else if !divides(samples * u128::from(self.passes))
+            || u128::from(batch) < samples * u128::from(self.min_passes)
+        {
+            Reason::AccumulationUnmet
+        } else {
+            Reason::RampNotDivisible
+        }
+    }
+}
+
+fn bounded(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(NEVER).min(NEVER)
+}
+
+fn gcd_wide(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd_wide(b, a % b) }
+}
+
+const _: () = assert!(NEVER > 2 * MAX_BATCH);

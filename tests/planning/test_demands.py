@@ -1,0 +1,130 @@
+"""Demands of other worlds on a batch: pipelines' passes, groups of generations; and intervals that follow the samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+
+PIPELINED = ib.Recipe(effective_batch=512, lr=3e-4, model_parallel=8, micro_batch=2, duration="1000st")
+
+
+@pytest.mark.parametrize("gpus", [16, 32, 64, 128])
+def test_a_pipeline_gets_its_passes(gpus):
+    plan = ib.plan(PIPELINED, gpus, accumulation_multiple=4, min_accumulation=8)
+    assert plan.effective_batch == 512
+    assert plan.accumulation % 4 == 0
+    assert plan.accumulation >= 8
+    assert plan.micro_batch == 2
+
+
+def test_the_micro_batch_gives_way():
+    # 16 replicas have 32 samples each: 16 passes of 2, or 32 of 1.
+    assert ib.plan(PIPELINED, 128, min_accumulation=17).micro_batch == 1
+    assert ib.plan(PIPELINED, 128, min_accumulation=33).reasons == (ib.Reason.ACCUMULATION_UNMET,)
+
+
+def test_a_tolerance_finds_a_batch_for_a_pipeline():
+    plan = ib.plan(PIPELINED, 96, accumulation_multiple=4, batch_tolerance=0.1)
+    # 528 = 2 × 22 × 12 is nearer, but 22 passes are not a multiple of 4, and 480 = 1 × 40 × 12 or 528 = 1 × 44 × 12 are smaller.
+    assert (plan.micro_batch, plan.accumulation, plan.effective_batch) == (2, 20, 480)
+
+
+@pytest.mark.parametrize("policy", ["keep", "grow", 1024])
+def test_groups_stay_in_one_step(policy):
+    recipe = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=1e-5)
+    for gpus in (3, 8, 12):
+        plan = ib.plan(recipe, gpus, policy=policy, batch_multiple=12, batch_tolerance=0.1)
+        assert plan.effective_batch % 12 == 0
+    assert ib.plan(recipe, 8, batch_multiple=12).reasons == (ib.Reason.NOT_DIVISIBLE,)
+    assert (
+        "256 samples are not a multiple of batch_multiple 12"
+        in ib.plan(recipe, 8, batch_multiple=12).explain()
+    )
+    ragged = ib.plan(recipe, 7, batch_multiple=8, ragged=True)
+    assert ragged.effective_batch == 256
+    assert ib.plan(recipe, 7, batch_multiple=12, ragged=True).status == "infeasible"
+
+
+def test_every_stage_of_a_ramp_has_them():
+    recipe = ib.Recipe(effective_batch=512, lr=3e-4, ramp="128 128 4096", duration="99st")
+    plan = ib.plan(recipe, 8, accumulation_multiple=4, min_accumulation=8)
+    assert plan.micro_batch == 2
+    for stage in plan.stages:
+        assert stage.batch // (2 * 8) % 4 == 0
+        assert stage.batch // (2 * 8) >= 8
+    stuck = ib.plan(recipe, 8, min_accumulation=17)
+    assert stuck.reasons == (ib.Reason.RAMP_NOT_DIVISIBLE,)
+    assert "stage 1 of 4 of the ramp, 128 samples, is 16 for each of 8 replicas" in stuck.explain()
+
+
+@pytest.mark.parametrize("name", ["accumulation_multiple", "min_accumulation", "batch_multiple"])
+def test_a_search_by_goodput_refuses_them(name):
+    with pytest.raises(ib.InputError, match=f"{name} must be .* not with .*goodput"):
+        ib.plan(PIPELINED, 8, policy="goodput", **{name: 2})
+
+
+@pytest.mark.parametrize("name", ["accumulation_multiple", "min_accumulation"])
+@pytest.mark.parametrize("unlike", ["ragged", "uneven"])
+def test_equal_passes_exclude_unequal_ones(name, unlike):
+    with pytest.raises(ib.InputError, match=f"{name} must be"):
+        ib.plan(PIPELINED, 8, **{name: 2, unlike: True})
+
+
+def test_a_fleet_has_them_by_row():
+    jobs = {
+        "effective_batch": np.array([512, 512]),
+        "lr": np.array([0.1, 0.1]),
+        "accumulation_multiple": np.array([1, 3]),
+    }
+    table = ib.plan_fleet(jobs, [8])
+    assert list(table["status"]) == ["ok", "infeasible"]
+    assert ib.reasons_of(int(table["reasons"][1])) == (ib.Reason.ACCUMULATION_UNMET,)
+    assert (table["nearest_batch"][1], table["nearest_world_size"][1]) == (504, -1)
+
+
+# ---- intervals ----
+
+OFTEN = ib.Recipe(
+    effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=25_600, duration="90ep", eval_every="500st", save_every="2.5ep",
+    log_every="10st", gpus=8,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (500, 250, 10)),
+        ({"policy": 1024}, (125, 63, 3)),  # 62.5 and 2.5, rounded half up
+        ({"policy": 8192}, (16, 10, 1)),  # 4 steps an epoch; 0.31
+        ({"policy": 64}, (2000, 1000, 40)),
+    ],
+)
+def test_intervals_are_the_same_samples(settings, expected):
+    plan = ib.plan(OFTEN, 8, **settings)
+    assert (plan.eval_steps, plan.save_steps, plan.log_steps) == expected
+
+
+def test_a_move_converts_them_too():
+    moved = ib.replan(ib.plan(OFTEN, 8), at_step=100, effective_batch=512)
+    assert (moved.eval_steps, moved.save_steps, moved.log_steps) == (250, 125, 5)
+    assert ib.Plan.from_json(moved.to_json()) == moved
+
+
+@pytest.mark.parametrize("text", ["10%", "0st", "500", "often"])
+def test_what_is_no_interval(text):
+    with pytest.raises(ib.InputError, match="eval_every must be a number above 0 with a unit"):
+        ib.Recipe(effective_batch=256, lr=0.1, eval_every=text)
+
+
+def test_an_interval_in_epochs_needs_the_dataset():
+    with pytest.raises(ib.InputError, match="dataset_size"):
+        ib.Recipe(effective_batch=256, lr=0.1, log_every="1ep")
+
+
+def test_the_plan_says_how_often():
+    assert (
+        "evaluate every 125 steps, save every 63 steps, log every 3 steps"
+        in ib.plan(OFTEN, 8, policy=1024).explain()
+    )
