@@ -187,7 +187,7 @@ def test_help_loads_no_numpy():
 
 def test_the_files_that_documents_name_are_there():
     """In code spans, with a folder in front; `<name>` stands for any."""
-    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     named = {
         path
         for text in texts

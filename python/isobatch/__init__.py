@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from isobatch.recipes.cluster import Cluster as Cluster
     from isobatch.recipes.recipe import Recipe as Recipe
     from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
+    from isobatch.validate.memory import memory_of as memory_of
 
 # Every public name and the module that it is imported from, when it is first used: `isobatch --help` need not load NumPy.
 # An empty module is a package of ours.
@@ -69,6 +70,7 @@ _HOMES = {
     "fit_power": "forecast.critical",
     "integrations": "",
     "laws": "forecast.critical",
+    "memory_of": "validate.memory",
     "optimize_goodput": "forecast.goodput",
     "plan": "planning.plan",
     "plan_files": "fleet.plan_fleet",

@@ -242,8 +242,11 @@ def test_a_sweep_has_its_knee():
         ib.sweep(RECIPE, [9, 10], profile=profile())
     with pytest.raises(ib.InputError, match="gpus"):
         ib.sweep(RECIPE, [0], profile=profile())
-    with pytest.raises(ib.InputError, match="profile: is None, must be a Profile"):
-        ib.sweep(RECIPE, [8], profile=None)
+    with pytest.raises(ib.InputError, match="profile must be a Profile"):
+        ib.sweep(RECIPE, [8], profile="a.json")
+    bare = ib.sweep(RECIPE, [8, 16])
+    assert (bare.fastest, bare.cheapest, bare.knee) == (None, None, None)
+    assert bare.columns["micro_batch"].tolist() == [ib.plan(RECIPE, gpus).micro_batch for gpus in (8, 16)]
     for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
         with pytest.raises(ib.InputError, match="profile: is 3, must be a Profile or several"):
             planned(RECIPE, 8, profile=[profile(), 3])
@@ -266,16 +269,40 @@ def test_on_the_command_line(tmp_path, capsys):
     known = ["--profile", str(tmp_path / "profile.json")]
     assert main(["plan", *job, *known, "--gpus", "8", "--price-per-gpu-hour", "2"]) == 0
     assert "GPU-hours, cost" in capsys.readouterr().out
-    assert main(["plan", *job, *known, "--sweep-gpus", "1..16"]) == 0
+    assert main(["sweep", *job, *known, "--gpus", "1..16"]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
     assert "knee" in shown.err
+    assert "fastest: 8 GPUs, 42.9 s\n" in shown.err
     assert "left out 7 GPU counts that fill no whole nodes of 8 GPUs" in shown.err
-    assert main(["plan", *job, *known, "--sweep-gpus", "1,3", "--json"]) == 0
+    assert main(["sweep", *job, *known, "--gpus", "1,3", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "infeasible"]
     assert rows[1]["hours"] is None
-    assert main(["plan", *job, "--sweep-gpus", "1..16"]) == 2
+    assert main(["sweep", *job, "--gpus", "1..16"]) == 0
+    shown = capsys.readouterr()
+    assert "hours" not in shown.out and "fastest" not in shown.err
+    assert shown.out.splitlines()[1].split() == ["1", "256", "1", "256", "0.1", "1,000"]
+    hours = ib.sweep(
+        ib.Recipe(effective_batch=256, lr=0.1, duration="1000st"), [4], profile=profile()
+    ).columns["hours"][0]
+    dear = [
+        *known,
+        "--gpus",
+        "1,2,4,8",
+        "--deadline-hours",
+        str(hours),
+        "--price-per-gpu-hour",
+        "2",
+        "--currency",
+        "€",
+    ]
+    assert main(["sweep", *job, *dear]) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[-1] for line in shown.out.splitlines()[1:]][-2:] == ["met", "met"]
+    assert "€" in shown.out and "met at 2 counts, from 4 GPUs" in shown.err
+    assert "(an end of the range: more GPUs may be better)" in shown.err.split("fastest: 8 GPUs")[1]
+    assert main(["sweep", *job, "--deadline-hours", "1"]) == 2
     assert main(["plan", *job, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1
 
 

@@ -222,7 +222,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
                 },
             },
             "one step late",
-            "1/30 of the peak",
+            "leave it, or drive it by",
         ),
     ],
 )

@@ -831,6 +831,44 @@ def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "hacked").exists()
 
 
+def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, capsys):
+    from isobatch.cli import main
+
+    auto = {
+        "train_batch_size": "auto",
+        "gradient_accumulation_steps": "auto",
+        "zero_optimization": {},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    }
+    config = written(tmp_path, "ds.json", json.dumps(auto))
+    assert main(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"]) == 2
+    said = capsys.readouterr().err
+    assert all(f"--set {name}=" in said for name in ("lr", "effective_batch", "duration"))
+    assert "name the file that fills it in by a second --from" in said
+    arguments = {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-4,
+        "max_steps": 20,
+    }
+    filling = written(tmp_path, "training_args.json", json.dumps(arguments))
+    words = [
+        "plan",
+        "--from",
+        str(filling),
+        "--from",
+        str(config),
+        "--set",
+        "gpus=8",
+        "--gpus",
+        "16",
+        "--to",
+        "deepspeed",
+    ]
+    assert main(words) == 0
+    assert '"train_batch_size": 128' in capsys.readouterr().out
+
+
 def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
     path = written(
         tmp_path, "a.yaml", "learning_rate: 2e-5\nper_device_train_batch_size: 8\nmax_steps: 1e3\n"
@@ -858,3 +896,28 @@ def test_our_own_files_know_the_same_names(tmp_path):
     both = written(tmp_path, "both.yaml", "effective_batch: 8\nlr: 1.0\nlearning_rate: 2.0\n")
     with pytest.raises(ib.InputError, match="lr and learning_rate are the same field"):
         ib.Recipe.load(both)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fields"),
+    [
+        (
+            "a.yaml",
+            "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1e-3}}\ndata: {batch_size: 4}",
+            {"weight_decay": 0.01, "betas": None},
+        ),
+        (
+            "a.py",
+            "optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))\ntrain_dataloader = dict(batch_size=4)\ntrain_cfg = dict(max_iters=9)",
+            {"weight_decay": 0.0, "momentum": 0.0},
+        ),
+        (
+            "b.yaml",
+            "global_train_batch_size: 8\nmax_duration: 9ba\noptimizer: {name: decoupled_adamw, lr: 6e-4}\ntrain_loader: {}",
+            {"weight_decay": 1e-5, "betas": (0.9, 0.95)},
+        ),
+    ],
+)
+def test_what_a_file_leaves_out_has_its_optimizers_own_default(name, text, fields, tmp_path):
+    recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=1)
+    assert {field: getattr(recipe, field) for field in fields} == fields

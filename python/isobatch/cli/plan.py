@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, fields, job, read, show
-from isobatch.cli.options.values import gpu_counts, path
+from isobatch.cli.options.source import add_from, add_to, job, recipe, show
+from isobatch.cli.options.values import path
 from isobatch.cli.terminal.messages import write_json
-from isobatch.cli.terminal.sweep import show_sweep
 from isobatch.errors import InputError, missing
+
+if TYPE_CHECKING:
+    from isobatch.recipes.cluster import Cluster
+    from isobatch.recipes.recipe import Recipe
 
 
 def add(subparsers: Any) -> None:
@@ -27,10 +31,10 @@ def add(subparsers: Any) -> None:
     add_cluster(command)
     add_settings(command)
     command.add_argument(
-        "--sweep-gpus",
-        type=gpu_counts,
-        metavar="A..B|N,N",
-        help="instead compare time and cost over these GPU counts (needs one --profile)",
+        "--memory-of",
+        metavar="MODULE:FACTORY",
+        help="cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
+        "a function that returns an isobatch.validate.Workload",
     )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
@@ -40,9 +44,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where it is infeasible."""
     from isobatch.planning.plan import plan
 
-    if args.sweep_gpus is not None:
-        return show_sweep(args, _recipe(args))
-    made = plan(_recipe(args), cluster(args), **settings(args))
+    tuned, where, how = recipe(args), cluster(args), settings(args)
+    if args.memory_of is not None:
+        how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
+    made = plan(tuned, where, **how)
     if args.output:
         made.save(args.output)
     if args.json:
@@ -54,21 +59,21 @@ def run(args: argparse.Namespace) -> int:
     return 1 if made.status == "infeasible" else 0
 
 
-def _recipe(args: argparse.Namespace) -> Any:
-    from isobatch.recipes.recipe import Recipe
+def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:
+    """The largest micro-batch that fits, worked out; what it was worked out from goes to stderr."""
+    from isobatch.validate.memory import memory_of
 
-    if args.source:
-        if args.recipe is not None:
-            raise InputError("--from goes without a recipe file: give one or the other")
-        return read(args)[0]
-    changes = fields(args)
-    if args.recipe is None:
-        if not changes:
-            raise missing("recipe", "pass a file, or fields with --set")
-        return Recipe.of(changes)
-    try:
-        return Recipe.load(args.recipe, changes)
-    except InputError as error:
-        if error.field in changes:
-            raise error.without_file().at(field=f"--set {error.field}") from None
-        raise
+    if "max_micro_batch" in how:
+        raise InputError("--memory-of and --max-micro-batch are both caps: give one of the two")
+    if where.memory_gib is None:
+        raise missing("--memory-gib", "the memory of one GPU, for --memory-of")
+    found = memory_of(
+        factory,
+        memory_gib=where.memory_gib,
+        precision=tuned.precision or "fp32",
+        clip_norm=tuned.clip_norm,
+    )
+    print(found.explain(), file=sys.stderr)
+    if not found.micro_batch:
+        raise InputError(f"not even one sample fits {where.memory_gib:g} GiB", field="--memory-of")
+    return found.micro_batch

@@ -32,7 +32,7 @@ def _batch(case: Case) -> Iterator[Finding]:
     yield Finding(
         f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
-        "Goyal et al. 2017, arXiv 1706.02677, section 3: a step's samples are those of all workers",
+        "torch, DistributedDataParallel: each process has its own loader",
         change or "no split of the tuned batch fits these GPUs: isobatch plan --from lists what would",
     )
 

@@ -57,7 +57,7 @@ def sweep(
     recipe: Recipe,
     gpus: Sequence[int] = range(1, 1025),
     *,
-    profile: Profile,
+    profile: Profile | None = None,
     cluster: Cluster | None = None,
     critical_batch: CriticalBatch | float | None = None,
     **settings: Any,
@@ -67,13 +67,13 @@ def sweep(
     Args:
         recipe: what was tuned.
         gpus: the counts.
-        profile: what was measured, for the times.
+        profile: what was measured, for the times; without it hours and cost are not known, and no count is fastest.
         cluster: the node: its gpus_per_node, memory, price, GPU type; its number of nodes does not matter.
         critical_batch: from `fit_critical_batch`, or in samples; else the noise scale of the recipe or the profile.
         settings: the keywords of `plan`.
 
     Raises:
-        InputError: no profile, a count below 1, no count that fills nodes, or as `plan_fleet`.
+        InputError: a profile that is none, a count below 1, no count that fills nodes, or as `plan_fleet`.
 
     >>> from isobatch.forecast.profile import Constant
     >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
@@ -85,10 +85,8 @@ def sweep(
     >>> found.columns["samples_over_least"].tolist()[0]
     1.125
     """
-    if not isinstance(profile, Profile):
-        raise InputError(
-            f"is {profile!r}, must be a Profile: without one no count is faster", field="profile"
-        )
+    if profile is not None and not isinstance(profile, Profile):
+        raise must_be("a Profile", profile, field="profile")
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
@@ -104,7 +102,9 @@ def sweep(
         )
         for count in whole.tolist()
     ]
-    planned = plan_fleet([recipe], clusters, profile=profile, columns=_COLUMNS, **settings)
+    if profile is not None:
+        settings["profile"] = profile
+    planned = plan_fleet([recipe], clusters, columns=_COLUMNS, **settings)
     columns = {"gpus": whole.astype(np.int64)} | planned
     limit, definition = _critical(recipe, profile, critical_batch)
     if limit is not None:
@@ -126,14 +126,14 @@ def sweep(
 
 
 def _critical(
-    recipe: Recipe, profile: Profile, given: CriticalBatch | float | None
+    recipe: Recipe, profile: Profile | None, given: CriticalBatch | float | None
 ) -> tuple[float | None, str]:
     if isinstance(given, CriticalBatch):
         return given.critical_batch, "Emin/Smin of runs at several batches (McCandlish et al., 1812.06162)"
     if given is not None:
         return real(given, "critical_batch", "a number of samples above 0", lambda x: x > 0), "as given"
     noise = recipe.noise_scale
-    if noise is None:
+    if noise is None and profile is not None:
         noise = profile.noise_scale_over_run(recipe.effective_batch)
     if noise is None:
         return None, "not known"

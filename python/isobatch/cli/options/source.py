@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from isobatch.cli.terminal.messages import say
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, missing, must_be, unknown
 
 
 def add_from(command: argparse.ArgumentParser) -> None:
@@ -77,7 +77,9 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             raise unknown("field", name, legal, field=f"--set {name}")
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
-    found, pages = recipe_fields(args.source, given, tool=args.tool)
+    found, pages = recipe_fields(
+        args.source, given, tool=args.tool, ends=getattr(args, "to", None) is not None
+    )
     try:
         recipe = Recipe(**found)
     except InputError as error:
@@ -88,6 +90,27 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
         for note in page.notes:
             say(f"{page.file}: {note}")
     return recipe, pages
+
+
+def recipe(args: argparse.Namespace) -> Any:
+    """The Recipe of a command that takes a file of ours, another tool's, or fields alone."""
+    from isobatch.recipes.recipe import Recipe
+
+    if args.source:
+        if args.recipe is not None:
+            raise InputError("--from goes without a recipe file: give one or the other")
+        return read(args)[0]
+    changes = fields(args)
+    if args.recipe is None:
+        if not changes:
+            raise missing("recipe", "pass a file, or fields with --set")
+        return Recipe.of(changes)
+    try:
+        return Recipe.load(args.recipe, changes)
+    except InputError as error:
+        if error.field in changes:
+            raise error.without_file().at(field=f"--set {error.field}") from None
+        raise
 
 
 def job(args: argparse.Namespace, resume: str | None = None) -> Any:

@@ -50,6 +50,15 @@ def betas(page: Page, first: str, second: str, default: tuple[float, float] | No
         page.give("betas", (one, two), first)
 
 
+def torch_optimizer(page: Page) -> None:
+    """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
+    name = page.found.fields.get("optimizer")
+    pair(page, "betas")
+    page.number("eps", "eps")
+    page.number("weight_decay", "weight_decay", default=0.01 if name == "adamw" else None)
+    page.number("momentum", "momentum", default=0.0 if name == "sgd" else None)
+
+
 def pair(page: Page, key: str) -> None:
     """Adam's betas from a list of two."""
     value = page.raw(key)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.reading.common import clip, optimizer, pair, share, unsupported
+from isobatch.tools.reading.common import clip, optimizer, share, torch_optimizer, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "composer"
@@ -58,9 +58,12 @@ def _optimizer(page: Page) -> None:
     name = page.word("optimizer.name")
     optimizer(page, "optimizer.name", name)
     page.number("optimizer.lr", "lr")
-    pair(page, "optimizer.betas")
-    for key in ("eps", "weight_decay", "momentum"):
-        page.number(f"optimizer.{key}", key)
+    torch_optimizer(page.table("optimizer"))
+    if name == "decoupled_adamw":
+        # Its own defaults, which are not torch's.
+        for field, value in (("betas", (0.9, 0.95)), ("weight_decay", 1e-5)):
+            if not page.has(f"optimizer.{field}"):
+                page.give(field, value, "optimizer.name")
     if name is not None and "adamw" in name:
         page.give(
             "decay", "independent" if name.startswith("decoupled") else "lr_multiplied", "optimizer.name"

@@ -35,7 +35,9 @@ def read(page: Page) -> None:
         if key not in autos:
             page.whole(key, field)
     if autos:
-        page.note(f'{", ".join(autos)}: "auto" is not known before the run')
+        page.note(
+            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a second --from, such as training_args.json'
+        )
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _optimizer(page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.tools.reading.common import clip, length, optimizer, pair, unsupported
+from isobatch.tools.reading.common import clip, length, optimizer, torch_optimizer, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "lightning"
@@ -47,10 +47,7 @@ def read(page: Page) -> None:
     page.number(page.first(*_RATES), "lr")
     name = page.word("optimizer.class_path")
     optimizer(page, "optimizer.class_path", None if name is None else name.rpartition(".")[2])
-    inner = page.table("optimizer.init_args")
-    pair(inner, "betas")
-    for key in ("eps", "weight_decay", "momentum"):
-        inner.number(key, key)
+    torch_optimizer(page.table("optimizer.init_args"))
     _length(page)
     _schedule(page)
     if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.tools.reading.common import clip, inherited, length, optimizer, pair, unsupported
+from isobatch.tools.reading.common import clip, inherited, length, optimizer, torch_optimizer, unsupported
 from isobatch.tools.reading.page import Page
 
 NAME = "mmengine"
@@ -33,9 +33,7 @@ def read(page: Page) -> None:
     inner = page.table("optim_wrapper.optimizer")
     optimizer(page, "optim_wrapper.optimizer.type", inner.word("type"))
     inner.number("lr", "lr")
-    for key in ("momentum", "weight_decay", "eps"):
-        inner.number(key, key)
-    pair(inner, "betas")
+    torch_optimizer(inner)
     clip(page, "optim_wrapper.clip_grad.max_norm")
     if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
         page.give("precision", "fp16", "optim_wrapper.type")
@@ -61,7 +59,7 @@ def _scheduler(page: Page, part: Mapping[str, Any]) -> None:
         and part.get("start_factor", 1.0 / 3) < 1
         and type(end) in (int, float)
     ):
-        page.give("warmup", length(end, unit), "param_scheduler")
+        page.give("warmup", length(end, unit), "end of param_scheduler's LinearLR")
         page.note(f"the warmup starts at {part.get('start_factor')} of the learning rate, the plan's at 0")
     elif kind == "MultiStepLR" and isinstance(part.get("milestones"), list):
         points = ", ".join(f"{point}{unit}" for point in part["milestones"])

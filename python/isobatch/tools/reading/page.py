@@ -54,8 +54,10 @@ class Found:
 class Page:
     """Reads settings by name; dots go into tables (`optimizer.params.lr`)."""
 
-    def __init__(self, settings: Mapping[str, Any], found: Found, *, dashes: bool = False) -> None:
-        self.settings, self.found, self.dashes = settings, found, dashes
+    def __init__(
+        self, settings: Mapping[str, Any], found: Found, *, dashes: bool = False, inside: str = ""
+    ) -> None:
+        self.settings, self.found, self.dashes, self.inside = settings, found, dashes, inside
 
     def raw(self, key: str) -> Any:
         """The value as it is written; None where there is none."""
@@ -74,7 +76,7 @@ class Page:
 
     def name(self, key: str) -> str:
         """A setting as the tool's users write it."""
-        return f"--{key.replace('_', '-')}" if self.dashes else key
+        return f"--{key.replace('_', '-')}" if self.dashes else f"{self.inside}{key}"
 
     def give(self, field: str, value: Any, key: str) -> None:
         """Sets a field of the recipe, and which setting it comes from."""
@@ -135,7 +137,8 @@ class Page:
     def table(self, key: str) -> Page:
         """A table inside, as a page of its own."""
         value = self.raw(key)
-        return Page(value if isinstance(value, Mapping) else {}, self.found, dashes=self.dashes)
+        inner = value if isinstance(value, Mapping) else {}
+        return Page(inner, self.found, dashes=self.dashes, inside=f"{self.inside}{key}.")
 
     def _number(self, key: str, value: Any, to: str) -> float | None:
         name = self.name(key)

@@ -105,6 +105,7 @@ def recipe_fields(
     given: Mapping[str, Any],
     *,
     tool: str | None = None,
+    ends: bool = False,
 ) -> tuple[dict[str, Any], list[Found]]:
     """The fields of a recipe from one or several files that describe the same run, and from what is given beside them.
 
@@ -112,6 +113,7 @@ def recipe_fields(
         paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
         given: fields of a recipe, or `batch_per_gpu`; each wins over the files.
         tool: whose the first file is.
+        ends: whether the run's length is needed too, as other tools' files need it.
 
     Returns:
         The fields, and what each file said.
@@ -145,8 +147,12 @@ def recipe_fields(
         raise together(faults)
     fields.update(given)
     missing = list(_missing(fields, keys))
+    if ends and "duration" not in fields:
+        missing.append(
+            ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
+        )
     if missing:
-        raise _asked(missing, file, pages[0].title)
+        raise _asked(missing, pages)
     try:
         return complete(fields, keys), pages
     except InputError as error:
@@ -184,10 +190,14 @@ def _uses(text: str, unit: str) -> bool:
     )
 
 
-def _asked(missing: Sequence[tuple[str, str, str]], file: str, title: str) -> InputError:
+def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> InputError:
+    file, title = pages[0].file, pages[0].title
     width = max(len(f"--set {field}={example}") for field, example, _ in missing)
     lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
-    text = "\n".join((f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines))
+    notes = [f"  {page.file}: {note}" for page in pages for note in page.notes]
+    text = "\n".join(
+        (f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines, *notes)
+    )
     causes = [InputError(f"missing: {why}", field=field) for field, _, why in missing]
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 

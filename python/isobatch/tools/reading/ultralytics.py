@@ -52,7 +52,9 @@ def read(page: Page) -> None:
     warmup = page.number("warmup_epochs", default=3.0)
     if warmup:
         page.give("warmup", length(warmup, "ep"), "warmup_epochs")
-        page.note("ultralytics warms up over at least 100 batches; the plan over warmup_epochs as they are")
+        page.note(
+            "older versions of ultralytics warm up over at least 100 batches; the plan over warmup_epochs as they are"
+        )
     page.give("schedule", "cosine" if page.flag("cos_lr") else "linear", "cos_lr")
     final, lr = page.number("lrf", default=0.01), page.found.fields.get("lr")
     if final and lr:

@@ -46,6 +46,9 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - the command is re
     sheet.comments.append(
         f"accumulation is Megatron's own quotient: {counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} replicas"
     )
+    parallel = plan.world_size // (plan.data_parallel or plan.world_size)
+    if parallel > 1:
+        sheet.comments.append(f"model parallelism over {parallel} GPUs stays as the script has it")
     return sheet
 
 

@@ -54,19 +54,30 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
     """
     if name in BUILT_IN:
         return replace(BUILT_IN[name](plan, parameters), stand_in=True)
+    if ":" not in name:
+        raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
+    return made(factory_of(name))
+
+
+def factory_of(name: str) -> Callable[[], Any]:
+    """The function that `package.module:factory` names; modules in the current folder are found, too.
+
+    Raises:
+        InputError: there is no such module or function.
+    """
     module_name, colon, function = name.partition(":")
     if not colon:
-        raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
+        raise must_be("package.module:factory", name, field="workload")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
-        factory = getattr(importlib.import_module(module_name), function)
+        factory: Callable[[], Any] = getattr(importlib.import_module(module_name), function)
     except Exception as error:  # a module may raise anything
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"{name!r} cannot be loaded: {said}", field="workload") from error
     if not callable(factory):
         raise must_be("a function without arguments", name, field="workload")
-    return made(factory)
+    return factory
 
 
 def made(factory: Callable[[], Any]) -> Workload:

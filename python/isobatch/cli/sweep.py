@@ -1,0 +1,162 @@
+"""`isobatch sweep`: one recipe over many GPU counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from isobatch import words
+from isobatch.cli.options.cluster import kind
+from isobatch.cli.options.settings import add_settings, settings
+from isobatch.cli.options.source import add_from, recipe
+from isobatch.cli.options.values import count, gpu_counts
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.terminal.tables import show_table
+from isobatch.errors import InputError
+
+_SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
+_TIMES = (
+    "gpus",
+    "micro_batch",
+    "accumulation",
+    "effective_batch",
+    "efficiency",
+    "hours",
+    "gpu_hours",
+    "cost",
+)
+_EXACT = ("lr",)
+
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
+    command = subparsers.add_parser(
+        "sweep",
+        help="compare GPU counts for one recipe",
+        description="Plans one recipe at many GPU counts: how it splits at each and, with a profile, what more GPUs buy and cost.",
+    )
+    command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
+    command.add_argument(
+        "--gpus",
+        type=gpu_counts,
+        metavar="A..B|N,N",
+        default=range(1, 1025),
+        help="the counts (default 1..1024)",
+    )
+    add_from(command)
+    where = command.add_argument_group("target cluster")
+    where.add_argument(
+        "--gpus-per-node", type=count, metavar="N", default=8, help="GPUs per node (default: 8)"
+    )
+    where.add_argument(
+        "--model-parallel", type=count, metavar="N", help="GPUs per model replica (default: as the recipe)"
+    )
+    where.add_argument("--gpu", metavar="NAME", help="GPU type, as the profile has it")
+    where.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of one GPU")
+    where.add_argument(
+        "--price-per-gpu-hour", type=float, metavar="PRICE", help="price of a GPU-hour, for the cost"
+    )
+    where.add_argument("--currency", default="$", metavar="SIGN", help="of the price (default: $)")
+    add_settings(command)
+    command.add_argument(
+        "--json", action="store_true", help="print every count as a line of JSON, the infeasible too"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the counts at which there is a plan, and where it stops paying; 1 where there is none."""
+    from isobatch.fleet.sweep import sweep
+    from isobatch.recipes.cluster import Cluster
+
+    asked = settings(args)
+    profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
+    if len(profiles) > 1:
+        raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
+    if deadline is not None and not profiles:
+        raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
+    node = Cluster(gpus_per_node=args.gpus_per_node, **kind(args))
+    found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
+    rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
+    feasible = [row for row in rows if row["status"] != "infeasible"]
+    if args.json:
+        for row in rows:
+            write_json(json.dumps(_plain(row)))
+    else:
+        _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
+    if unfilled := len(args.gpus) - len(rows):
+        say(
+            f"left out {words.counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
+        )
+    say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan")
+    for line in _summary(found, feasible, args.currency, deadline):
+        say(line)
+    return 0 if feasible else 1
+
+
+def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:
+    """The table; with a deadline its last column says where it is met."""
+    headers = [*names, *(["deadline"] if deadline is not None else [])]
+    cells = []
+    for row in rows:
+        line = [_cell(name, row[name]) for name in names]
+        if "cost" in names and line[names.index("cost")]:
+            line[names.index("cost")] = f"{currency}{line[names.index('cost')]}"
+        if deadline is not None:
+            line.append("met" if row["hours"] <= deadline else "late")
+        cells.append(line)
+    show_table(headers, cells)
+
+
+def _summary(found: Any, feasible: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
+    """Where it is fastest, cheapest and at its knee, and how that stands to the deadline and to the ends of the range."""
+    at = {int(row["gpus"]): row for row in feasible}
+    lines = []
+    for what in ("fastest", "cheapest", "knee"):
+        gpus = getattr(found, what)
+        if gpus is None:
+            continue
+        row, ends = at[gpus], {min(at): "fewer", max(at): "more"}
+        cost = "" if row["cost"] != row["cost"] else f", {currency}{words.figure(row['cost'])}"
+        beyond = (
+            f" (an end of the range: {ends[gpus]} GPUs may be better)" if gpus in ends and len(at) > 1 else ""
+        )
+        lines.append(
+            f"{what}: {words.counted(gpus, 'GPU')}, {words.duration(row['hours'] * 3600)}{cost}{beyond}"
+        )
+    if deadline is not None:
+        lines.append(_deadline(feasible, deadline))
+    if found.critical_batch is not None:
+        lines.append(f"critical batch: {words.figure(found.critical_batch)} samples, {found.definition}")
+    return lines
+
+
+def _deadline(feasible: list[dict[str, Any]], deadline: float) -> str:
+    text = f"deadline {words.duration(deadline * 3600)}:"
+    met = [row for row in feasible if row["hours"] <= deadline]
+    if not met:
+        return f"{text} met at none of these counts"
+    least = min(met, key=lambda row: row["gpu_hours"])
+    return (
+        f"{text} met at {words.counted(len(met), 'count')}, from {words.counted(int(met[0]['gpus']), 'GPU')}; with the fewest "
+        f"GPU-hours on {words.counted(int(least['gpus']), 'GPU')}"
+    )
+
+
+def _cell(name: str, value: Any) -> str:
+    if value != value or value == -1:
+        return ""
+    if name in _EXACT:
+        return words.real(value)
+    return words.count(value) if value == int(value) else words.figure(value)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON has it, its unknown values null."""
+    from isobatch.reason import reasons_of
+
+    values = {name: value.item() for name, value in row.items()}
+    reasons = [reason.value for reason in reasons_of(values.pop("reasons"))]
+    return {
+        name: None if value in (-1, "") or value != value else value for name, value in values.items()
+    } | {"reasons": reasons}
