@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from isobatch._core import __version__ as __version__
     from isobatch.errors import InputError as InputError
     from isobatch.fleet.explain import explain as explain
-    from isobatch.fleet.folder.folder import Manifest as Manifest
+    from isobatch.fleet.folder.manifest import Manifest as Manifest
     from isobatch.fleet.plan_fleet import plan_files as plan_files
     from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
     from isobatch.fleet.plan_fleet import plan_table as plan_table
@@ -54,7 +54,7 @@ _HOMES = {
     "FeasiblePlan": "planning.plan",
     "InputError": "errors",
     "Laws": "forecast.critical",
-    "Manifest": "fleet.folder.folder",
+    "Manifest": "fleet.folder.manifest",
     "Move": "planning.plan",
     "Plan": "planning.plan",
     "PowerFit": "forecast.critical",

@@ -15,7 +15,8 @@ from isobatch.cli import main
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 import pyarrow.parquet as pq  # noqa: E402
 
-from isobatch.files.read import find, read_table  # noqa: E402
+from isobatch.files.find import find  # noqa: E402
+from isobatch.files.read import read_table  # noqa: E402
 
 GOOD = '{"job": "a", "effective_batch": 256, "lr": 0.1}\n'
 

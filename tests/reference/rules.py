@@ -70,7 +70,7 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         return sqrt(tuned / new)
     if rule == "surge":
         return surge_curve(noise.scale, new) / surge_curve(noise.scale, tuned)
-    raise ValueError(rule)
+    raise ValueError(f"tests/reference/rules.py knows no rule {rule}")
 
 
 def surge_curve(scale: float, batch: float) -> float:

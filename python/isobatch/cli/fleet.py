@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_folder(output: str) -> bool:
-    from isobatch.files.read import location
+    from isobatch.files.find import location
     from isobatch.files.whole import refuse_special
 
     fs, place = location(output)
@@ -155,7 +155,8 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
 
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
-    from isobatch.files.read import find, location, read_table, refuse_output
+    from isobatch.files.find import find, location, refuse_output
+    from isobatch.files.read import read_table
     from isobatch.fleet.folder.blocks import BLOCK, planned, stream
     from isobatch.fleet.folder.summary import Summary
 

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from isobatch.errors import InputError, unwritable
-from isobatch.files.read import location, unknown_format
+from isobatch.files.find import location, unknown_format
 from isobatch.files.whole import refuse_special, settle, sync
 
 if TYPE_CHECKING:

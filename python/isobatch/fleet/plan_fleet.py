@@ -11,7 +11,7 @@ from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
 
 if TYPE_CHECKING:
-    from isobatch.fleet.folder.folder import Manifest
+    from isobatch.fleet.folder.manifest import Manifest
 
 
 def plan_fleet(

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isobatch.errors import InputError
-from isobatch.files.read import Files, blocks
+from isobatch.files.find import Files
+from isobatch.files.read import blocks
 from isobatch.fleet.folder.parts import Part, list_parts
 from isobatch.fleet.query import Query
 from isobatch.fleet.rows import Fleet

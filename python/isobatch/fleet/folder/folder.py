@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.read import location, named
+from isobatch.files.find import location, named
 from isobatch.files.write import unique, whole
 from isobatch.fleet.folder.digest import digest_of_stream
-from isobatch.fleet.folder.parts import Part
+from isobatch.fleet.folder.manifest import Manifest, Receipt
 from isobatch.fleet.folder.summary import Summary
 from isobatch.words import few, shown
 
@@ -35,51 +35,6 @@ if TYPE_CHECKING:
 
 MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
 _THREADS = 16
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """A part that is done."""
-
-    part: Part
-    digest: str
-    """BLAKE2b of the bytes that it was made of."""
-    jobs: int
-    files: dict[str, int]
-    """Its files in the output, and the rows in each."""
-    summary: Summary
-    digests: dict[str, str] = {}
-    """BLAKE2b of each of its files."""
-
-    def __post_init__(self) -> None:
-        for name in (*self.files, *self.digests):
-            parts = name.split("/")
-            if "\0" in name or name.startswith("_") or any(part in ("", ".", "..") for part in parts):
-                raise ValueError(f"{shown(name)} is no file of the folder")
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a folder of plans.
-
-    `state` is "running", "complete", or "incomplete" where files of jobs, named in `failed` with the reason, could not be used.
-    """
-
-    version: int = 1
-    state: str
-    run: dict[str, Any]
-    """The arguments; tables and profiles as digests."""
-    parts: list[Receipt]
-    failed: dict[str, str]
-    summary: Summary
-
-    @property
-    def rows(self) -> int:
-        """Rows of the result."""
-        return self.summary.rows
-
-    @property
-    def jobs(self) -> int:
-        """Jobs that were planned."""
-        return sum(receipt.jobs for receipt in self.parts)
 
 
 @dataclass(frozen=True)

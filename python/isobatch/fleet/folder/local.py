@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from isobatch.fleet.folder.folder import Receipt
+from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.parts import Part
 from isobatch.fleet.folder.work import Failure, Work, plan_part
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.read import Files, blocks, format_of, named
+from isobatch.files.find import Files, format_of, named
+from isobatch.files.read import blocks
 
 if TYPE_CHECKING:
     import pyarrow as pa

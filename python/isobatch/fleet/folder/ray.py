@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.fleet.folder.folder import Receipt
+from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.parts import Part
 from isobatch.fleet.folder.work import Failure, Work, plan_part
 

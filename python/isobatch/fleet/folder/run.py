@@ -11,9 +11,10 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, unknown, unwritable
-from isobatch.files.read import Files, find, refuse_output
+from isobatch.files.find import Files, find, refuse_output
 from isobatch.fleet.folder.digest import digest_of_texts
-from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
+from isobatch.fleet.folder.folder import Folder
+from isobatch.fleet.folder.manifest import Manifest, Receipt
 from isobatch.fleet.folder.parts import Listing, Part, list_parts
 from isobatch.fleet.folder.work import Failure, Work, digest_of
 from isobatch.fleet.query import Query

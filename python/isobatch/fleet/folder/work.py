@@ -11,11 +11,12 @@ from urllib.parse import quote
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.read import named
+from isobatch.files.find import named
 from isobatch.files.write import Write, parquet_writer, whole
 from isobatch.fleet.folder.blocks import fleets, planned
 from isobatch.fleet.folder.digest import new_digest
-from isobatch.fleet.folder.folder import Folder, Receipt
+from isobatch.fleet.folder.folder import Folder
+from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.parts import Part
 from isobatch.fleet.folder.summary import Summary
 from isobatch.fleet.query import Query

@@ -1,0 +1,161 @@
+"""Which files a path names: one, a folder's, or those that a glob matches; on disk, or in a store that pyarrow knows (s3://, gs://, …)."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from isobatch.errors import InputError, must_be, needs_extra, unreadable
+from isobatch.words import few
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one table, in the order of their names, in the folder `base` or below it; `folder`: all of its files."""
+
+    fs: FileSystem
+    base: str
+    infos: tuple[FileInfo, ...]
+    folder: bool = False
+
+
+def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
+    """The filesystem of a path or URL, and the path in it.
+
+    Raises:
+        InputError: the kind of URL is not known, or pyarrow is not there.
+    """
+    text = os.fspath(path)
+    try:
+        import pyarrow as pa
+        from pyarrow.fs import FileSystem, LocalFileSystem
+    except ModuleNotFoundError:
+        raise needs_extra("tables in files", "fleet", file=text) from None
+    if "://" not in text:
+        return LocalFileSystem(), text
+    try:
+        fs, inner = FileSystem.from_uri(text)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise unreadable(error, text) from None
+    return fs, inner
+
+
+def find(path: str | os.PathLike[str]) -> Files:
+    """The files that a path names: one, those of a folder and the folders in it, or those that a glob matches. Names that
+    begin with `_` or `.` are not data.
+
+    Raises:
+        InputError: there is none.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise must_be("a path that can be written in UTF-8", os.fspath(path), field="path") from None
+    fs, inner = location(path)
+    with named(os.fspath(path)):
+        info = fs.get_file_info(inner)
+        if info.type == FileType.File:
+            return Files(fs, str(PurePosixPath(inner).parent), (info,))
+        if info.type == FileType.Directory:
+            base, pattern = inner.rstrip("/"), None
+        elif magic := re.search(r"[*?[]", inner):
+            base = inner[: magic.start()].rpartition("/")[0]
+            pattern = _plain(inner).split("/")
+        else:
+            raise InputError("there is no such file", file=inner)
+        listed = fs.get_file_info(FileSelector(base or ".", recursive=True))
+    found = []
+    for info in sorted(listed, key=lambda info: info.path):
+        name = PurePosixPath(info.path).relative_to(base)
+        wanted = name.suffix in SUFFIXES and not any(part.startswith(("_", ".")) for part in name.parts)
+        if info.type == FileType.File and wanted and (pattern is None or _is_match(info.path, pattern)):
+            found.append(info)
+    if not found:
+        raise InputError(f"holds no {few(SUFFIXES)} file", file=os.fspath(path))
+    return Files(fs, base, tuple(found), folder=pattern is None)
+
+
+def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
+    """What is read must not be written over, and plans in a folder of jobs would be jobs to the next run.
+
+    Raises:
+        InputError: the output is one of the files, or lies in their folder.
+    """
+    if type(fs) is not type(files.fs):
+        return
+    path, base = Path(output).resolve(), Path(files.base).resolve()
+    if path in {Path(info.path).resolve() for info in files.infos}:
+        raise InputError("is read by this command: write the plans to another file", file=output)
+    if path == base or (files.folder and path.is_relative_to(base)):
+        raise InputError(
+            f"is in the folder that is read, {files.base}: write the plans elsewhere", file=output
+        )
+
+
+def _plain(path: str) -> str:
+    return path.removeprefix("./")
+
+
+def _is_match(path: str, pattern: Sequence[str]) -> bool:
+    """Whether a path matches a glob, folder by folder: `*` and `?` stay within one, `**` is any number of them. The time grows with
+    the lengths, whatever the glob: it follows all places where the path could be at once."""
+    places = _behind({0}, pattern)
+    for name in _plain(path).split("/"):
+        stay = {at for at in places if at < len(pattern) and pattern[at] == "**"}
+        pass_ = {at + 1 for at in places if at < len(pattern) and fnmatchcase(name, pattern[at])}
+        places = _behind(stay | pass_, pattern)
+    return len(pattern) in places
+
+
+def _behind(places: set[int], pattern: Sequence[str]) -> set[int]:
+    """The places, and those behind a `**` that matches no folder."""
+    found = set(places)
+    for at in sorted(places):
+        while at < len(pattern) and pattern[at] == "**":
+            at += 1
+            found.add(at)
+    return found
+
+
+def unknown_format(path: str, known: Iterable[str]) -> InputError:
+    """A file whose suffix says no format that is known."""
+    return InputError(f"cannot tell the format of {PurePosixPath(path).name!r}: use {few(known)}", file=path)
+
+
+def format_of(path: str) -> str:
+    """csv, parquet or jsonl, by the file's suffix.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    suffix = PurePosixPath(path).suffix
+    if suffix not in SUFFIXES:
+        raise unknown_format(path, SUFFIXES)
+    return SUFFIXES[suffix]
+
+
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Errors of reading name the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+        raise unreadable(error, path) from None
