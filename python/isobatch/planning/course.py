@@ -235,6 +235,10 @@ class Course:
         start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
         self.legs = [_Leg(first, start, Fraction(0), self)]
         for step, plan in legs[1:]:
+            before = self.legs[-1].plan
+            # Started again as it was: the leg goes on, with the pace that it has.
+            if (plan.layout, plan.lr) == (before.layout, before.lr):
+                continue
             here = self.position(step)
             self.legs.append(_Leg(plan, here, self.legs[-1].clock_at(Fraction(step)), self))
 

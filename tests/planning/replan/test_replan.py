@@ -227,6 +227,18 @@ def test_a_layout_that_pads_more_says_so():
     assert moved.moves[0].repeated_samples == -left % 3 - -left % 4
 
 
+def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_served():
+    # On 2 replicas the rest of an epoch that 8 drop is served: one step more, at a slower pace of the schedule.
+    recipe = ib.Recipe(
+        effective_batch=48, lr=0.1, optimizer="sgd", dataset_size=5120, duration="4ep", drop_last=True
+    )
+    moved = ib.replan(run_of(recipe, 8, max_micro_batch=8), at_step=370, cluster=2)
+    again = ib.replan(moved, at_step=372, cluster=2)
+    assert (moved.total_steps, len(again.moves)) == (425, 2)
+    assert again.schedule == moved.schedule
+    assert [again.position(step) for step in range(426)] == [moved.position(step) for step in range(426)]
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
