@@ -1,6 +1,6 @@
 //! What the batch of a run must divide by: replicas, micro-batches, passes, groups, and all of that in every stage of its ramp.
 
-use super::layout::Replicas;
+use super::replicas::Replicas;
 use crate::batch::{self, MAX_BATCH, Split};
 use crate::input::{Input, Settings};
 use crate::lengths::Stage;

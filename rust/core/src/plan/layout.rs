@@ -1,6 +1,7 @@
 //! The batch, and how it is laid out over replicas and micro-batches.
 
 use super::grid::Grid;
+use super::replicas::Replicas;
 use super::row::{Nearest, Row};
 use super::steps::stages;
 use super::ways_out::Seek;
@@ -10,24 +11,6 @@ use crate::input::{Input, Policy, Settings};
 use crate::lengths::{Layout, Stage};
 use crate::numbers::gcd;
 use crate::reason::Reason;
-
-/// The replicas over which a batch is laid out.
-#[derive(Clone, Copy)]
-pub(super) struct Replicas {
-    /// How many there are.
-    pub count: u64,
-    /// GPUs that hold one.
-    pub model_parallel: u64,
-    /// What every micro-batch must be a multiple of.
-    pub divisor: u64,
-}
-
-impl Replicas {
-    fn layout(self, effective_batch: u64, split: Split, ragged: bool) -> Layout {
-        let Split { micro_batch, accumulation } = split;
-        Layout { effective_batch, data_parallel: self.count, micro_batch, accumulation, ragged }
-    }
-}
 
 /// The effective batch that the policy asks for.
 pub(super) fn target(

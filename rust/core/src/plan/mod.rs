@@ -3,6 +3,7 @@
 mod caution;
 mod grid;
 mod layout;
+mod replicas;
 pub(crate) mod results;
 mod row;
 mod scale;

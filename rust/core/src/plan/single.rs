@@ -1,6 +1,6 @@
 //! One row: from a recipe, a cluster and the settings to a plan, or to the reasons why there is none.
 
-use super::layout::Replicas;
+use super::replicas::Replicas;
 use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
 use super::ways_out::{Seek, neighbouring_replicas, not_sought};
 use super::{caution, layout, scale, steps};

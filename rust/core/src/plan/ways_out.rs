@@ -1,7 +1,7 @@
 //! What would work instead of what does not.
 
 use super::grid::Grid;
-use super::layout::Replicas;
+use super::replicas::Replicas;
 use crate::batch::{MAX_BATCH, Tolerance};
 use crate::input::Input;
 use crate::lengths::Stage;
