@@ -49,9 +49,9 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - the command is re
     )
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
+        sheet.comments.append(f"model parallelism over {parallel} GPUs stays as the script has it")
         sheet.comments.append(
-            f"model parallelism over {parallel} GPUs stays as the script has it; interleaved pipeline stages need an accumulation that is a "
-            f"multiple of their number, and it is {plan.accumulation}: plan with accumulation_multiple, or Megatron refuses it"
+            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with accumulation_multiple"
         )
     return sheet
 

@@ -1,0 +1,22 @@
+//! The replicas of a row.
+
+use crate::batch::Split;
+use crate::lengths::Layout;
+
+/// The replicas over which a batch is laid out.
+#[derive(Clone, Copy)]
+pub(super) struct Replicas {
+    /// How many there are.
+    pub count: u64,
+    /// GPUs that hold one.
+    pub model_parallel: u64,
+    /// What every micro-batch must be a multiple of.
+    pub divisor: u64,
+}
+
+impl Replicas {
+    pub fn layout(self, effective_batch: u64, split: Split, ragged: bool) -> Layout {
+        let Split { micro_batch, accumulation } = split;
+        Layout { effective_batch, data_parallel: self.count, micro_batch, accumulation, ragged }
+    }
+}
