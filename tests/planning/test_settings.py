@@ -178,3 +178,11 @@ def test_what_is_no_recipe():
         ib.InputError, match=r"recipe must be a Recipe, got .*: Recipe\(\*\*fields\) makes one"
     ):
         ib.plan({"effective_batch": 256, "lr": 0.1}, 8)
+
+
+@pytest.mark.parametrize("name", home.Settings._fields)
+def test_a_default_that_is_given_is_that_of_the_core(name):
+    given = {name: getattr(home.DEFAULTS, name)}
+    assert home.settings_of(given) is not home.DEFAULTS
+    recipe = ib.Recipe(**RECIPE)
+    assert ib.plan(recipe, 6, **given).to_json() == ib.plan(recipe, 6).to_json()

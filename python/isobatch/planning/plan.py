@@ -22,7 +22,7 @@ from isobatch.planning.moves import Moved
 from isobatch.planning.options import options
 from isobatch.planning.planned import Planned
 from isobatch.planning.saved import check, fields_of, text_of
-from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
+from isobatch.planning.settings import DEFAULTS, Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
@@ -343,7 +343,9 @@ def plan_of(
     32
     """
     # As `values_of`, without a second tuple: that takes a tenth of a plan.
-    values = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads, consumed)
+    # Likewise the defaults, which the core has.
+    asked = () if settings is DEFAULTS else settings
+    values = recipe.core.plan(msgspec.structs.astuple(cluster), asked, workloads, consumed)
     status, reasons = values[0], reasons_of(values[1])
     kind = Plan if status == "infeasible" else FeasiblePlan
     plan = kind(recipe, cluster, settings, status, reasons, *values[2:])
