@@ -106,6 +106,7 @@ def test_commands_are_listed_in_the_order_of_the_documents():
     assert rows_of("docs/commands.md", r"`isobatch (\w+)`") == isobatch.cli.commands(), (
         "docs/commands.md and _ORDER in python/isobatch/cli/__init__.py differ"
     )
+    agree("_ORDER in python/isobatch/cli/__init__.py", isobatch.cli._ORDER, isobatch.cli.commands())
 
 
 def test_every_public_name_has_its_row_and_every_row_its_name():

@@ -24,17 +24,13 @@ _ORDER = [
     "fleet",
     "sweep",
     "explain",
-    "estimate",
     "elastic",
     "replan",
     "schedule",
     "rules",
-    "laws",
     "validate",
     "calibrate",
-    "probe",
     "doctor",
-    "report",
     "export",
 ]
 """How the commands are listed; one that is not named comes last."""
@@ -47,9 +43,6 @@ _EXTRAS = {
     "torch": "validate",
     "scipy": "validate",
     "ray": "ray",
-    "altair": "report",
-    "jinja2": "report",
-    "vl_convert": "report",
 }
 """Which extra brings a package."""
 
