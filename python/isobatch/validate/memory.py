@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from isobatch.checked import real, wholes
 from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.errors import InputError, missing, must_be
+from isobatch.validate.measure.memory import RESERVE, RESERVE_BYTES
 from isobatch.validate.step.workload import Workload, factory_of, made
 
 GIB = 2**30
@@ -144,7 +145,7 @@ def _room(memory_gib: float | None, reserve_gib: float | None) -> tuple[float, f
         return None
     memory = real(memory_gib, "memory_gib", "a finite number above 0", lambda x: x > 0)
     if reserve_gib is None:
-        return memory, max(2.0, 0.04 * memory)
+        return memory, max(RESERVE_BYTES / GIB, RESERVE * memory)
     return memory, real(reserve_gib, "reserve_gib", "a finite number from 0", lambda x: x >= 0)
 
 
