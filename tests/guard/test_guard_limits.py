@@ -28,7 +28,7 @@ def test_the_guard_waits_as_long_as_the_training(minutes):
 
 def test_without_room_for_another_gradient_it_is_unchecked(monkeypatch):
     asked = []
-    monkeypatch.setattr(gradient, "_has_room", lambda device, needed: asked.append(needed))
+    monkeypatch.setattr(gradient, "has_room", lambda device, needed: asked.append(needed))
     recipe = ib.Recipe(
         effective_batch=8,
         lr=0.1,

@@ -1,50 +1,28 @@
-"""The gradient of the first steps, against that of the mean loss: computed once more on the script's own batches, with the
-script's own random numbers, so that dropout is no disturbance."""
+"""The gradient of the first steps, held to that of the mean loss, and the ranks' gradients to each other."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
-from isobatch.diagnosis.batches import mapped, part, reduction
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.guard.inputs import Inputs
+from isobatch.guard.recomputing import Recomputation, Reference, has_room
 from isobatch.guard.run import Run
 from isobatch.guard.settings import clips_itself
 from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import divisor, flat, inner, local, reentrant, sharded
+from isobatch.guard.wrapping import flat, inner, local, sharded
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 CLIPPED = 0.02  # how far a norm may be from the one that it is clipped to
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
-
-Loss = Callable[[nn.Module, Any], Tensor]
-Weight = Callable[[Any], float]
-
-
-class OtherUnits(NamedTuple):
-    """What a healthy script may divide by instead of the weight; and what is noted then, with the `ratio` that this gives."""
-
-    units: Weight
-    note: str
-
-
-class Reference(NamedTuple):
-    """What a script's gradient is compared with; `assumed` where nobody gave it, so that the script's may be another."""
-
-    loss: Loss | None
-    weight: Weight | None
-    other: OtherUnits | None = None
-    assumed: bool = False
 
 
 class _Likeness(NamedTuple):
@@ -71,15 +49,14 @@ class Gradient:
         self._sharded = sharded(model)
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
-        self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._loss, self._weight, self._other, self._assumed = reference
         self._precision = AUTOCAST[run.plan.recipe.precision]
-        self._scaled = (
-            self._precision == torch.float16
-        )  # a norm before clipping would be in the loss scaler's units
+        # A norm before clipping would be in the loss scaler's units.
+        self._scaled = self._precision == torch.float16
         self._random: list[tuple[Tensor, Tensor | None]] = []
         self._inputs = Inputs(run, self._model)
+        self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
         self._unclipped: float | None = None
         self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
@@ -164,7 +141,7 @@ class Gradient:
             return
         # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
         needed = 2 * sum(g.numel() * g.element_size() for g in grads)
-        if not all(run.exchange("room", _has_room(self._params[0].device, needed))):
+        if not all(run.exchange("room", has_room(self._params[0].device, needed))):
             self._leave("no room for another gradient on the GPU")
             return
         self._size(watch, grads, batches, random)
@@ -174,10 +151,10 @@ class Gradient:
         run, plan = self._run, self._run.plan
         shares = self._shares(batches)
         error, summed, local, same = None, False, list[Tensor](), False
-        with self._replay():
+        with self._again.replay():
             try:
-                summed = self._is_summed(self._moved(batches[0]))
-                local, same = self._local(batches, random, shares)
+                summed = self._again.is_summed(batches[0])
+                local, same = self._again.of(batches, random, shares)
             except Exception as raised:  # whatever the script's loss does with batches that it does not know
                 error = f"{type(raised).__name__}: {str(raised)[:200]}"
         known = run.exchange("reference", (error, same and not watch.changed))
@@ -191,7 +168,7 @@ class Gradient:
         if not all(same for _, same in known):
             self._leave("the script changes the batches between loader and model")
             return
-        reference = self._averaged(local)
+        reference = self._again.averaged(local)
         scale = getattr(self._optimizer, "grad_scale", None)
         found = grads if scale is None else [g / scale for g in grads]
         like, gate = self._compare(found, reference), GATES[self._precision]
@@ -259,9 +236,9 @@ class Gradient:
             )
             return self._factor(like.unclipped, gate) or factor
         for shares, cause in self._other_shares(batches):
-            with self._replay():
-                local, _ = self._local(batches, random, shares)
-            like = self._compare(found, self._averaged(local))
+            with self._again.replay():
+                local, _ = self._again.of(batches, random, shares)
+            like = self._compare(found, self._again.averaged(local))
             if like.residual <= gate:
                 return self._factor(like.unclipped, gate) or cause.likely()
         return ELSE
@@ -330,88 +307,3 @@ class Gradient:
         units = [float(self._weight(batch)) for batch in batches]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
-
-    def _is_summed(self, batch: Any) -> bool:
-        """Whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
-        plan, loss = self._run.plan, self._loss
-        n = int(plan.micro_batches(self._run.rank)[0])
-        if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
-            return False
-        modes = {module: module.training for module in self._model.modules()}
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                parts = [part(batch, 0, 1), part(batch, 1, n)]
-                units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
-                whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
-        return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
-
-    def _local(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
-        """The gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model was given what the
-        script has given it."""
-        total, same = [torch.zeros_like(local(p)) for p in self._params], True
-        for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
-            self._inputs.begin_own()
-            torch.set_rng_state(cpu)
-            if cuda is not None:
-                torch.cuda.set_rng_state(cuda)
-            kind, precision = total[0].device.type, self._precision
-            with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self._loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
-            same = same and self._inputs.same(len(batches) - index)
-            for t, g in zip(total, self._gradients(loss), strict=True):
-                if g is not None:
-                    t += g
-        return total, same
-
-    def _averaged(self, total: list[Tensor]) -> list[Tensor]:
-        """Over ranks, in place."""
-        if self._run.ranks > 1 and not self._sharded:
-            for t in total:
-                dist.all_reduce(t, group=self._run.group)
-                t /= self._run.ranks
-        return total
-
-    def _moved(self, batch: Any) -> Any:
-        """A micro-batch on the model's device, where no other one is at the same time."""
-        device = self._params[0].device
-        return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
-
-    def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
-        if not (self._sharded or reentrant(loss)):
-            return torch.autograd.grad(loss, self._params, allow_unused=True)
-        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the script's own
-        # gradients step aside.
-        kept = [p.grad for p in self._params]
-        for p in self._params:
-            p.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        found = tuple(None if p.grad is None else local(p.grad) for p in self._params)
-        for p, grad in zip(self._params, kept, strict=True):
-            p.grad = grad
-        return found
-
-    @contextlib.contextmanager
-    def _replay(self) -> Iterator[None]:
-        """The model's buffers and the random state are afterwards what they were."""
-        buffers = [(b, b.clone()) for b in self._model.buffers()]
-        self._run.own = True
-        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-        try:
-            with torch.random.fork_rng(devices):
-                yield
-        finally:
-            self._run.own = False
-            for buffer, value in buffers:
-                buffer.copy_(value)
-
-
-def _has_room(device: torch.device, needed: int) -> bool:
-    """Whether a GPU has so many bytes beyond what the training holds: free, or the allocator's own and not given out."""
-    if device.type != "cuda":
-        return True
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed

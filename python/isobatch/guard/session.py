@@ -13,9 +13,10 @@ from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.guard import settings, start
 from isobatch.guard.cleared import Cleared
 from isobatch.guard.finite import OVERFLOWS, Finite
-from isobatch.guard.gradient import Gradient, Loss, OtherUnits, Reference, Weight
+from isobatch.guard.gradient import Gradient
 from isobatch.guard.owner import Owner, check_convention, check_length
 from isobatch.guard.rates import Rates
+from isobatch.guard.recomputing import Loss, OtherUnits, Reference, Weight
 from isobatch.guard.run import Run, named
 from isobatch.guard.samples import Samples
 from isobatch.guard.watch import Watch

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from isobatch.guard.gradient import OtherUnits
 from isobatch.guard.owner import Owner
+from isobatch.guard.recomputing import OtherUnits
 
 
 class Attachable(Protocol):

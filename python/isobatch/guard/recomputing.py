@@ -1,0 +1,138 @@
+"""The gradient of a step once more: of the script's own batches, with its own random numbers, by the loss that it is meant to have.
+
+With the script's random numbers dropout is no disturbance: what differs is the script's own doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from isobatch.diagnosis.batches import mapped, part, reduction
+from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.guard.inputs import Inputs
+from isobatch.guard.run import Run
+from isobatch.guard.wrapping import divisor, local, reentrant, sharded
+
+Loss = Callable[[nn.Module, Any], Tensor]
+Weight = Callable[[Any], float]
+
+
+class OtherUnits(NamedTuple):
+    """What a healthy script may divide by instead of the weight; and what is noted then, with the `ratio` that this gives."""
+
+    units: Weight
+    note: str
+
+
+class Reference(NamedTuple):
+    """What a script's gradient is compared with; `assumed` where nobody gave it, so that the script's may be another."""
+
+    loss: Loss | None
+    weight: Weight | None
+    other: OtherUnits | None = None
+    assumed: bool = False
+
+
+class Recomputation:
+    """Computes the gradients of a reference on a model whose parameters that train are `params`."""
+
+    def __init__(
+        self, run: Run, model: nn.Module, params: list[nn.Parameter], inputs: Inputs, reference: Reference
+    ) -> None:
+        self._run, self._model, self._params, self._inputs = run, model, params, inputs
+        self._loss, self._weight = reference.loss, reference.weight
+        self._precision = AUTOCAST[run.plan.recipe.precision]
+        self._sharded = sharded(model)
+        self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
+
+    def is_summed(self, batch: Any) -> bool:
+        """Whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
+        plan, loss = self._run.plan, self._loss
+        n = int(plan.micro_batches(self._run.rank)[0])
+        if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
+            return False
+        modes = {module: module.training for module in self._model.modules()}
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                batch = self._moved(batch)
+                parts = [part(batch, 0, 1), part(batch, 1, n)]
+                units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
+                whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
+
+    def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
+        """The gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model was given what the
+        script has given it."""
+        total, same = [torch.zeros_like(local(p)) for p in self._params], True
+        for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
+            self._inputs.begin_own()
+            torch.set_rng_state(cpu)
+            if cuda is not None:
+                torch.cuda.set_rng_state(cuda)
+            kind, precision = total[0].device.type, self._precision
+            with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
+                loss = self._loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
+            same = same and self._inputs.same(len(batches) - index)
+            for t, g in zip(total, self._gradients(loss), strict=True):
+                if g is not None:
+                    t += g
+        return total, same
+
+    def averaged(self, total: list[Tensor]) -> list[Tensor]:
+        """Over ranks, in place."""
+        if self._run.ranks > 1 and not self._sharded:
+            for t in total:
+                dist.all_reduce(t, group=self._run.group)
+                t /= self._run.ranks
+        return total
+
+    def _moved(self, batch: Any) -> Any:
+        """A micro-batch on the model's device, where no other one is at the same time."""
+        device = self._params[0].device
+        return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
+
+    def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        if not (self._sharded or reentrant(loss)):
+            return torch.autograd.grad(loss, self._params, allow_unused=True)
+        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the script's own
+        # gradients step aside.
+        kept = [p.grad for p in self._params]
+        for p in self._params:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = tuple(None if p.grad is None else local(p.grad) for p in self._params)
+        for p, grad in zip(self._params, kept, strict=True):
+            p.grad = grad
+        return found
+
+    @contextlib.contextmanager
+    def replay(self) -> Iterator[None]:
+        """The model's buffers and the random state are afterwards what they were."""
+        buffers = [(b, b.clone()) for b in self._model.buffers()]
+        self._run.own = True
+        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        try:
+            with torch.random.fork_rng(devices):
+                yield
+        finally:
+            self._run.own = False
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def has_room(device: torch.device, needed: int) -> bool:
+    """Whether a GPU has so many bytes beyond what the training holds: free, or the allocator's own and not given out."""
+    if device.type != "cuda":
+        return True
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
