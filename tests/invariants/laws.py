@@ -68,6 +68,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "fit_power": ("fits", "calls"),
     "integrations": ("tests/integrations",),
     "laws": ("fits", "calls"),
+    "memory_of": ("tests/validate",),
     "optimize_goodput": ("goodput", "calls"),
     "plan": ("oracle", "alone", "calls"),
     "plan_files": ("tests/fleet/folder",),

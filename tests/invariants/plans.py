@@ -113,7 +113,12 @@ def _shape(draw: random.Random) -> dict[str, Any]:
 
 
 def _uneven(draw: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
-    if draw.random() < 0.2 and not settings.get("ragged"):
+    taken = {
+        "ragged",
+        "accumulation_multiple",
+        "min_accumulation",
+    } & settings.keys()  # uneven goes without these
+    if draw.random() < 0.2 and not taken:
         settings["uneven"] = True
     return settings
 

@@ -6,27 +6,19 @@ storages that live at once. A model of any size is worked out on a laptop.
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
-import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from isobatch.checked import real, wholes
-from isobatch.diagnosis.precision import AUTOCAST
-from isobatch.errors import InputError, missing, must_be
-from isobatch.validate.measure.memory import RESERVE, RESERVE_BYTES
-from isobatch.validate.step.workload import Workload, factory_of, made
+from isobatch.errors import missing, must_be
+from isobatch.recipes.recipe import Precision
+
+if TYPE_CHECKING:
+    from isobatch.validate.step.workload import Workload
 
 GIB = 2**30
-BLOCK = 512
-"""CUDA's allocator gives out memory in multiples of so many bytes."""
 MOST = 2**20
 """No larger micro-batch is looked for."""
 
@@ -75,7 +67,7 @@ def memory_of(
     micro_batches: Sequence[int] | None = None,
     memory_gib: float | None = None,
     reserve_gib: float | None = None,
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32",
+    precision: Precision = "fp32",
     clip_norm: float | None = None,
     device: Literal["cuda", "cpu"] = "cuda",
 ) -> Memory:
@@ -116,13 +108,15 @@ def memory_of(
     >>> memory.weights_bytes == (1024 * 1024 + 1024) * 4, memory.reserve_gib
     (True, 2.0)
     """
-    if precision not in AUTOCAST or precision is None:
-        raise must_be("fp32, tf32, bf16 or fp16", precision, field="precision")
+    if precision not in get_args(Precision):
+        raise must_be(f"one of {', '.join(get_args(Precision))}", precision, field="precision")
     if device not in ("cuda", "cpu"):
         raise must_be("cuda or cpu", device, field="device")
     sizes = [] if micro_batches is None else [int(n) for n in wholes(micro_batches, "micro_batches", 1, MOST)]
     room = _room(memory_gib, reserve_gib)
-    with _Step(workload, AUTOCAST[precision], clip_norm, device) as step:
+    from isobatch.validate.step.fake import FakeStep
+
+    with FakeStep(workload, precision, clip_norm, device) as step:
         peaks = {n: step.peak(n) for n in sizes or ([] if room else [1, 2, 4, 8])}
         best = None if room is None else largest(step.peak, int((room[0] - room[1]) * GIB), peaks)
         return Memory(
@@ -145,6 +139,8 @@ def _room(memory_gib: float | None, reserve_gib: float | None) -> tuple[float, f
         return None
     memory = real(memory_gib, "memory_gib", "a finite number above 0", lambda x: x > 0)
     if reserve_gib is None:
+        from isobatch.validate.measure.memory import RESERVE, RESERVE_BYTES
+
         return memory, max(RESERVE_BYTES / GIB, RESERVE * memory)
     return memory, real(reserve_gib, "reserve_gib", "a finite number from 0", lambda x: x >= 0)
 
@@ -176,116 +172,3 @@ def largest(peak: Callable[[int], int], room: int, known: dict[int, int]) -> int
         guess = (low + high) // 2 if halve else min(max(guess, low + 1), high - 1)
         halve = high in known and not halve
     return low
-
-
-class _Step:
-    """A training step on fake tensors, whose peak is looked up by micro-batch."""
-
-    def __init__(
-        self,
-        workload: str | Callable[[], Workload],
-        dtype: torch.dtype | None,
-        clip_norm: float | None,
-        device: str,
-    ) -> None:
-        self._factory = factory_of(workload) if isinstance(workload, str) else workload
-        self._dtype, self._clip_norm, self._device = dtype, clip_norm, device
-        self._ledger = _Ledger()
-
-    def __enter__(self) -> _Step:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            work = made(self._factory)
-            stack.enter_context(self._ledger)
-            self._make(work)
-            self._modes = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._modes.close()
-
-    def _make(self, work: Workload) -> None:
-        ledger, self._work = self._ledger, work
-        model = work.model.train()
-        tensors = [*model.parameters(), *model.buffers()]
-        if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            raise InputError(
-                "the factory must make the model each time it is called: this one existed before",
-                field="workload",
-            )
-        for tensor in tensors:
-            ledger.note(tensor)
-        self.weights = ledger.now
-        self._trained = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = work.optimizer(self._trained)
-        for group in self._optimizer.param_groups if self._device == "cuda" else ():
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                group["foreach"] = True
-        self._buckets = [torch.empty_like(p) for p in self._trained]
-        before = ledger.now
-        self._step(1)
-        self.states = ledger.now - before
-        self.gradients = 2 * (before - self.weights)
-
-    def peak(self, n: int) -> int:
-        """The most bytes that live at once in a step with micro-batches of `n` samples."""
-        self._ledger.peak = self._ledger.now
-        self._step(n)
-        return self._ledger.peak
-
-    def _step(self, n: int) -> None:
-        try:
-            for _ in range(2):  # the second micro-batch finds the gradients of the first
-                self._backward(n)
-            if self._clip_norm is not None:
-                nn.utils.clip_grad_norm_(self._trained, self._clip_norm)
-            self._optimizer.step()
-            self._optimizer.zero_grad()
-        except Exception as error:  # the user's own code, on tensors without values
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise InputError(
-                f"the step cannot be worked out without values ({said}); measure it: isobatch validate --find-micro-batch",
-                field="workload",
-            ) from error
-
-    def _backward(self, n: int) -> None:
-        work = self._work
-        batch = work.batch(n, torch.Generator().manual_seed(0), torch.device("cpu"))
-        with torch.autocast("cpu", self._dtype, enabled=self._dtype is not None):
-            loss = work.loss(work.model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-
-
-class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the storages that live at once: `now`, and the most so far (`peak`)."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = 0
-        self._sizes: dict[int, int] = {}
-
-    def note(self, tensor: Tensor) -> None:
-        """Counts a tensor's storage, once, for as long as it lives."""
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._sizes:
-            size = -(-storage.nbytes() // BLOCK) * BLOCK
-            self._sizes[key] = size
-            self.now += size
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._forget, key)
-
-    def _forget(self, key: int) -> None:
-        self.now -= self._sizes.pop(key)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        made = func(*args, **kwargs)
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for tensor in tree_leaves(made):
-            # A view of what a factory keeps elsewhere, such as a dataset, is no memory of the step's.
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
-                self.note(tensor)
-        return made
