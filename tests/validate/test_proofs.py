@@ -308,7 +308,8 @@ def test_memory_of_a_size_is_not_that_of_a_larger_one_before(two):
         )
         assert report.micro_batch_search.largest_micro_batch > 32
         found = {row.micro_batch: row.peak_memory_bytes / 2**20 for row in report.step.micro_batches}
-        assert found[32] - found[16] == pytest.approx(16 * mib, rel=0.5), found
+        # Pages that the allocator keeps differ by some MiB; what a larger size left would be hundreds.
+        assert found[32] - found[16] == pytest.approx(16 * mib, abs=max(8 * mib, 14)), found
 
 
 def test_a_workload_that_refuses_float32_is_proven_in_its_own_format(two):
