@@ -63,6 +63,7 @@ def test_a_row_in_words(tmp_path):
         ({"lr": [1]}, 0, "has no column 'status'"),
         ({"status": ["ok"], "reasons": ["red"]}, 0, "reasons, as a fleet's table has them"),
         ("plans.csv", 0, "table must be a table of plans"),
+        ({"status": 1, "reasons": 2}, 0, "table must be a table of plans"),
     ],
 )
 def test_what_is_no_row(table, row, says):

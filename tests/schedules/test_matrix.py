@@ -268,3 +268,12 @@ def test_the_number_of_threads_does_not_change_a_value():
         for n in (1, 2, 3)
     }
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["steps_per_epoch", "dataset_size", "seq_len", "effective_batch", "tuned_batch"]
+)
+def test_what_a_unit_is_worth_is_a_number(name):
+    table = {"lr": [0.1], "total_steps": [100], "schedule": ["multistep(30ep, 60ep)"], name: ["16 16"]}
+    with pytest.raises(ib.InputError, match=f"row 1: {name} must be a number above 0, got the text '16 16'"):
+        ib.schedule_matrix(table, range(5))

@@ -40,6 +40,8 @@ def _row(table: Any, row: int) -> dict[str, Any]:
         raise must_be("a whole number from 0", row, field="row")
     if isinstance(table, Mapping):
         columns = dict(table)
+        if not all(hasattr(values, "__len__") for values in columns.values()):
+            raise must_be("a table of plans", table, field="table")
         length = min((len(values) for values in columns.values()), default=0)
     elif hasattr(table, "__arrow_c_stream__"):
         import pyarrow as pa

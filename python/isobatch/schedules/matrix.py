@@ -18,6 +18,7 @@ from isobatch.schedules.schedule import Schedule
 # The columns of a fleet's table that a schedule is made of: name → its value where the table has none.
 _RUN = {"schedule": "cosine", "min_lr": 0.0, "warmup_start": 0.0, "warmup_steps": 0}
 _UNITS = ("steps_per_epoch", "dataset_size", "seq_len")
+_WORTH = ("batch", "tuned_batch", *_UNITS)
 
 
 def schedule_matrix(
@@ -159,7 +160,7 @@ def _from_columns(table: Any) -> list[Schedule]:
     runs = zip(*(column(name, missing) for name, missing in _RUN.items()), strict=True)
     batch = column("effective_batch", 1)
     tuned = column("tuned_batch") if "tuned_batch" in table else batch
-    units = zip(tuned, batch, *(map(_known, column(name)) for name in _UNITS), strict=True)
+    units = zip(batch, tuned, *(column(name) for name in _UNITS), strict=True)
     rows = []
     for row, (lr, total, run, unit) in enumerate(
         zip(column("lr"), column("total_steps"), runs, units, strict=True), 1
@@ -171,7 +172,9 @@ def _from_columns(table: Any) -> list[Schedule]:
                     spec,
                     peak=lr,
                     total_steps=total,
-                    units=Units(**dict(zip(Units.__struct_fields__, unit, strict=True))),
+                    units=Units(
+                        **{name: _known(name, value) for name, value in zip(_WORTH, unit, strict=True)}
+                    ),
                     **dict(zip(list(_RUN)[1:], rest, strict=True)),
                 )
             )
@@ -180,6 +183,10 @@ def _from_columns(table: Any) -> list[Schedule]:
     return rows
 
 
-def _known(value: Any) -> Any:
+def _known(name: str, value: Any) -> Any:
     """A count of a plan; where NumPy has −1 or NaN, it is not known."""
-    return None if isinstance(value, (int, float)) and not value > 0 else value
+    if value is None and name in _UNITS:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise must_be("a number above 0", value, field="effective_batch" if name == "batch" else name)
+    return value if value > 0 or name not in _UNITS else None
