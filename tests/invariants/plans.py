@@ -144,10 +144,13 @@ def _check_whole(plan: ib.Plan, case: str) -> None:
     if plan.data_parallel <= 8:
         assert sum(int(sizes.sum()) for sizes in shares) == plan.effective_batch, f"the ranks' shares: {case}"
     if plan.total_steps is not None:
-        rates = [
-            plan.lr_at(step)
-            for step in (0, plan.warmup_steps or 0, plan.total_steps // 2, plan.total_steps - 1)
-        ]
-        assert all(0 <= rate <= plan.lr * (1 + 1e-12) for rate in rates), f"rates {rates}: {case}"
+        try:
+            schedule = plan.schedule
+        except ib.InputError as error:  # a decay that is longer than the steps behind the warmup, say
+            if error.field != "schedule":
+                raise
+        else:
+            rates = schedule.values([0, plan.warmup_steps or 0, plan.total_steps // 2, plan.total_steps - 1])
+            assert all(0 <= rate <= plan.lr * (1 + 1e-12) for rate in rates), f"rates {rates}: {case}"
     seen = [plan.position(step).samples for step in range(0, 200, 7)]
     assert seen == sorted(seen), f"the samples fall: {case}"

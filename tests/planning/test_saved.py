@@ -241,3 +241,21 @@ def test_a_mutated_plan_is_refused_or_works(data, name, older, count):
 def test_what_is_no_plan(text):
     with pytest.raises(ib.InputError):
         ib.Plan.from_json(text)
+
+
+def test_a_batch_that_goodput_and_a_tolerance_found_is_read_back_even():
+    # Goodput's own batch has no whole stages; the one within the tolerance has, and is dealt evenly though ragged is allowed.
+    fields = {
+        "effective_batch": 60,
+        "lr": 1e-3,
+        "dataset_size": 50_000,
+        "duration": "1e5sp",
+        "convention": "megatron",
+    }
+    recipe = ib.Recipe(**fields, noise_scale=1000.0, ramp="30 15 2400")
+    profile = ib.Profile.estimate(parameters=10**9, flops_per_sample=1e10, gpu_tflops=300, intra_gb_s=0.1)
+    for most in range(100, 200):
+        plan = ib.plan(
+            recipe, 2, policy="goodput", ragged=True, batch_tolerance=0.3, max_batch=most, profile=profile
+        )
+        assert ib.Plan.from_json(plan.to_json()) == plan

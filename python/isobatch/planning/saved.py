@@ -29,6 +29,7 @@ VERSION = 1
 SCHEMA = f"isobatch.plan/{VERSION}"
 VALUES = _core.plan_fields()
 
+_RULES = tuple(name for name, *_ in _core.rules())
 _OF_PROFILE = frozenset(name for name, _, _, of_profile in _core.results() if of_profile)
 _REASONS_OF_PROFILE = frozenset(
     (
@@ -178,6 +179,11 @@ def _recomputed(leg: Planned) -> dict[str, Any]:
     recipe = leg.recipe
     if stretched:  # Its own samples may be too few for one step of this batch.
         recipe = msgspec.structs.replace(recipe, duration=None, warmup=None)
+        # The batch that goodput was after may have been another, which a ramp or a tolerance then moved.
+        settings = settings._replace(
+            ragged=settings.ragged and Reason.RAGGED in leg.reasons,
+            uneven=settings.uneven and Reason.UNEVEN in leg.reasons,
+        )
     values = dict(zip(VALUES, values_of(recipe, leg.cluster, settings, consumed=leg.consumed), strict=True))
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.
@@ -202,6 +208,7 @@ def _consistent(leg: Planned, file: str | None) -> None:
             must(name, 0 <= value <= 2**53, "from 0 to 2^53")
         elif type(value) is float:
             must(name, math.isfinite(value), "finite")
+    must("rule", leg.rule in _RULES, f"one of {', '.join(_RULES)}")
     if infeasible:
         must("micro_batch", leg.micro_batch is None, "unknown in an infeasible plan")
         return
