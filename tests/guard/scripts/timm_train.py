@@ -89,7 +89,9 @@ def main(plan, guard, folder, *, clip="norm", mixup="loop", prefetcher=False, la
     )
     lr_scheduler.step_update(0)
     saver = (
-        timm.utils.CheckpointSaver(model, optimizer, model_ema=model_ema, checkpoint_dir=str(folder))
+        timm.utils.CheckpointSaver(
+            model, optimizer, model_ema=model_ema, checkpoint_dir=str(folder), recovery_dir=str(folder)
+        )
         if rank == 0
         else None
     )
