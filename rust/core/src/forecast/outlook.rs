@@ -66,17 +66,17 @@ impl<'a> ClusterProfile<'a> {
         Some(ClusterProfile { input, workload, profile, borrowed })
     }
 
-    /// The largest micro-batch that fits in the cluster's memory; none where that is not known.
+    /// The largest micro-batch that fits in the memory of one of so many replicas; none where that is not known.
     ///
     /// # Errors
     /// When not even one sample fits.
-    pub fn memory_cap(&self) -> Result<Option<u64>, Reason> {
+    pub fn memory_cap(&self, replicas: u64) -> Result<Option<u64>, Reason> {
         let profile = &self.profile;
         let bytes = self.input.cluster.memory_gib * GIB;
         if bytes.is_nan() || profile.memory_fixed.value.is_nan() || profile.memory_per_sample.value.is_nan() {
             return Ok(None);
         }
-        profile.largest_micro_batch(bytes, i32::MAX as u64).map(Some).ok_or(Reason::AboveMemory)
+        profile.largest_micro_batch(bytes, replicas, i32::MAX as u64).map(Some).ok_or(Reason::AboveMemory)
     }
 
     /// The noise scale over the run: the recipe's, else the profile's.

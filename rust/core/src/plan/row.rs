@@ -3,7 +3,7 @@
 use super::results::results;
 use crate::batch;
 use crate::forecast::Outlook;
-use crate::input::{Input, MAX_GPUS};
+use crate::input::{Input, MAX_GPUS, Settings};
 use crate::reason::Reasons;
 use crate::rules::{Moments, Rule};
 
@@ -99,6 +99,8 @@ impl Nearest {
 /// What limits the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
+    /// `fixed_micro_batch`.
+    Fixed(u64),
     /// `max_micro_batch`.
     Asked(u64),
     /// The GPU's memory, by the profile.
@@ -111,7 +113,9 @@ pub enum Cap {
 
 impl Cap {
     pub(super) fn of(input: &Input) -> Cap {
-        match (input.settings.max_micro_batch, input.recipe.micro_batch) {
+        let Settings { fixed_micro_batch, max_micro_batch, .. } = input.settings;
+        match (fixed_micro_batch.or(max_micro_batch), input.recipe.micro_batch) {
+            (Some(cap), _) if fixed_micro_batch.is_some() => Cap::Fixed(cap),
             (Some(cap), _) => Cap::Asked(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,
@@ -122,7 +126,7 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
+            Cap::Fixed(samples) | Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
             Cap::Open => u64::MAX,
         }
     }

@@ -65,7 +65,9 @@ def planned(recipe: Recipe, cluster: Cluster, settings: Settings, legs: Sequence
 def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
     """The run on one replica that makes whole steps, so that nothing depends on how they are split."""
     drops = bool(recipe.drop_last)
-    alone = msgspec.structs.replace(recipe, convention="torch", drop_last=drops, model_parallel=1)
+    alone = msgspec.structs.replace(
+        recipe, convention="torch", even_batches=True, drop_last=drops, model_parallel=1
+    )
     course: Plan | None = None
     for leg in legs:
         policy, rule = leg.settings.get("policy", "keep"), leg.settings.get("rule", "auto")
