@@ -70,6 +70,20 @@ def test_memory_caps_the_micro_batch():
     assert small.reasons == (Reason.ABOVE_MEMORY,)
 
 
+def test_sharded_states_leave_more_memory_on_more_gpus():
+    sharded = profile(memory_sharded_gib=Constant(value=64.0))
+    nodes = [ib.Cluster(nodes=n, gpus_per_node=8, memory_gib=40, gpu="H100") for n in (1, 2, 8)]
+    plans = [ib.plan(RECIPE, node, policy=4096, profile=sharded) for node in nodes]
+    assert [plan.micro_batch_cap for plan in plans] == [44, 52, 58]
+    assert [plan.memory_gib for plan in plans] == [
+        10 + 64 / n + 0.5 * p.micro_batch for n, p in zip((8, 16, 64), plans, strict=True)
+    ]
+    alone = ib.plan(RECIPE, ib.Cluster(gpus_per_node=1, memory_gib=40, gpu="H100"), profile=sharded)
+    assert alone.reasons == (Reason.ABOVE_MEMORY,)
+    table = ib.plan_fleet([RECIPE], nodes, policy=4096, profile=sharded)
+    assert table["memory_gib"].tolist() == [plan.memory_gib for plan in plans]
+
+
 def test_what_lies_outside_is_said():
     assert Reason.OUTSIDE_MEASURED in ib.plan(RECIPE, NODE, profile=profile(nodes=(1, 1))).reasons
     estimate = Profile.estimate(

@@ -58,7 +58,7 @@ def epoch(
         if replicas == 1 and not loader:
             share = dataset  # one process is not sharded, so nothing is padded
         if not fills and not loader:
-            batches_of_first = -(-(-(-dataset // micro)) // replicas)
+            batches_of_first = ceil(Fraction(ceil(Fraction(dataset, micro)), replicas))
             steps = -(-batches_of_first // accumulation)
             return Epoch(steps, dataset, 0, 0, dataset != steps * micro * accumulation * replicas)
     else:

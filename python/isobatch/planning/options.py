@@ -59,7 +59,8 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
     )
     weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
     if settings.accumulation_multiple == settings.min_accumulation == 1:
-        yield cluster, weighted._replace(ragged=True, fixed_micro_batch=None, min_micro_batch=1)
+        if settings.fixed_micro_batch is None and settings.min_micro_batch == 1:
+            yield cluster, weighted._replace(ragged=True)
         yield cluster, weighted._replace(uneven=True)
     for other in _clusters(asked, make):
         yield other, settings

@@ -124,7 +124,9 @@ impl Epoch {
                 // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
                 // there is one process, it leaves the loader alone. Where it fills nothing up, the first process takes the steps
                 // that are counted here, and others may have fewer.
-                (Convention::Transformers, false) if data_parallel == 1 || !fills => (rest.div_ceil(pass), rest),
+                (Convention::Transformers, false) if data_parallel == 1 || !fills => {
+                    (rest.div_ceil(pass), rest)
+                }
                 (Convention::Transformers, true) => (rest / pass, rest / pass * pass),
                 (Convention::Transformers, false) => (rest.div_ceil(pass), rest.div_ceil(pass) * pass),
                 (_, true) => (sampled(rest) / micro_batch, sampled(rest) / micro_batch * pass),

@@ -118,15 +118,14 @@ impl Grid {
         let last = batch / self.unit;
         let near = (0..LOOKS.min(last)).map(|n| (last - n) * self.unit);
         let near = near.take_while(|&batch| batch >= self.least).find(|&batch| self.is_coarse(batch, cap));
-        near.or_else(|| {
-            batch::neighbours(batch, self.coarse_unit()).0.filter(|&batch| self.fits(batch, cap))
-        })
+        near.or_else(|| batch::neighbours(batch, self.coarse_unit()).0.filter(|&batch| self.fits(batch, cap)))
     }
 
     /// The smallest batch above this one that fits, as [`below`](Self::below).
     pub fn above(&self, batch: u64, cap: u64) -> u64 {
         let first = batch::neighbours(batch, self.unit).1.max(self.least);
-        let near = (0..LOOKS).map(|n| first.saturating_add(n * self.unit)).take_while(|&batch| batch <= MAX_BATCH);
+        let near =
+            (0..LOOKS).map(|n| first.saturating_add(n * self.unit)).take_while(|&batch| batch <= MAX_BATCH);
         near.clone().find(|&batch| self.is_coarse(batch, cap)).unwrap_or_else(|| {
             let coarse = self.coarse_unit();
             first.checked_next_multiple_of(coarse).map_or(NEVER, |batch| batch.min(NEVER))

@@ -40,7 +40,7 @@ impl<'a> Clock<'a> {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => {
                 Some(Epoch::of(dataset, layout, recipe.drop_last, convention, recipe.even_batches))
-            },
+            }
         };
         Clock { recipe, batch: layout.effective_batch, epoch, stages }
     }
