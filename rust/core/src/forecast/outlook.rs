@@ -180,8 +180,19 @@ impl<'a> ClusterProfile<'a> {
 /// # Errors
 /// When it does not, or when nobody can say: no profile fits, the run has no end, the GPUs have no price.
 pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reason> {
-    let Outlook { step_seconds, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
-    if [step_seconds, hours, gpu_hours, cost, memory_gib].contains(&f64::INFINITY) {
+    let Outlook {
+        step_seconds,
+        step_error,
+        samples_per_second,
+        efficiency,
+        hours,
+        gpu_hours,
+        cost,
+        memory_gib,
+    } = *outlook;
+    let figures =
+        [step_seconds, step_error, samples_per_second, efficiency, hours, gpu_hours, cost, memory_gib];
+    if figures.contains(&f64::INFINITY) {
         return Err(Reason::TooLarge);
     }
     let (deadline, budget) =
