@@ -130,8 +130,7 @@ def sweep(
 
 def _product(hours: NDArray[np.float64], gpu_hours: NDArray[np.float64]) -> NDArray[np.float64]:
     """Their product up to a factor that is the same for all, so that it neither overflows nor is 0 everywhere."""
-    with np.errstate(invalid="ignore"):  # where no hours are known at all
-        scales = [np.nanmax(column, initial=0.0) or 1.0 for column in (hours, gpu_hours)]
+    scales = [np.nanmax(column, initial=0.0) or 1.0 for column in (hours, gpu_hours)]
     return (hours / scales[0]) * (gpu_hours / scales[1])
 
 

@@ -35,7 +35,7 @@ pub struct Profile {
     pub lead: Constant,
     /// Bytes whatever the micro-batch.
     pub memory_fixed: Constant,
-    /// Bytes that the replicas share: each holds its part (ZeRO, FSDP).
+    /// Bytes that the replicas share: each holds its part (`ZeRO`, FSDP).
     pub memory_sharded: Constant,
     /// Bytes a sample of the micro-batch.
     pub memory_per_sample: Constant,
