@@ -355,9 +355,8 @@ def test_constants_at_the_ends_of_floats_give_no_infinity(extreme):
             try:
                 columns = ib.sweep(run, [1, 2, 8, 16], profile=measured, cluster=node).columns
                 plan = ib.plan(run, node, profile=measured)
-            except ib.InputError as refused:
-                assert refused.field  # as a bandwidth of which a byte takes longer than a float holds
-                continue
+            except ib.InputError:
+                continue  # as a bandwidth at which a byte takes longer than a float holds
             for column in columns.values():
                 assert column.dtype.kind != "f" or not np.isinf(column).any(), name
             assert ib.Plan.from_json(plan.to_json()) == plan

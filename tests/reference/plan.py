@@ -156,14 +156,16 @@ def _split(
     recipe: dict[str, Any],
     options: dict[str, Any],
 ) -> tuple[int, int]:
-    if _ragged(recipe, options, batch, replicas):
+    # A batch that was moved is one that divides: then nothing differs.
+    moved = {"batch_moved", "batch_decreased"} & row["reasons"]
+    if not moved and _ragged(recipe, options, batch, replicas):
         sizes = split.ragged(batch, replicas, cap)
         assert sizes is not None
         micro = sizes[0][0]
         if any(stage % (replicas * micro) for stage in grid.stages(recipe, batch)):
             row["reasons"].add("ragged")
         return micro, len(sizes[0])
-    uneven = _uneven(recipe, options, batch, replicas, cap)
+    uneven = None if moved else _uneven(recipe, options, batch, replicas, cap)
     if uneven:
         row["reasons"].add("uneven")
         if uneven % options.get("micro_batch_multiple", 1):
