@@ -13,7 +13,7 @@ pub(super) type Seek = fn(&Input, &[Stage], u64, u64, Replicas) -> (Option<u64>,
 const LOOKS: usize = 1024;
 
 /// The same where each of them takes a split, since the micro-batch may not be too small.
-const LOOKS_AT_SPLITS: usize = 128;
+const LOOKS_AT_SPLITS: usize = 64;
 
 /// GPU counts next to `world_size` over whose replicas the batch, or one within the tolerance, divides; of `replicas` all but
 /// the count holds for them.
@@ -32,17 +32,26 @@ pub(super) fn neighbouring_replicas(
     let grid = |count| Grid::of(input, Replicas { count, ..replicas }, stages);
     let any = settings.min_micro_batch == 1;
     let works = |count: &u64| {
-        let grid = grid(*count);
+        let mut grid = grid(*count);
         let Grid { unit, least, .. } = grid;
         let within = Tolerance { target: batch, unit, least, most, share: settings.batch_tolerance };
         within.units().is_some_and(|(low, high)| {
-            let fits = |batch| (low * unit..=high * unit).contains(&batch) && grid.fits(batch, replicas.cap);
-            any || grid.below(high * unit, replicas.cap).is_some_and(fits)
+            grid.least = low * unit;
+            any || grid.below(high * unit, replicas.cap).is_some()
         })
     };
     let looks = if any { LOOKS } else { LOOKS_AT_SPLITS };
     let gpus = |count: u64| count * replicas.model_parallel;
     let (down, up) = (world_size / replicas.model_parallel, world_size.div_ceil(replicas.model_parallel));
+    // On more replicas one of them would have fewer samples than a micro-batch.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share below 1 of at most 2^40"
+    )]
+    let further = (batch as f64 * settings.batch_tolerance) as u64 + 1;
+    let most_replicas = if any { u64::MAX } else { (batch + further) / settings.min_micro_batch };
+    let down = down.min(most_replicas);
     let (mut below, mut above) = if any {
         grid(1).counts(batch, down, up)
     } else {
@@ -51,7 +60,8 @@ pub(super) fn neighbouring_replicas(
     };
     if settings.batch_tolerance > 0.0 {
         below = (1..=down).rev().take(looks).find(works).max(below);
-        above = (up..).take(looks).find(works).into_iter().chain(above).min();
+        let mut counts = (up..).take(looks).take_while(|count| *count <= most_replicas);
+        above = counts.find(works).into_iter().chain(above).min();
     }
     (below.map(gpus), above.map(gpus))
 }
