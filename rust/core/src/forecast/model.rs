@@ -115,6 +115,14 @@ impl Profile {
         (accumulation - 1) as f64 * compute + last + self.update.value
     }
 
+    /// Seconds that a step takes at least: as [`step_seconds`](Self::step_seconds), with all hidden of the reducing that can be.
+    #[must_use]
+    pub fn least_step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
+        let compute = self.compute_seconds(micro_batch as f64);
+        let last = compute.max(self.lead.value * compute + sync_seconds);
+        (accumulation - 1) as f64 * compute + last + self.update.value
+    }
+
     /// What is to be expected of a shape.
     #[must_use]
     pub fn forecast(&self, shape: &Shape, table: &AllReduceTable) -> Forecast {
@@ -171,7 +179,7 @@ impl Profile {
         })
     }
 
-    /// Bytes on one GPU, of so many replicas.
+    /// Bytes on one GPU of so many replicas; NaN where memory was not measured.
     #[must_use]
     pub fn memory_bytes(&self, micro_batch: u64, replicas: u64) -> f64 {
         let states = self.memory_fixed.value + self.memory_sharded.value / replicas as f64;
