@@ -73,6 +73,17 @@ def test_the_tables_in_documents_are_made_from_the_code():
     assert made.returncode == 0, made.stderr
 
 
+def test_the_schemas_of_files_are_made_from_the_code():
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts/schemas.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    files = sorted(path.name for path in (ROOT / "docs/schemas").iterdir())
+    assert len(files) > 3
+    agree("docs/compatibility.md", re.findall(r"\]\(schemas/([\w.]+)\)", page), files, ordered=False)
+
+
 def test_planning_documents_every_field():
     text = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
     missing = [name for name, *_ in _core.fields() if f"`{name}`" not in text]
