@@ -84,6 +84,22 @@ def test_the_schemas_of_files_are_made_from_the_code():
     agree("docs/compatibility.md", re.findall(r"\]\(schemas/([\w.]+)\)", page), files, ordered=False)
 
 
+def test_every_page_is_in_the_sites_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r": ([\w/-]+\.md)$", text[text.index("nav:\n  - ") :], re.MULTILINE)
+    pages = [str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")]
+    measured = [f"results/{path.name}" for path in ROOT.glob("bench/results/*.md")]
+    agree("nav in mkdocs.yml", named, sorted(pages + measured), ordered=False)
+
+
+def test_every_page_with_code_is_run():
+    """scripts/test names the folders whose blocks it runs."""
+    run = re.search(r"run_blocks\.py (.*)", (ROOT / "scripts/test").read_text(encoding="utf-8"))[1].split()
+    covered = {path for pattern in run for path in ROOT.glob(pattern)}
+    left = [str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md") if path not in covered]
+    assert not left, f"scripts/test runs no blocks of {left}"
+
+
 def test_planning_documents_every_field():
     text = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
     missing = [name for name, *_ in _core.fields() if f"`{name}`" not in text]

@@ -103,7 +103,7 @@ def estimate(model: str | os.PathLike[str] | None = None, **given: Unpack[Keywor
         tensor_parallel, pipeline_parallel: GPUs that share a layer, and stages; plan with model_parallel, their product.
         micro_batch: of the pipeline's bubble, (stages − 1) micro-batches a step (Narayanan et al. 2021, arXiv 2104.04473).
         utilization: the share of the peak that is reached, one or a range; 0.3 to 0.5 unless given (PaLM's table 3 has 0.21 to 0.46
-            for five models, arXiv 2204.02311; Llama 3 405B 0.38 to 0.43, arXiv 2407.21783).
+            for four models, arXiv 2204.02311; Llama 3 405B 0.38 to 0.43, arXiv 2407.21783).
         recompute: "attention" (scores are not kept, as in flash attention), "none" or "full".
         shards: GPUs over which weights, gradients and optimizer are sharded (ZeRO 3, FSDP).
         inter_gb_s: of a node's network, in 1e9 bytes a second and one direction.
