@@ -27,13 +27,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri.startswith("results/"):
         # Their own links to stored measurements stay texts: those files are not pages.
         return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\.json\)", r"\1", markdown)
-    for folder, place in OUTSIDE.items():
-        markdown = re.sub(
-            rf"\]\(((?:\.\./)+){re.escape(folder)}/", lambda found: _link(found[1], place), markdown
-        )
-    return markdown
+    folders = "|".join(map(re.escape, OUTSIDE))
+    return re.sub(rf"\]\(((?:\.\./)+)({folders})/", _link, markdown)
 
 
-def _link(up: str, place: str) -> str:
+def _link(found: re.Match[str]) -> str:
     # One step up less: docs/ is the site's root.
-    return f"]({up.removesuffix('../')}{place}/"
+    return f"]({found[1].removesuffix('../')}{OUTSIDE[found[2]]}/"

@@ -84,6 +84,20 @@ def test_the_schemas_of_files_are_made_from_the_code():
     agree("docs/compatibility.md", re.findall(r"\]\(schemas/([\w.]+)\)", page), files, ordered=False)
 
 
+def test_the_readme_for_a_package_index_has_no_relative_link():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/readme_links.py", "https://example.org/a/b/blob/v1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    links = re.findall(r"\]\(([^)\s]+)\)", done.stdout)
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith("https://")]
+    assert "![" in done.stdout and "https://example.org/a/b/raw/v1/docs/idea.svg" in done.stdout
+    assert "https://example.org/a/b/blob/v1/docs/planning.md" in done.stdout
+
+
 def test_every_page_is_in_the_sites_navigation():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = re.findall(r": ([\w/-]+\.md)$", text[text.index("nav:\n  - ") :], re.MULTILINE)
