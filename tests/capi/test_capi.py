@@ -127,6 +127,19 @@ def test_what_is_wrong_is_a_code_and_a_message(call):
     ]
 
 
+def test_the_documents_program_works(call, tmp_path):
+    page = (ROOT / "docs/howto/inside-a-scheduler.md").read_text(encoding="utf-8")
+    (tmp_path / "job.c").write_text(re.search(r"```c\n(.*?)```", page, re.DOTALL)[1])
+    built = library()
+    subprocess.run(
+        ["cc", "-Wall", "-Werror", f"-I{HEADER.parent}", "job.c", "-o", "job", f"-L{built.parent}", "-lisobatch", f"-Wl,-rpath,{built.parent}"],
+        cwd=tmp_path,
+        check=True,
+    )  # fmt: skip
+    done = subprocess.run([tmp_path / "job"], capture_output=True, text=True, check=True)
+    assert done.stdout == "4 x 1\n"
+
+
 def test_the_header_and_the_source_declare_the_same():
     header = HEADER.read_text(encoding="utf-8")
     source = (ROOT / "rust/capi/src/lib.rs").read_text(encoding="utf-8")
