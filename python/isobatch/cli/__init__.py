@@ -24,6 +24,7 @@ _ORDER = [
     "fleet",
     "sweep",
     "explain",
+    "estimate",
     "elastic",
     "replan",
     "schedule",
