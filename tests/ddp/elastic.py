@@ -47,6 +47,29 @@ class Rows(torch.utils.data.Dataset):
         return index, self.x[index], self.y[index], self.tokens[index]
 
 
+class Numbers(torch.utils.data.IterableDataset):
+    """A stream of numbers; those of epoch n begin at 1000 n."""
+
+    def __init__(self, size):
+        self.size, self.epoch = size, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return (1000 * self.epoch + number for number in range(self.size))
+
+
+class Flowing(torch.utils.data.IterableDataset):
+    """Rows that can only be read one after another."""
+
+    def __init__(self, size):
+        self.rows = Rows(size)
+
+    def __iter__(self):
+        return (self.rows[index] for index in range(len(self.rows)))
+
+
 def loss_of(model, batch, by_tokens):
     _, x, y, tokens = batch
     losses = mse_loss(model(x), y, reduction="none").mean(1)
@@ -65,6 +88,7 @@ def train(
     signal_at=None,
     layers=(),
     sharded=False,
+    stream=None,
     **settings,
 ):
     """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins."""
@@ -89,7 +113,8 @@ def train(
     scheduler = run.scheduler(optimizer)
     seen = []
     tokens = (lambda batch: batch[3].sum()) if by_tokens else None
-    data = run.loader(Rows(recipe.dataset_size), **(loader or {}))
+    rows = Rows(recipe.dataset_size) if stream is None else Flowing(stream)
+    data = run.loader(rows, **(loader or {}))
     for step in run.steps(data, tokens):
         ids, stand_ins = [], 0
         for micro in step:
@@ -152,3 +177,40 @@ def counting(counts, **settings):
     except ib.InputError as error:
         return weights, str(error)
     return weights, None
+
+
+def taken(become, size, recipe, data=None, **settings):
+    """What pretended ranks take: for each, per step its span, its samples and its passes; and the run."""
+    rows = []
+    for rank in range(size):
+        become(rank, size)
+        run = ElasticRun(recipe, **settings)
+        batches = iter(run.loader(range(recipe.dataset_size) if data is None else data()))
+        rows.append([])
+        for span in run._progress.spans():
+            own = run._progress.passes(span, equal=False)
+            ids = [(next(batches).tolist(), one) for one in own]
+            rows[-1].append((span, [i for batch, one in ids if not one.stand_in for i in batch], own))
+        assert next(batches, None) is None
+    return rows, run
+
+
+def go_on(run, until=None, data=None):
+    """Steps without a model; gives each step's learning rate."""
+    return [rate for rate, _ in steps_of(run, until, data)]
+
+
+def steps_of(run, until=None, data=None):
+    """Steps without a model; gives each step's learning rate and samples."""
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=run.recipe.lr)
+    scheduler = run.scheduler(optimizer)
+    seen = []
+    for step in run.steps(run.loader(range(run.recipe.dataset_size) if data is None else data)):
+        ids = [index for micro in step for index in micro.batch.tolist()]
+        seen.append((optimizer.param_groups[0]["lr"], ids))
+        assert seen[-1][0] == run.plan.lr_at(step.number)
+        optimizer.step()
+        scheduler.step()
+        if step.number + 1 == until:
+            break
+    return seen

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from isobatch.integrations.torch.elastic.agreement import Pending, Ranks
-from isobatch.integrations.torch.elastic.batches import RunBatches
+from isobatch.integrations.torch.elastic.batches import loader_of
 from isobatch.integrations.torch.elastic.progress import Progress
 from isobatch.integrations.torch.elastic.rates import ElasticLR
 from isobatch.integrations.torch.elastic.steps import Step, next_batch
@@ -40,10 +40,8 @@ class Driven:
 
     def loader(self, dataset: Any, join: Join, **options: Any) -> WholeSteps:
         """The micro-batches of the steps that are left, each joined with its factor."""
-        batches = RunBatches(self._progress, len(dataset), equal=True, least=self.passes)
-        return WholeSteps(
-            self._progress, self.passes, DataLoader(dataset, batch_sampler=batches, **options), join
-        )
+        batches = loader_of(self._progress, dataset, options, equal=True, least=self.passes)
+        return WholeSteps(self._progress, self.passes, batches, join)
 
     def scheduler(self, optimizer: Optimizer) -> ElasticLR:
         """A scheduler that the trainer steps, or not where its scaler skipped the optimizer's step."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.agreement import Pending, Ranks
+from isobatch.integrations.torch.elastic.batches import passes_are_equal
 from isobatch.integrations.torch.elastic.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.progress import Progress
 from isobatch.integrations.torch.elastic.steps import Micro, Step, micros, next_batch
@@ -34,8 +35,7 @@ class Loop:
         self, progress: Progress, ranks: Ranks, loader: Iterable[Any], tokens: Tokens | None
     ) -> None:
         self._run, self._ranks, self._loader, self._tokens = progress, ranks, loader, tokens
-        sampler = getattr(loader, "batch_sampler", None)
-        self._equal = bool(getattr(sampler, "equal", False))
+        self._equal = passes_are_equal(loader)
         self._pending: Pending | None = None
         self.asked = False
         self.current: Step | None = None
