@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint import state_dict as whole
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.nn.functional import all_reduce
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
@@ -214,3 +215,47 @@ def steps_of(run, until=None, data=None):
         if step.number + 1 == until:
             break
     return seen
+
+
+class Gathered(nn.SyncBatchNorm):
+    """What torch's SyncBatchNorm computes, which runs on GPUs only: statistics of all ranks' samples, gathered in forward and backward."""
+
+    def forward(self, x):
+        count = torch.tensor([float(len(x))], dtype=x.dtype)
+        sums = all_reduce(torch.cat([count, x.sum(0), (x * x).sum(0)]))
+        width = x.shape[1]
+        self.counted = int(sums[0])
+        mean, square = sums[1 : 1 + width] / sums[0], sums[1 + width :] / sums[0]
+        with torch.no_grad():
+            self.running_mean += self.momentum * (mean - self.running_mean)
+        return (x - mean) / (square - mean * mean + self.eps).sqrt() * self.weight + self.bias
+
+
+def normed():
+    """Four steps of a network with statistics of all ranks; gives its running mean, what counted, the expected mean, and whether
+    each step had gradients.
+    """
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
+    model = DistributedDataParallel(net)
+    net[0].__class__ = Gathered  # DDP takes SyncBatchNorm on GPUs only.
+    run = ElasticRun(ib.Recipe(**{**RECIPE, "effective_batch": 9}), uneven=True, max_micro_batch=3)
+    rows, counts, gradients = Rows(70), [], []
+    for step in run.steps(run.loader(rows, equal_passes=True)):
+        for micro in step:
+            with micro.sync(model):
+                _, x, y, _ = micro.batch
+                (mse_loss(model(x), y) * micro.weight).backward()
+            counts.append(net[0].counted)
+        gradients.append(all(bool(parameter.grad.any()) for parameter in net.parameters()))
+        if step.number == 3:
+            break
+    expected, order = (
+        torch.zeros(5, dtype=torch.float64),
+        torch.randperm(70, generator=torch.Generator().manual_seed(0)),
+    )
+    at = 0
+    for count in counts:
+        expected += 0.1 * (rows.x[order[at : at + count]].mean(0) - expected)
+        at += count
+    return net[0].running_mean, counts, expected, gradients

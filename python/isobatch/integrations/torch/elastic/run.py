@@ -233,13 +233,20 @@ class ElasticRun:
         """
         return loader_of(self._progress, dataset, options, equal=equal_passes)
 
-    def scheduler(self, optimizer: Optimizer) -> ElasticLR:
+    def scheduler(self, optimizer: Optimizer, *, velocity: str | None = None) -> ElasticLR:
         """A scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
+
+        It moves betas, eps and the weight decay where the plan moves them.
+
+        Args:
+            optimizer: its state may be loaded before or after.
+            velocity: the name, in the optimizer's state, of a momentum that holds the learning rate, and so moves with it; None: there
+                is none, or the optimizer is timm's RMSpropTF.
 
         Raises:
             InputError: as PlanLR.
         """
-        made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled)
+        made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled, velocity)
         others = [other for other in self._progress.schedulers if other.optimizer is not optimizer]
         self._progress.schedulers = [*others, made]
         return made
