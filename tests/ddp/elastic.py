@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -18,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun
+from isobatch.integrations.torch.elastic import agreement
 
 RECIPE = {
     "effective_batch": 12,
@@ -90,10 +93,13 @@ def train(
     layers=(),
     sharded=False,
     stream=None,
+    slow=False,
     **settings,
 ):
     """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins."""
     torch.manual_seed(0)
+    # A clock of which each step takes a second.
+    agreement.monotonic = itertools.count().__next__ if slow else time.monotonic
     recipe = ib.Recipe(**{**RECIPE, **(recipe or {})})
     net = nn.Sequential(nn.Linear(5, 8), *(layer(8) for layer in layers), nn.Tanh(), nn.Linear(8, 2)).double()
     model = wrapped(net, sharded=sharded)

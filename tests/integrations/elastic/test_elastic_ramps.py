@@ -106,3 +106,17 @@ def test_goodput_is_refused_by_name():
     plan = ib.plan(recipe_of(ramp=None), 1)
     with pytest.raises(ib.InputError, match="'goodput'"):
         ElasticRun(plan, policy="goodput")
+
+
+@pytest.mark.parametrize("data", [range(70), elastic.Numbers(70)])
+def test_a_trainers_steps_are_filled_up_with_stand_ins(data):
+    run = ElasticRun(recipe_of(), max_micro_batch=4)
+    driven = run.driven()
+    assert driven.passes == 3
+    loader = driven.loader(data, lambda batch, factor: (len(batch), factor))
+    seen = [*loader]
+    assert len(seen) == len(loader) == 3 * len(BATCHES)
+    for step, batch in enumerate(BATCHES):
+        sizes, factors = zip(*seen[3 * step : 3 * step + 3], strict=True)
+        assert sizes == {4: (4, 1, 1), 8: (4, 4, 1), 12: (4, 4, 4)}[batch]
+        assert factors == tuple(3 * 4 / batch if 4 * index < batch else 0.0 for index in range(3))

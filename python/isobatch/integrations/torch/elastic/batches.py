@@ -37,7 +37,7 @@ class RunBatches(Sampler[list[int]]):
         for span in self._run.spans():
             for one in self._run.passes(span, equal=self.equal, least=self._least):
                 if one.places[-1] < self._size:
-                    places = np.asarray(one.places)
+                    places = np.arange(one.places.start, one.places.stop, one.places.step)
                     yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
                 else:  # Under a ramp a step goes on in the next epoch.
                     yield [self._sample(span, *divmod(place, self._size)) for place in one.places]
