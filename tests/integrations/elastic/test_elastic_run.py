@@ -13,7 +13,7 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
 from ddp import elastic  # noqa: E402
-from isobatch.integrations.torch import ElasticRun, PlanLR  # noqa: E402
+from isobatch.integrations.torch import ElasticRun, PlanLR, PlanSampler  # noqa: E402
 from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7)
@@ -45,6 +45,30 @@ def test_each_step_has_the_same_samples_at_every_count(rank, asked, drop):
     assert [span.last_of_epoch for span, _ in steps] == (
         [False] * 3 + [True] if drop else [False] * 4 + [True]
     ) * 2
+
+
+@pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize(("batch", "micro"), [(20, 2), (21, 3), (12, None), (60, 4)])
+def test_a_full_step_is_dealt_as_the_plan_says(rank, asked, batch, micro):
+    recipe = recipe_of(effective_batch=batch, dataset_size=10 * batch)
+    for size in COUNTS:
+        for replica in range(size):
+            rank(replica, size)
+            run = ElasticRun(recipe, max_micro_batch=micro, **asked)
+            own = run._progress.passes(next(run._progress.spans()), equal=False)
+            assert [one.samples for one in own] == run.plan.micro_batches(replica).tolist()
+            assert run.plan.recipe.convention == "exact"
+
+
+def test_samplers_deal_a_run_as_it_does(rank):
+    recipe = recipe_of(effective_batch=20, dataset_size=93, duration="2ep")
+    for replica in range(3):
+        rank(replica, 3)
+        run = ElasticRun(recipe, max_micro_batch=2, uneven=True)
+        sampler = PlanSampler(range(93), run.plan, rank=replica)
+        assert [batch for _ in range(2) for batch in sampler] == [
+            batch.tolist() for batch in run.loader(range(93))
+        ]
 
 
 def test_the_plan_has_the_whole_runs_figures_at_every_count(rank):
