@@ -95,6 +95,7 @@ def test_a_batch_that_moves_scales_the_stages_that_are_left():
     assert moved.plan.total_steps == expected.total_steps
     rates = elastic.go_on(moved)
     assert rates == [expected.lr_at(step) for step in range(6, expected.total_steps)]
+    assert ib.Plan.from_json(moved.plan.to_json()) == moved.plan
     assert [span.samples for span in ElasticRun(recipe, policy=24)._progress.spans()][:3] == [8, 8, 8]
 
 

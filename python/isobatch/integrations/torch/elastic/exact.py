@@ -38,9 +38,12 @@ def planned(recipe: Recipe, cluster: Cluster, settings: Settings, legs: Sequence
         return Planned(here, here)
     now = Leg(step, here.world_size, here.effective_batch or 0, settings.changed())
     course = _course(recipe, [*before, now])
-    # `consumed` only says which stages of a ramp need not be split any more: steps are counted from the start of the run.
-    counted = {name: getattr(course, name) for name in ("total_steps", "warmup_steps", "moves")}
-    return Planned(msgspec.structs.replace(here, **counted, consumed=0), course)
+    names = ("total_steps", "warmup_steps", "warmup_lr", "moves")
+    counted = {name: getattr(course, name) for name in names}
+    if not course.moves:
+        # It only says which stages need not be split any more; where it does not come of a move, the run starts behind it.
+        counted["consumed"] = 0
+    return Planned(msgspec.structs.replace(here, **counted), course)
 
 
 def _check(recipe: Recipe, settings: Settings) -> None:
