@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from isobatch.integrations import torch as torch
     from isobatch.integrations import transformers as transformers
 
-__all__ = ["elastic_lightning", "elastic_ray", "elastic_transformers", "lightning", "optax", "torch", "transformers"]
+__all__ = [
+    "elastic_lightning",
+    "elastic_ray",
+    "elastic_transformers",
+    "lightning",
+    "optax",
+    "torch",
+    "transformers",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -287,7 +287,10 @@ class ElasticRun:
         return self._done == self.plan.total_steps
 
     def stop(self) -> None:
-        """Asks the run to stop after this step or the next, as a signal does; one rank is enough."""
+        """Asks the run to stop after one of the next steps, as a signal does; one rank is enough.
+
+        After this step or the next where steps take 50 ms; quick steps agree only that often, at least every ten.
+        """
         if self._loop is not None:
             self._loop.asked = True
 
