@@ -176,17 +176,35 @@ def test_deadline_and_budget():
     assert ib.plan(RECIPE, NODE, deadline_hours=1).reasons == (Reason.NEEDS_PROFILE,)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+# Each leaves another part of the rows to the planner of single rows, or bounds them in another way.
+ASKED = (
+    {},
+    {"policy": "grow", "max_micro_batch": 16},
+    {"policy": "grow", "max_micro_batch": 16, "rule": "sqrt"},
+    {"policy": "goodput", "max_micro_batch": 16},
+    {"policy": "goodput", "max_micro_batch": 16, "max_batch": 4096},
+    {"policy": "goodput", "max_micro_batch": 16, "batch_tolerance": 0.1, "deadline_hours": 1},
+    {"policy": 4096, "max_micro_batch": 8},
+    {"batch_tolerance": 0.05},
+    {"ragged": True, "max_micro_batch": 7},
+    {"deadline_hours": 0.1, "max_micro_batch": 16},
+)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.parametrize("top", [1, 3])
+@pytest.mark.parametrize("how", ["crossed", "pairs", "memory", "hidden"])
 @pytest.mark.parametrize(
     ("select", "key"), [("fastest", "hours"), ("cheapest", "cost"), ("goodput", "speed")]
 )
-def test_a_choice_is_the_sorted_table(select, key, pairs):
+def test_a_choice_is_the_sorted_table(select, key, how, top, asked):
     rng = np.random.default_rng(7)
     jobs = {
         "job": np.array(["a", "b", "c", "never"]),
         "effective_batch": np.array([256, 96, 512, 1]),
-        "lr": np.full(4, 0.1),
+        "lr": np.array([0.1, 0.1, 0.1, np.nan]),
         "duration": np.array(["1000st", "5000st", "100st", "10st"]),
+        "model_parallel": np.array([1, 2, 1, 1]),
     }
     clusters = {
         "cluster": np.arange(60),
@@ -194,15 +212,24 @@ def test_a_choice_is_the_sorted_table(select, key, pairs):
         "gpus_per_node": rng.choice([4, 8], 60),
         "price_per_gpu_hour": rng.choice([1.0, 2.0, 3.0], 60),
     }
-    named = {"job": np.repeat(jobs["job"], 30), "cluster": rng.permutation(120) % 60} if pairs else None
-    every = ib.plan_fleet(jobs, clusters, pairs=named, profile=profile())
+    if how == "memory":
+        clusters["memory_gib"] = rng.choice([np.nan, 12.0, 40.0], 60)
+    named = {"job": np.repeat(jobs["job"], 30), "cluster": rng.permutation(120) % 60}
+    fleet = {"pairs": named if how == "pairs" else None}
+    fleet["profile"] = profile(**{"overlap": Constant(value=10.0)} if how == "hidden" else {})
+    every = ib.plan_fleet(jobs, clusters, **fleet, **asked)
     gain = (5000 + every["effective_batch"]) ** -1.0
     every["speed"] = -every["samples_per_second"] * gain
-    best = ib.plan_fleet(jobs, clusters, pairs=named, profile=profile(), select=select, top=3)
+    best = ib.plan_fleet(jobs, clusters, **fleet, **asked, select=select, top=top)
     for job in ("a", "b", "c"):
         rows = np.flatnonzero((every["job"] == job) & (every["status"] != "infeasible"))
-        wanted = rows[np.argsort(every[key][rows], kind="stable")][:3]
-        assert best["cluster"][best["job"] == job].tolist() == every["cluster"][wanted].tolist()
+        wanted = rows[np.argsort(every[key][rows], kind="stable")][:top]
+        found = best["cluster"][(best["job"] == job) & (best["status"] != "infeasible")]
+        if key == "speed":  # worked out here in another order: equal ones may differ in the last bit
+            speeds = {cluster: every[key][row] for row, cluster in zip(rows, every["cluster"][rows], strict=True)}
+            assert [speeds[c] for c in found.tolist()] == pytest.approx(every[key][wanted].tolist(), rel=1e-12)
+        else:
+            assert found.tolist() == every["cluster"][wanted].tolist()
     # One that has no plan anywhere keeps its first row, which says why.
     assert best["status"][best["job"] == "never"].tolist() == ["infeasible"]
 

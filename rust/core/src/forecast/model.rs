@@ -113,6 +113,20 @@ impl Profile {
         (accumulation - 1) as f64 * compute + last + self.update.value
     }
 
+    /// Seconds that a step takes at least: as [`step_seconds`](Self::step_seconds), with all hidden of the reducing that can be.
+    #[must_use]
+    pub fn least_step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
+        let compute = self.compute_seconds(micro_batch as f64);
+        let last = compute.max(self.lead.value * compute + sync_seconds);
+        (accumulation - 1) as f64 * compute + last + self.update.value
+    }
+
+    /// Bytes on one GPU; NaN where memory was not measured.
+    #[must_use]
+    pub fn memory_bytes(&self, micro_batch: u64) -> f64 {
+        self.memory_fixed.value + self.memory_per_sample.value * micro_batch as f64
+    }
+
     /// What is to be expected of a shape.
     #[must_use]
     pub fn forecast(&self, shape: &Shape, table: &AllReduceTable) -> Forecast {
@@ -139,7 +153,7 @@ impl Profile {
             step_error: variance.sqrt(),
             samples_per_second: samples as f64 / step_seconds,
             efficiency: unhindered / step_seconds,
-            memory_bytes: self.memory_fixed.value + self.memory_per_sample.value * shape.micro_batch as f64,
+            memory_bytes: self.memory_bytes(shape.micro_batch),
             inside: within(shape.micro_batch, self.measured.micro_batch)
                 && within(placement.per_node, self.measured.replicas_per_node)
                 && within(placement.groups, self.measured.nodes),
@@ -172,7 +186,7 @@ impl Profile {
     /// The largest micro-batch that fits into this many bytes, up to `most`; none where not even one sample does.
     #[must_use]
     pub fn largest_micro_batch(&self, bytes: f64, most: u64) -> Option<u64> {
-        let fits = |b: u64| self.memory_fixed.value + self.memory_per_sample.value * b as f64 <= bytes;
+        let fits = |b: u64| self.memory_bytes(b) <= bytes;
         // The last that fits: `low` always does, `high` never.
         let (mut low, mut high) = (0, most + 1);
         while high - low > 1 {

@@ -5,7 +5,7 @@ use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
 use super::ways_out::{Seek, neighbouring_replicas, not_sought};
 use super::{caution, layout, scale, steps};
 use crate::batch;
-use crate::forecast::{ClusterProfile, Outlook, Workload, within_limits};
+use crate::forecast::{Fitted, Outlook, Workload, within_limits};
 use crate::input::{Field, Input, Policy};
 use crate::lengths::Layout;
 use crate::reason::{Reason, Reasons};
@@ -25,7 +25,7 @@ fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> 
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
     row.nearest_batch = Nearest::NONE;
-    row.cap = Cap::of(input);
+    row.cap = Cap::of(&input.recipe, &input.settings);
     let invalid = input.invalid();
     let found = match invalid {
         Some(field) => {
@@ -64,13 +64,9 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     }
     let replicas = Replicas { count: world_size / model_parallel, model_parallel, divisor };
     row.data_parallel = as_column(replicas.count);
-    let profile = ClusterProfile::of(input, workloads);
-    if settings.max_micro_batch.is_none()
-        && let Some(profile) = &profile
-        && let Some(cap) = profile.memory_cap()?
-    {
-        row.cap = Cap::Memory(cap);
-    }
+    let fitted = Fitted::of(cluster, workloads);
+    let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
+    row.cap = Cap::here(recipe, settings, profile.as_ref())?;
 
     let target = layout::target(input, profile.as_ref(), row, replicas)?;
     let chosen = layout::layout(input, row, target, replicas, seek)?;
