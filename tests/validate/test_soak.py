@@ -40,7 +40,9 @@ def test_the_same_step_gives_the_same_bits(two):
     found = report(two, "good", soak_minutes=1.0)  # 60 looks at a clock that is made up
     assert (found.proof("same_bits").verdict, found.soak.differing) == (Verdict.PASS, [0, 0])
     assert found.soak.deterministic
-    assert not {"checkpoint", "loader"} & {one.name for one in found.proofs}  # only where the workload has them
+    assert not {"checkpoint", "loader"} & {
+        one.name for one in found.proofs
+    }  # only where the workload has them
     assert 10 < found.soak.repeats == found.soak.steps + soak.TRIES < 40
     assert len(found.soak.block_seconds) == found.soak.steps
 
