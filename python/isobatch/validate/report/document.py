@@ -14,7 +14,16 @@ from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.report.figures import AllReduce, Machine, MicroBatchSearch, Noise, Part, Step
+from isobatch.validate.report.figures import (
+    AllReduce,
+    Hosts,
+    Machine,
+    MicroBatchSearch,
+    Noise,
+    Part,
+    Soak,
+    Step,
+)
 from isobatch.validate.report.table import table
 from isobatch.validate.report.verdict import Proof, Verdict
 
@@ -42,6 +51,8 @@ class Report(Part, frozen=True, kw_only=True):
     step: Step | None = None
     noise: Noise | None = None
     micro_batch_search: MicroBatchSearch | None = None
+    hosts: Hosts | None = None
+    soak: Soak | None = None
     measurements: Measurements | None = None
     phase_seconds: dict[str, float] = {}
 
