@@ -32,6 +32,7 @@ _ORDER = [
     "calibrate",
     "doctor",
     "export",
+    "report",
 ]
 """How the commands are listed; one that is not named comes last."""
 
@@ -43,6 +44,9 @@ _EXTRAS = {
     "torch": "validate",
     "scipy": "validate",
     "ray": "ray",
+    "altair": "report",
+    "vl_convert": "report",
+    "jinja2": "report",
 }
 """Which extra brings a package."""
 
