@@ -31,7 +31,7 @@ def step_parts(parts: Sequence[dict[str, Any]]) -> Any:
         alt.Chart(theme.rows(parts))
         .mark_bar(height=22)
         .encode(
-            x=alt.X("seconds:Q").title("seconds a step").axis(tickCount=6, format="~s"),
+            x=alt.X("seconds:Q").title("seconds a step").axis(tickCount=6, format=",~g"),
             y=alt.Y("bar:N").sort(bars).title(None),
             color=alt.Color("part:N").scale(domain=names, range=list(theme.SERIES[: len(names)])).title(None),
             order=alt.Order("order:Q"),

@@ -34,6 +34,9 @@ WIDTH, HEIGHT = 620, 240
 PICTURES = (".svg", ".png")
 """Suffixes of the files that a chart can be written to."""
 
+FROM_0 = "datum.value == 0 ? '0' : datum.label"
+"""Of an axis in thousands or millions, the label of 0 is 0."""
+
 _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
 
 
@@ -54,7 +57,8 @@ def themed(chart: Any, title: str) -> Any:
             titleFontWeight="normal",
         )
         .configure_legend(
-            labelColor=INK, titleColor=INK, labelFontSize=12, titleFontSize=12, orient="bottom", labelLimit=260
+            labelColor=INK, titleColor=INK, labelFontSize=12, titleFontSize=12, orient="bottom", labelLimit=260,
+            columnPadding=20, columns=3,
         )
         .configure_header(labelColor=INK, titleColor=INK)
         .configure_view(stroke=None)

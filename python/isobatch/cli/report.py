@@ -37,6 +37,9 @@ def add(subparsers: Any) -> None:
     again = command.add_argument_group("what would fix most rows of a fleet, by planning it again")
     again.add_argument("--jobs", type=path, metavar="FILE", help="the jobs that were planned")
     again.add_argument("--clusters", type=path, metavar="FILE", help="the clusters that they were planned on")
+    again.add_argument(
+        "--profile", action="append", metavar="FILE", help="the profile that they were planned with; repeat it for several GPU types"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is None:
         raise missing("-o", "name the page, such as report.html, or - for stdout")
-    if args.clusters is not None and args.jobs is None:
-        raise InputError("--clusters needs --jobs, which are planned again")
+    for option in ("clusters", "profile"):
+        if getattr(args, option) is not None and args.jobs is None:
+            raise InputError(f"--{option} needs --jobs, which are planned again")
     if args.deadline_hours is not None and not args.deadline_hours > 0:
         raise InputError(f"--deadline-hours must be above 0, got {args.deadline_hours:g}")
     needed()
@@ -60,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         currency=args.currency,
         jobs=args.jobs,
         clusters=args.clusters,
+        profile=_profiles(args.profile),
     )
     made = content(page, args.output)
     if args.output == "-":
@@ -69,3 +74,11 @@ def run(args: argparse.Namespace) -> int:
         write_whole(args.output, made)
         say(f"{args.output}: {len(made) / 1e6:.2f} MB")
     return 0
+
+
+def _profiles(paths: list[str] | None) -> Any:
+    if not paths:
+        return None
+    from isobatch.forecast.profile import Profile
+
+    return [Profile.load(each) for each in paths]

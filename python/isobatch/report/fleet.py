@@ -27,6 +27,7 @@ def page_of(
     currency: str = "$",
     jobs: Any = None,
     clusters: Any = None,
+    profile: Any = None,
 ) -> Page:
     """The page of a fleet's plans.
 
@@ -38,6 +39,7 @@ def page_of(
         currency: the sign of the prices.
         jobs: what was planned; with it the fleet is planned again to find what would fix most rows.
         clusters: likewise.
+        profile: likewise.
 
     Raises:
         InputError: it is no fleet's table.
@@ -46,7 +48,7 @@ def page_of(
     asked = plans.settings.get("deadline_hours")
     deadline = deadline if deadline is not None else asked if isinstance(asked, (int, float)) else None
     bad = int((plans.status == INFEASIBLE).sum())
-    fixes = [] if not bad else from_table(plans) if jobs is None else by_planning(plans, jobs, clusters)
+    fixes = [] if not bad else from_table(plans) if jobs is None else by_planning(plans, jobs, clusters, profile)
     sections = [
         *time_section(plans, deadline, currency),
         *_map(plans),
@@ -127,12 +129,12 @@ def _reasons(plans: Plans, fixes: Sequence[Fix], *, planned: bool) -> list[Secti
         return []
     tables = []
     if fixes:
-        made = [(fix.what, fix.how, count(fix.rows), f"of {count(fix.of)}") for fix in fixes]
+        made = [(fix.what, fix.how, count(fix.rows), f"of {count(fix.of)} {fix.whose}") for fix in fixes]
         how = "by planning the fleet again" if planned else "by each row's nearest batch and GPU count"
         tables.append(
             Table(
-                f"What would make infeasible rows feasible, each change alone, counted {how}",
-                ("change", "how", "rows", "infeasible rows"),
+                f"What would make infeasible rows feasible: each change alone, counted {how}",
+                ("change", "how", "rows", ""),
                 made,
                 ("text", "text", "number", "text"),
             )

@@ -162,7 +162,7 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
 def _said(lines: Sequence[str]) -> Section:
     """The plan in words, its warnings as points."""
     points = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]
-    plain = [line for line in lines if not line.startswith("  ") and line not in ("Warnings:", "What would work:")]
+    plain = [line for line in lines if not line.startswith("  ") and not line.endswith(":")]
     return Section("In words", plain, points)
 
 

@@ -135,7 +135,7 @@ def _table(
         return f"{counted(gpus[row], 'GPU')}, {words.duration(hours[row] * 3600)}{price}"
 
     rows = []
-    for at, knee in list(marks.items())[:50]:
+    for at, knee in list(marks.items())[:20]:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))
         fastest = int(own[np.argmin(hours[own])])
         priced = cost if not np.isnan(cost[own]).all() else work
@@ -146,6 +146,6 @@ def _table(
             line.append(said(int(met[np.nanargmin(work[met])])) if len(met) else "none of these")
         rows.append(line)
     headers = ("job", "fastest", "cheapest", "knee", *(("least GPU-hours within the deadline",) if deadline else ()))
-    more = f" (the first 50 of {count(len(marks))} jobs)" if len(marks) > 50 else ""
+    more = f" (the first 20 of {count(len(marks))} jobs)" if len(marks) > 20 else ""
     caption = f"Where each job is fastest, cheapest, and at its knee{more}"
     return Table(caption, headers, rows, ("text",) * len(headers))

@@ -54,8 +54,10 @@ def _verdicts(report: Report) -> Section:
     for proof in report.proofs:
         advice = "" if proof.diagnosis is None else f"{proof.diagnosis.text}: {proof.diagnosis.advice}"
         rows.append((proof.name, str(proof.verdict), proof.text, advice))
-    headers = ("proof", "verdict", "what was found", "what to do")
-    table = Table("Each claim of the plan, and how it came out", headers, rows, ("text", "status", "text", "text"))
+    headers, kinds = ("proof", "verdict", "what was found", "what to do"), ("text", "status", "text", "text")
+    width = 4 if any(advice for *_, advice in rows) else 3
+    shown = [row[:width] for row in rows]
+    table = Table("Each claim of the plan, and how it came out", headers[:width], shown, kinds[:width])
     return Section("Verdicts", tables=[table])
 
 
@@ -86,8 +88,8 @@ def _all_reduce(found: AllReduce | None) -> list[Section]:
             _kind(fit.dtype, fit.mode),
             words.figure(fit.alpha_us),
             words.figure(1e-3 / fit.us_per_byte) if fit.us_per_byte > 0 else "",
-            percent(fit.median_residual),
-            percent(fit.worst_residual),
+            percent(round(fit.median_residual, 5)),
+            percent(round(fit.worst_residual, 5)),
         )
         for fit in found.fits
     ]

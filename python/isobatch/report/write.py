@@ -36,6 +36,7 @@ def page_of_file(
     currency: str = "$",
     jobs: str | None = None,
     clusters: str | None = None,
+    profile: Any = None,
 ) -> Page:
     """The page of what a file holds: a plan or a validation (.json), the lines of `isobatch sweep --json`, or the table of a fleet.
 
@@ -46,6 +47,7 @@ def page_of_file(
         currency: the sign of the prices.
         jobs: where a fleet's jobs are, to plan it again for what would fix most rows.
         clusters: likewise.
+        profile: the profiles that it was planned with.
 
     Raises:
         InputError: it cannot be read, or holds none of these.
@@ -63,7 +65,14 @@ def page_of_file(
     from isobatch.report import fleet
 
     return fleet.page_of(
-        table, title=title, file=path, deadline=deadline, currency=currency, jobs=jobs, clusters=clusters
+        table,
+        title=title,
+        file=path,
+        deadline=deadline,
+        currency=currency,
+        jobs=jobs,
+        clusters=clusters,
+        profile=profile,
     )
 
 
