@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     import altair as alt
@@ -78,6 +78,18 @@ def svg(chart: Any) -> str:
     text = io.StringIO()
     chart.save(text, format="svg")
     return text.getvalue()
+
+
+def needs_drawing(what: str) -> None:
+    """Refuses where such pictures cannot be drawn.
+
+    Raises:
+        InputError: the extra `report` is not installed.
+    """
+    try:
+        import vl_convert  # noqa: F401
+    except ModuleNotFoundError:
+        raise needs_extra(what, "report") from None
 
 
 def png(drawn: str, *, scale: float = 2.0) -> bytes:

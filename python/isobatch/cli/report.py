@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from isobatch.cli.options.standard import stdin_as_file
 from isobatch.cli.options.values import path
 from isobatch.cli.terminal.messages import say
 from isobatch.errors import InputError, missing
@@ -24,10 +25,10 @@ def add(subparsers: Any) -> None:
         metavar="FILE",
         type=path,
         help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, a validation's report.json, or the "
-        "lines of `isobatch sweep --json` (.jsonl)",
+        "lines of `isobatch sweep --json` (.jsonl); -: stdin",
     )
     command.add_argument(
-        "-o", "--output", type=path, metavar="FILE", help="the page (.html), or its charts (.svg, .png)"
+        "-o", "--output", type=path, metavar="FILE", help="the page (.html), or its charts (.svg, .png); -: the page to stdout"
     )
     command.add_argument("--title", metavar="TEXT", help="the page's heading (default: by the file)")
     command.add_argument(
@@ -57,15 +58,16 @@ def run(args: argparse.Namespace) -> int:
     needed()
     if args.output != "-":
         check_place(args.output)
-    page = page_of_file(
-        args.source,
-        title=args.title,
-        deadline=args.deadline_hours,
-        currency=args.currency,
-        jobs=args.jobs,
-        clusters=args.clusters,
-        profile=_profiles(args.profile),
-    )
+    with stdin_as_file(args, "source", "jobs", "clusters"):
+        page = page_of_file(
+            args.source,
+            title=args.title,
+            deadline=args.deadline_hours,
+            currency=args.currency,
+            jobs=args.jobs,
+            clusters=args.clusters,
+            profile=_profiles(args.profile),
+        )
     made = content(page, args.output)
     if args.output == "-":
         sys.stdout.flush()
