@@ -4,7 +4,7 @@ HOSTILE = (
     "</script><script>document.title='owned'</script>",
     "<img src=x onerror=\"document.title='owned'\">",
     "\"' onmouseover='document.title=1' x=\"",
-    "=HYPERLINK(\"http://evil.example\",\"x\")",
+    '=HYPERLINK("http://evil.example","x")',
     "\u202egnp.exe\u202c \u2066x\u2069",
     "a\x00b\x1b[2J\nc",
     "]]><!-- --><svg onload=document.title=1>",

@@ -98,6 +98,7 @@ def wide_fleet(jobs, *, profile=None):
         "duration": np.array([f"{epochs}ep" for epochs in rng.integers(1, 90, jobs)]),
     }
     clusters = [
-        ib.Cluster(nodes=nodes, gpus_per_node=8, price_per_gpu_hour=2.5) for nodes in (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
+        ib.Cluster(nodes=nodes, gpus_per_node=8, price_per_gpu_hour=2.5)
+        for nodes in (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
     ]
     return ib.plan_fleet(table, clusters, profile=profile)

@@ -7,13 +7,13 @@ import subprocess
 
 import pytest
 
+from isobatch.report.page import html
+from isobatch.report.write import page_of_value
 from report.pages import hostile_fleet, timed_profile, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
 
-from isobatch.report.page import html
-from isobatch.report.write import page_of_value
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import isobatch as ib
+from isobatch.report.fixes import TOLERANCES, by_planning, from_table, summary
+from isobatch.report.plans import plans_of
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
-from isobatch.report.fixes import TOLERANCES, by_planning, from_table, summary
-from isobatch.report.plans import plans_of
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 JOBS, CLUSTERS = str(EXAMPLES / "jobs.csv"), str(EXAMPLES / "clusters.csv")
@@ -49,7 +49,9 @@ def test_planning_again_finds_more(plans):
     assert rows["--batch-tolerance 0.02"] == (feasible(batch_tolerance=0.02) & ~now).sum()
     assert [fix.rows for fix in fixes] == sorted(rows.values(), reverse=True)
     # A tolerance of 25 % makes one row more, and changes the batches.
-    assert summary(fixes).endswith(f"makes {rows['--ragged']} of 125 rows whose batch cannot be split evenly feasible (--ragged)")
+    assert summary(fixes).endswith(
+        f"makes {rows['--ragged']} of 125 rows whose batch cannot be split evenly feasible (--ragged)"
+    )
 
 
 def test_a_setting_that_forbids_most_is_found():
@@ -59,7 +61,11 @@ def test_a_setting_that_forbids_most_is_found():
         {"isobatch.settings": '{"require_multiple":true,"micro_batch_multiple":64,"policy":"keep"}'}
     )
     rows = {fix.how: fix.rows for fix in by_planning(plans_of(table), JOBS, CLUSTERS)}
-    assert rows["without --require-multiple"] == (feasible(micro_batch_multiple=64) & ~feasible(**settings)).sum() > 0
+    assert (
+        rows["without --require-multiple"]
+        == (feasible(micro_batch_multiple=64) & ~feasible(**settings)).sum()
+        > 0
+    )
 
 
 def test_other_jobs_are_refused(plans):

@@ -44,7 +44,11 @@ VALUES = {
 @pytest.mark.parametrize("name", VALUES)
 def test_a_repr_fits_a_screen(name):
     text = repr(VALUES[name])
-    assert len(text) < 600 and "\n" not in text and text.startswith(("FeasiblePlan(", "Plan(", type(VALUES[name]).__name__))
+    assert (
+        len(text) < 600
+        and "\n" not in text
+        and text.startswith(("FeasiblePlan(", "Plan(", type(VALUES[name]).__name__))
+    )
 
 
 def test_a_repr_says_what_was_planned():
@@ -52,7 +56,9 @@ def test_a_repr_says_what_was_planned():
         "FeasiblePlan(ok: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; Recipe(effective_batch=256"
     )
     assert repr(VALUES["never"]).startswith("Plan(infeasible: 7 GPUs; Recipe(")
-    long = ib.Recipe(effective_batch=8, lr=0.1, schedule=f"multistep({', '.join(f'{n}st' for n in range(1, 200))})")
+    long = ib.Recipe(
+        effective_batch=8, lr=0.1, schedule=f"multistep({', '.join(f'{n}st' for n in range(1, 200))})"
+    )
     assert len(repr(ib.plan(long, 8))) < 600
     assert eval(repr(RECIPE), {"Recipe": ib.Recipe}) == RECIPE
 
@@ -75,7 +81,10 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
     assert "Unchanged: batch size" in lines[1]
     assert parsed.texts["summary"] == ["1 warning"]
     menu = Parsed(VALUES["never"]._repr_html_()).text("bdi")
-    assert menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split") and "--batch-tolerance" in menu
+    assert (
+        menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")
+        and "--batch-tolerance" in menu
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 import isobatch as ib
 from hostile import HOSTILE
 from isobatch.cli import main
+from isobatch.report.page import html
+from isobatch.report.write import page_of_value, write
 from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
 
-from isobatch.report.page import html
-from isobatch.report.write import page_of_value, write
 
 RECIPE = ib.Recipe.from_gpus(
     gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="9ep", warmup="1ep"
@@ -39,7 +39,9 @@ def self_contained(text, parsed):
             if name in ("src", "href", "srcset", "data", "action", "poster", "xlink:href"):
                 assert value.startswith("#"), f'<{tag} {name}="{value}">'
     assert "@import" not in text and not re.search(r"url\((?!#)", text)
-    policy = next(it["content"] for it in parsed.of("meta") if it.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        it["content"] for it in parsed.of("meta") if it.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy.startswith("default-src 'none'")
 
 
@@ -87,11 +89,17 @@ def test_a_fleet_says_how_many_and_what_would_help():
 def test_a_fleet_with_times_has_the_knee_and_the_deadline():
     table = wide_fleet(5, profile=timed_profile())
     _, parsed = shown(table, deadline=2.0, currency="€")
-    assert [it["aria-label"].split(".")[0] for it in parsed.of("svg")][:2] == ["Hours over GPUs", "Cost over GPUs"]
+    assert [it["aria-label"].split(".")[0] for it in parsed.of("svg")][:2] == [
+        "Hours over GPUs",
+        "Cost over GPUs",
+    ]
     said = parsed.text()
     assert "knee" in said and "deadline met" in said and "€" in said
     hours, gpus = table["hours"], table["world_size"]
-    least = sum(min(h * g for h, g in zip(hours[at : at + 10], gpus[at : at + 10], strict=True) if h == h) for at in range(0, 50, 10))
+    least = sum(
+        min(h * g for h, g in zip(hours[at : at + 10], gpus[at : at + 10], strict=True) if h == h)
+        for at in range(0, 50, 10)
+    )
     assert ib_figure(least) in parsed.text("bdi")
 
 
@@ -109,7 +117,11 @@ def test_many_rows_stay_small_and_whole():
     assert {len(values) for _, values in columns} == {20_000}
     # The map is in bands, and the page's own text has the first rows only.
     assert "Feasible rows in percent" in text and text.count("<tr>") < 200
-    batches = next(values for kind, values in columns if kind == "count" and values[:10] != [*range(10)] and max(filter(None, values)) > 1024)
+    batches = next(
+        values
+        for kind, values in columns
+        if kind == "count" and values[:10] != [*range(10)] and max(filter(None, values)) > 1024
+    )
     assert batches
 
 
@@ -128,7 +140,9 @@ def test_a_ramp_has_its_stages():
     plan = ib.plan(msgspec.structs.replace(RECIPE, ramp="64 64 10000"), 16)
     _, parsed = shown(plan)
     assert "The stages of this plan" in parsed.text("bdi")
-    assert [it["aria-label"] for it in parsed.of("svg")][-1].startswith("Samples per step. Samples per step in 4 stages")
+    assert [it["aria-label"] for it in parsed.of("svg")][-1].startswith(
+        "Samples per step. Samples per step in 4 stages"
+    )
 
 
 def test_a_plan_that_cannot_be_has_its_menu():
@@ -166,7 +180,14 @@ def validation():
         )
 
     fits = [
-        Fit(dtype="float32", mode="isolated", alpha_us=10, us_per_byte=1e-3, median_residual=0, worst_residual=0)
+        Fit(
+            dtype="float32",
+            mode="isolated",
+            alpha_us=10,
+            us_per_byte=1e-3,
+            median_residual=0,
+            worst_residual=0,
+        )
     ]
     return Report(
         isobatch_version="0",
@@ -182,7 +203,11 @@ def validation():
             Proof(name="gradient", verdict=Verdict.FAIL, text=HOSTILE[1], diagnosis=Cause.SLOW_LINK.likely()),
         ],
         machine=Machine(
-            ranks=[Rank(rank=0, host=HOSTILE[2], node=0, local_rank=0, device=HOSTILE[1], device_memory_bytes=None)],
+            ranks=[
+                Rank(
+                    rank=0, host=HOSTILE[2], node=0, local_rank=0, device=HOSTILE[1], device_memory_bytes=None
+                )
+            ],
             nodes=1,
             backend="gloo",
             emulated=False,
@@ -265,6 +290,8 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
     for package in ("altair", "vl_convert", "jinja2"):
         program = f"import sys; sys.modules[{package!r}] = None\nfrom isobatch.cli import main\nsys.exit(main(sys.argv[1:]))"
         words = ["report", "plan.json", "-o", "a.html"]
-        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
+        )
         assert done.returncode == 2 and "pip install 'isobatch[report]'" in done.stderr
         assert "Traceback" not in done.stderr

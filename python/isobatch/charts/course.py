@@ -22,7 +22,10 @@ def rates(points: Sequence[dict[str, Any]], axis: str, label: str) -> Any:
         alt.Chart(theme.rows(points))
         .mark_line(strokeWidth=2)
         .encode(
-            x=alt.X(f"{axis}:Q").title(label).scale(nice=False).axis(tickCount=6, format="~s", labelExpr=theme.FROM_0),
+            x=alt.X(f"{axis}:Q")
+            .title(label)
+            .scale(nice=False)
+            .axis(tickCount=6, format="~s", labelExpr=theme.FROM_0),
             y=alt.Y("lr:Q").title("learning rate").axis(tickCount=5, format="~g"),
             order=alt.Order("at:Q"),
             **_by_run(points),
@@ -39,8 +42,13 @@ def batches(points: Sequence[dict[str, Any]]) -> Any:
         alt.Chart(theme.rows(points))
         .mark_line(strokeWidth=2, interpolate="step-after")
         .encode(
-            x=alt.X("step:Q").title("optimizer steps").scale(nice=False).axis(tickCount=6, format="~s", labelExpr=theme.FROM_0),
-            y=alt.Y("batch:Q").title("samples per step").axis(tickCount=5, format="~s", labelExpr=theme.FROM_0),
+            x=alt.X("step:Q")
+            .title("optimizer steps")
+            .scale(nice=False)
+            .axis(tickCount=6, format="~s", labelExpr=theme.FROM_0),
+            y=alt.Y("batch:Q")
+            .title("samples per step")
+            .axis(tickCount=5, format="~s", labelExpr=theme.FROM_0),
             order=alt.Order("at:Q"),
             **_by_run(points),
         )

@@ -57,8 +57,14 @@ def themed(chart: Any, title: str) -> Any:
             titleFontWeight="normal",
         )
         .configure_legend(
-            labelColor=INK, titleColor=INK, labelFontSize=12, titleFontSize=12, orient="bottom", labelLimit=260,
-            columnPadding=20, columns=3,
+            labelColor=INK,
+            titleColor=INK,
+            labelFontSize=12,
+            titleFontSize=12,
+            orient="bottom",
+            labelLimit=260,
+            columnPadding=20,
+            columns=3,
         )
         .configure_header(labelColor=INK, titleColor=INK)
         .configure_view(stroke=None)

@@ -20,7 +20,8 @@ def add(subparsers: Any) -> None:
         description="Says in words what rows of a table of plans mean: how to train there, or why not and what is nearest.",
     )
     command.add_argument(
-        "plans", help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin"
+        "plans",
+        help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin",
     )
     command.add_argument("--job", metavar="ID", help="only this job's rows")
     command.add_argument("--cluster", metavar="ID", help="only rows on this cluster")

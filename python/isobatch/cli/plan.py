@@ -10,7 +10,7 @@ from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
 from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show
 from isobatch.cli.options.values import path
-from isobatch.cli.terminal.colour import has_colours, said
+from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import write_json
 from isobatch.errors import InputError, missing
 
@@ -26,7 +26,11 @@ def add(subparsers: Any) -> None:
         help="plan one recipe on one cluster",
         description="Plans one recipe on one cluster: how to train there, or why it cannot and what would work.",
     )
-    command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields; or -: JSON requests on stdin, one a line, each answered")
+    command.add_argument(
+        "recipe",
+        nargs="?",
+        help="a .toml, .yaml or .json file with Recipe's fields; or -: JSON requests on stdin, one a line, each answered",
+    )
     add_from(command)
     add_to(command)
     add_cluster(command)
@@ -38,7 +42,9 @@ def add(subparsers: Any) -> None:
         "a function that returns an isobatch.validate.Workload",
     )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON; -: to stdout")
+    command.add_argument(
+        "-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON; -: to stdout"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
 
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
-                raise InputError("- reads requests from stdin, one a line, and answers each: it goes without files of others")
+                raise InputError(
+                    "- reads requests from stdin, one a line, and answers each: it goes without files of others"
+                )
         return serve(fields(args), cluster(args, optional=True), settings(args))
     tuned, where, how = recipe(args), cluster(args), settings(args)
     if args.memory_of is not None:
@@ -62,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         write_json(made.to_json())
     else:
         text = made.explain()
-        print(said(text, made.status) if has_colours(sys.stdout) else text)
+        show_plan(text, made.status)
     if args.to is not None and made.status != "infeasible":
         show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0

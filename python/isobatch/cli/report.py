@@ -28,18 +28,28 @@ def add(subparsers: Any) -> None:
         "lines of `isobatch sweep --json` (.jsonl); -: stdin",
     )
     command.add_argument(
-        "-o", "--output", type=path, metavar="FILE", help="the page (.html), or its charts (.svg, .png); -: the page to stdout"
+        "-o",
+        "--output",
+        type=path,
+        metavar="FILE",
+        help="the page (.html), or its charts (.svg, .png); -: the page to stdout",
     )
     command.add_argument("--title", metavar="TEXT", help="the page's heading (default: by the file)")
     command.add_argument(
-        "--deadline-hours", type=float, metavar="HOURS", help="hours that a run may take (default: as the plans say)"
+        "--deadline-hours",
+        type=float,
+        metavar="HOURS",
+        help="hours that a run may take (default: as the plans say)",
     )
     command.add_argument("--currency", default="$", metavar="SIGN", help="of the prices (default: $)")
     again = command.add_argument_group("what would fix most rows of a fleet, by planning it again")
     again.add_argument("--jobs", type=path, metavar="FILE", help="the jobs that were planned")
     again.add_argument("--clusters", type=path, metavar="FILE", help="the clusters that they were planned on")
     again.add_argument(
-        "--profile", action="append", metavar="FILE", help="the profile that they were planned with; repeat it for several GPU types"
+        "--profile",
+        action="append",
+        metavar="FILE",
+        help="the profile that they were planned with; repeat it for several GPU types",
     )
 
 

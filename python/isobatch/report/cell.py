@@ -95,15 +95,26 @@ def _report(report: Report) -> Cell:
     passed = sum(proof.verdict == "pass" for proof in report.proofs)
     rehearsal = f", a rehearsal {report.rehearsal}" if report.rehearsal else ""
     title = f"Validation: {count(passed)} of {counted(len(report.proofs), 'proof')} passed{rehearsal}"
-    return Cell(title, str(report.verdict), table=_head(columns_of(report), ("proof", "verdict", "text"), "Proofs", most=50))
+    return Cell(
+        title,
+        str(report.verdict),
+        table=_head(columns_of(report), ("proof", "verdict", "text"), "Proofs", most=50),
+    )
 
 
-def _head(columns: dict[str, list[Any]], names: tuple[str, ...], caption: str, most: int = _MOST_ROWS) -> Table:
+def _head(
+    columns: dict[str, list[Any]], names: tuple[str, ...], caption: str, most: int = _MOST_ROWS
+) -> Table:
     """The first rows of some columns; a column of which nothing is known is left out."""
     kept = [name for name in names if any(value is not None for value in columns[name])]
-    rows = [[_said(name, value) for name, value in zip(kept, row, strict=True)] for row in zip(*(columns[name] for name in kept), strict=True)]
+    rows = [
+        [_said(name, value) for name, value in zip(kept, row, strict=True)]
+        for row in zip(*(columns[name] for name in kept), strict=True)
+    ]
     more = f" (the first {most} of {count(len(rows))})" if len(rows) > most else ""
-    kinds = tuple("status" if name in ("status", "verdict") else "text" if name in _TEXTS else "number" for name in kept)
+    kinds = tuple(
+        "status" if name in ("status", "verdict") else "text" if name in _TEXTS else "number" for name in kept
+    )
     return Table(f"{caption}{more}", tuple(kept), rows[:most], kinds)
 
 

@@ -52,7 +52,8 @@ def _only(plans: Plans, reason: Reason) -> NDArray[np.bool_]:
     """Rows in which one reason is all that makes them infeasible."""
     hard = sum(1 << each.bit for each in Reason if each.severity == "infeasible")
     found: NDArray[np.bool_] = (plans.reasons & np.uint64(hard)) == np.uint64(1 << reason.bit)
-    return found & (plans.status == INFEASIBLE)
+    found &= plans.status == INFEASIBLE
+    return found
 
 
 def _tolerances(plans: Plans) -> list[Fix]:
@@ -128,7 +129,8 @@ def by_planning(plans: Plans, jobs: Any, clusters: Any, profile: Any = None) -> 
     if (now == bad).any():
         row = int(np.argmax(now == bad)) + 1
         raise InputError(
-            "the jobs and clusters give other plans than the table has: pass the profile and the files that it was made from", row=row
+            "the jobs and clusters give other plans than the table has: pass the profile and the files that it was made from",
+            row=row,
         )
     unsplit = bad & plans.has(Reason.NOT_DIVISIBLE)
     tolerances = [share for share in TOLERANCES if share > float(settings.get("batch_tolerance") or 0)]

@@ -48,13 +48,17 @@ def page_of(
     asked = plans.settings.get("deadline_hours")
     deadline = deadline if deadline is not None else asked if isinstance(asked, (int, float)) else None
     bad = int((plans.status == INFEASIBLE).sum())
-    fixes = [] if not bad else from_table(plans) if jobs is None else by_planning(plans, jobs, clusters, profile)
+    fixes = (
+        [] if not bad else from_table(plans) if jobs is None else by_planning(plans, jobs, clusters, profile)
+    )
     sections = [
         *time_section(plans, deadline, currency),
         *_map(plans),
         *_reasons(plans, fixes, planned=jobs is not None),
         *_by_cluster(plans),
-        Section("All rows", rows=rows_of(plans, f"{counted(plans.rows, 'row')}: sort by a heading, find a word")),
+        Section(
+            "All rows", rows=rows_of(plans, f"{counted(plans.rows, 'row')}: sort by a heading, find a word")
+        ),
     ]
     return Page(title, _lead(plans, bad, fixes), _headlines(plans, bad, currency, deadline), sections)
 
@@ -86,13 +90,21 @@ def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) ->
     found.append(Headline("GPU-hours", words.figure(least), "each job where it needs the fewest"))
     if not np.isnan(plans.number("cost")).all():
         found.append(
-            Headline("cost", f"{currency}{words.figure(_least(plans, 'cost'))}", "each job where it is cheapest")
+            Headline(
+                "cost", f"{currency}{words.figure(_least(plans, 'cost'))}", "each job where it is cheapest"
+            )
         )
     found += knee_of(plans)
     if deadline is not None:
         _, job = plans.text("job")
         met = len(np.unique(job[plans.number("hours") <= deadline]))
-        found.append(Headline("deadline met", count(met), f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}"))
+        found.append(
+            Headline(
+                "deadline met",
+                count(met),
+                f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}",
+            )
+        )
     return found
 
 
@@ -163,4 +175,8 @@ def _by_cluster(plans: Plans) -> list[Section]:
     from isobatch.charts.times import statuses
 
     described = f"Bars: rows of each {label} by status. The map has the same figures."
-    return [Section(f"By {label}", drawings=[Drawing(statuses(rows, label), f"Rows by {label} and status", described)])]
+    return [
+        Section(
+            f"By {label}", drawings=[Drawing(statuses(rows, label), f"Rows by {label} and status", described)]
+        )
+    ]

@@ -28,7 +28,9 @@ def columns_of(value: Any) -> dict[str, list[Any]]:
     [1, 2]
     """
     if isinstance(value, Plan):
-        return {name: [_plain(getattr(value, name))] for name in value.__struct_fields__ if name not in _APART}
+        return {
+            name: [_plain(getattr(value, name))] for name in value.__struct_fields__ if name not in _APART
+        }
     if isinstance(value, Recipe):
         return {name: [_plain(getattr(value, name))] for name in value.__struct_fields__}
     if isinstance(value, Sweep):
@@ -36,20 +38,31 @@ def columns_of(value: Any) -> dict[str, list[Any]]:
     if isinstance(value, Elastic):
         return {name: list(getattr(value, name)) for name in ("gpus", "micro_batch", "accumulation")}
     if isinstance(value, Laws):
-        named = (("lr", value.lr_laws), ("batch_tokens", value.batch_laws), ("critical_batch", value.critical_laws))
+        named = (
+            ("lr", value.lr_laws),
+            ("batch_tokens", value.batch_laws),
+            ("critical_batch", value.critical_laws),
+        )
         rows = [{"quantity": name, **msgspec.structs.asdict(law)} for name, laws in named for law in laws]
         return {name: [row[name] for row in rows] for name in rows[0]}
     if isinstance(value, Schedule):
         steps = np.unique(np.rint(np.linspace(0, draw.span(value.form), 1001)))
         return {"step": steps.astype(int).tolist(), "lr": value.values(steps).tolist()}
     assert isinstance(value, Report)  # no other value is Showing
-    names = ("proof", "verdict", "text", "cause")
-    rows = [(it.name, str(it.verdict), it.text, None if it.cause is None else it.cause.value) for it in value.proofs]
-    return {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    return {
+        "proof": [it.name for it in value.proofs],
+        "verdict": [str(it.verdict) for it in value.proofs],
+        "text": [it.text for it in value.proofs],
+        "cause": [None if it.cause is None else it.cause.value for it in value.proofs],
+    }
 
 
 def _plain(value: Any) -> Any:
-    return [str(reason) for reason in value] if isinstance(value, tuple) and value and hasattr(value[0], "bit") else value
+    return (
+        [str(reason) for reason in value]
+        if isinstance(value, tuple) and value and hasattr(value[0], "bit")
+        else value
+    )
 
 
 def _column(name: str, values: Any) -> list[Any]:

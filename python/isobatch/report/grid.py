@@ -18,17 +18,15 @@ def grid_of(plans: Plans) -> Grid | None:
     """Each job's status on each cluster, or of many the share that is feasible; None where the table does not name both."""
     if "job" not in plans.texts or "cluster" not in plans.texts or not plans.rows:
         return None
-    jobs, job = plans.text("job")
-    clusters, cluster = plans.text("cluster")
-    # In the order in which they come.
-    job, jobs = _in_order(jobs, job)
-    cluster, clusters = _in_order(clusters, cluster)
+    job, jobs = _in_order(*plans.text("job"))
+    cluster, clusters = _in_order(*plans.text("cluster"))
     if len(jobs) <= _MOST_ROWS and len(clusters) <= _MOST_COLUMNS:
         return _each(plans, jobs, job, clusters, cluster)
     return _bands(plans, jobs, job, clusters, cluster)
 
 
 def _in_order(names: list[str | None], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str]]:
+    """Each row's name by its number, and the names, in the order in which they come."""
     _, first, inverse = np.unique(at, return_index=True, return_inverse=True)
     order = np.argsort(first)
     place = np.empty(len(order), np.int64)
@@ -72,7 +70,11 @@ def _bands(
             return "none", "", "no row"
         share = good[at] / total[at]
         kind = "ok" if share >= 0.9 else "caution" if share >= 0.5 else "infeasible"
-        return kind, f"{100 * share:.0f}", f"{count(good[at])} of {count(total[at])} rows feasible ({percent(share)})"
+        return (
+            kind,
+            f"{100 * share:.0f}",
+            f"{count(good[at])} of {count(total[at])} rows feasible ({percent(share)})",
+        )
 
     rows = [(name, [cell((i, j)) for j in range(shape[1])]) for i, name in enumerate(row_names)]
     caption = (

@@ -100,7 +100,9 @@ def environment() -> Any:
     from markupsafe import Markup
 
     def shown(value: Any) -> Any:
-        return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value, _LONGEST)
+        return (
+            value if isinstance(value, Markup) or not isinstance(value, str) else printable(value, _LONGEST)
+        )
 
     return Environment(
         loader=PackageLoader("isobatch.report"),
@@ -122,16 +124,20 @@ def html(page: Page) -> str:
     for number, drawing in enumerate(page.drawings):
         drawn = theme.svg(theme.themed(drawing.chart, printable(drawing.title)))
         described = printable(f"{drawing.title}. {drawing.described}", _LONGEST)
-        charts[id(drawing)] = Markup(theme.inline(drawn, f"chart-{number}", described))  # noqa: S704 - drawn by us
+        charts[id(drawing)] = Markup(theme.inline(drawn, f"chart-{number}", described))
     script = _text("table.js")
-    found: str = environment().get_template("page.html").render(
-        page=page,
-        charts=lambda drawing: charts[id(drawing)],
-        style=Markup(_text("style.css")),  # noqa: S704 - our own
-        script=Markup(script),  # noqa: S704 - our own
-        # The browser runs this script and no other, whatever else may have got into the page.
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        version=_core.__version__,
+    found: str = (
+        environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            charts=lambda drawing: charts[id(drawing)],
+            style=Markup(_text("style.css")),
+            script=Markup(script),
+            # The browser runs this script and no other, whatever else may have got into the page.
+            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            version=_core.__version__,
+        )
     )
     return found
 

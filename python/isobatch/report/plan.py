@@ -66,16 +66,25 @@ def _lead(plan: Plan, tuned: Plan | None) -> str:
 
 
 def _headlines(plan: Plan, currency: str) -> list[Headline]:
-    change = f"{percent(plan.batch_change, signed=True)} of the tuned batch" if plan.batch_change else "as tuned"
-    scale = f"{words.figure(plan.lr_scale)} × the tuned one" if (plan.lr_scale or 1) != 1 else "as tuned"
+    change = (
+        f"{percent(plan.batch_change, signed=True)} of the tuned batch" if plan.batch_change else "as tuned"
+    )
+    factor = plan.lr_scale or 1.0
+    scale = f"{words.figure(factor)} × the tuned one" if factor != 1 else "as tuned"
     found = [
         Headline("samples per step", count(plan.layout.effective_batch), change),
         Headline("learning rate", words.real(plan.lr or 0.0), scale),
     ]
     if plan.total_steps is not None:
-        found.append(Headline("steps", count(plan.total_steps), f"{count(plan.warmup_steps or 0)} of them warmup"))
+        found.append(
+            Headline("steps", count(plan.total_steps), f"{count(plan.warmup_steps or 0)} of them warmup")
+        )
     if plan.hours is not None:
-        found.append(Headline("time", words.duration(plan.hours * 3600), f"{words.figure(plan.gpu_hours or 0)} GPU-hours"))
+        found.append(
+            Headline(
+                "time", words.duration(plan.hours * 3600), f"{words.figure(plan.gpu_hours or 0)} GPU-hours"
+            )
+        )
     if plan.cost is not None:
         found.append(Headline("cost", f"{currency}{words.figure(plan.cost)}"))
     return found
@@ -107,7 +116,9 @@ def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
     for axis, label in (("step", "optimizer steps"), ("samples", "samples"), ("hours", "hours")):
         known = [point for point in points if point[axis] is not None]
         if known:
-            described = " ".join(_course(run, plan) for run, plan in runs if axis != "hours" or plan.step_seconds)
+            described = " ".join(
+                _course(run, plan) for run, plan in runs if axis != "hours" or plan.step_seconds
+            )
             drawings.append(Drawing(rates(known, axis, label), f"Learning rate over {label}", described))
     return [Section("The learning rate", drawings=drawings)]
 
@@ -145,17 +156,31 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
     for run, each in runs:
         shown = [(stage.step, stage.batch) for stage in each.stages][:_MOST_STAGES]
         shown.append((each.total_steps or shown[-1][0], shown[-1][1]))
-        points += [{"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)]
+        points += [
+            {"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)
+        ]
     rows = [
-        (count(at + 1), count(stage.step), count(stage.samples), count(stage.batch), words.figure(stage.lr_scale))
+        (
+            count(at + 1),
+            count(stage.step),
+            count(stage.samples),
+            count(stage.batch),
+            words.figure(stage.lr_scale),
+        )
         for at, stage in enumerate(plan.stages[:_MOST_STAGES])
     ]
     headers = ("stage", "from step", "after samples", "samples per step", "learning rate × peak")
-    more = f" (the first {_MOST_STAGES} of {count(len(plan.stages))})" if len(plan.stages) > _MOST_STAGES else ""
+    more = (
+        f" (the first {_MOST_STAGES} of {count(len(plan.stages))})" if len(plan.stages) > _MOST_STAGES else ""
+    )
     table = Table(f"The stages of this plan{more}", headers, rows, ("text", *("number",) * 4))
     described = f"Samples per step in {count(len(plan.stages))} stages, from {count(plan.stages[0].batch)} to {count(plan.stages[-1].batch)}."
     return [
-        Section("The batch grows", drawings=[Drawing(batches(points), "Samples per step", described)], tables=[table])
+        Section(
+            "The batch grows",
+            drawings=[Drawing(batches(points), "Samples per step", described)],
+            tables=[table],
+        )
     ]
 
 
@@ -169,7 +194,12 @@ def _said(lines: Sequence[str]) -> Section:
 def _options(plan: Plan) -> Section:
     """What would work instead of an infeasible plan."""
     rows = [
-        (f"{count(each.world_size)} GPUs", _split(each), percent(each.batch_change or 0, signed=True), _how(plan, each))
+        (
+            f"{count(each.world_size)} GPUs",
+            _split(each),
+            percent(each.batch_change or 0, signed=True),
+            _how(plan, each),
+        )
         for each in plan.options
     ]
     if not rows:

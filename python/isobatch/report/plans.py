@@ -111,7 +111,9 @@ def _texts(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
     if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
         every = [None if value is None else str(value) for value in column.to_pylist()]
         column = pa.array(every, pa.string())
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode(null_encoding="encode")
+    encoded = (
+        column if pa.types.is_dictionary(column.type) else column.dictionary_encode(null_encoding="encode")
+    )
     values = [None if value is None else str(value) for value in encoded.dictionary.to_pylist()]
     if encoded.indices.null_count:
         values.append(None)
@@ -155,7 +157,7 @@ def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
 
 def _bit(name: str | None, file: str | None) -> int:
     try:
-        return 1 << Reason(name).bit
+        return 1 << Reason(name or "").bit
     except ValueError:
         raise must_be("reasons, as a fleet's table has them", name, field="reasons", file=file) from None
 

@@ -39,10 +39,18 @@ def chart_of(value: Any) -> Any:
         return _laws(value)
     page = page_of_value(value)
     if not page.drawings:
-        why = "the sweep has no times: pass a profile" if isinstance(value, Sweep) else "it is infeasible, or has no length"
+        why = (
+            "the sweep has no times: pass a profile"
+            if isinstance(value, Sweep)
+            else "it is infeasible, or has no length"
+        )
         raise InputError(f"there is nothing to draw: {why}")
     charts = [each.chart.properties(title=printable(each.title)) for each in page.drawings]
-    whole = charts[0] if len(charts) == 1 else alt.vconcat(*charts).resolve_scale(color="independent", strokeDash="independent")
+    whole = (
+        charts[0]
+        if len(charts) == 1
+        else alt.vconcat(*charts).resolve_scale(color="independent", strokeDash="independent")
+    )
     return theme.themed(whole, printable(page.title))
 
 

@@ -46,7 +46,8 @@ def rows_of(plans: Plans, caption: str) -> Rows:
         kept.append((name, kind, values, at))
         packed.append({"kind": kind, "packed": text})
     first = [
-        [written(values[at[row]], kind) for _, kind, values, at in kept] for row in range(min(_FIRST, plans.rows))
+        [written(values[at[row]], kind) for _, kind, values, at in kept]
+        for row in range(min(_FIRST, plans.rows))
     ]
     notes = [f"For the size of the page without the columns {words.few(left_out, 20)}."] if left_out else []
     if plans.rows > _FIRST:
@@ -91,15 +92,17 @@ def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]
         sets, at = np.unique(plans.reasons, return_inverse=True)
         return "text", ["; ".join(reasons_of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
     if name in plans.texts:
-        values, at = plans.texts[name]
-        return "text", list(values), at
+        texts, at = plans.texts[name]
+        return "text", list(texts), at
     numbers = plans.numbers[name]
     whole = "int" in RESULTS.get(name, "") or name == "gpus" or _is_whole(numbers)
     kind = "count" if whole else "real" if name in _EXACT else "figure"
     # Four digits are more than is shown, and make many rows' values one.
     found, at = np.unique(numbers if kind != "figure" else _rounded(numbers), return_inverse=True)
-    values = [None if value != value else int(value) if kind == "count" else value for value in found.tolist()]
-    return kind, values, at.astype(np.int64)
+    known: list[Any] = [
+        None if value != value else int(value) if kind == "count" else value for value in found.tolist()
+    ]
+    return kind, known, at.astype(np.int64)
 
 
 def _is_whole(numbers: NDArray[np.float64]) -> bool:
@@ -127,4 +130,4 @@ def _inert(value: Any) -> Any:
     from markupsafe import Markup
 
     text = json.dumps(value, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

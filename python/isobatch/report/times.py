@@ -63,7 +63,12 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
             continue
         points = _lines(plans, name, jobs) if len(jobs) <= MOST_LINES else _middle(plans, name)
         marked = [
-            {"job": _called(names[at]), "gpus": float(gpus_of(plans)[row]), name: float(plans.number(name)[row]), "said": "knee"}
+            {
+                "job": _called(names[at]),
+                "gpus": float(gpus_of(plans)[row]),
+                name: float(plans.number(name)[row]),
+                "said": "knee",
+            }
             for at, row in marks.items()
         ]
         chart = over_gpus(
@@ -73,10 +78,16 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
             deadline=deadline if name == "hours" else None,
             knees=marked if len(jobs) <= MOST_LINES else (),
         )
-        what = "a line for each job" if len(jobs) <= MOST_LINES else f"the median of {count(len(jobs))} jobs and the range of the middle 80 %"
+        what = (
+            "a line for each job"
+            if len(jobs) <= MOST_LINES
+            else f"the median of {count(len(jobs))} jobs and the range of the middle 80 %"
+        )
         described = f"{name.capitalize()} over GPUs, both axes logarithmic: {what}; {_ends(points, name)}."
         drawings.append(Drawing(chart, f"{name.capitalize()} over GPUs", described))
-    return [Section("Time and cost", drawings=drawings, tables=[_table(plans, names, marks, deadline, currency)])]
+    return [
+        Section("Time and cost", drawings=drawings, tables=[_table(plans, names, marks, deadline, currency)])
+    ]
 
 
 def _called(name: str | None) -> str:
@@ -93,7 +104,9 @@ def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
         least: dict[float, float] = {}
         for many, value in zip(gpus[rows].tolist(), values[rows].tolist(), strict=True):
             least[many] = min(value, least.get(many, np.inf))
-        points += [{"job": _called(names[at]), "gpus": many, name: least[many]} for many in _some(sorted(least))]
+        points += [
+            {"job": _called(names[at]), "gpus": many, name: least[many]} for many in _some(sorted(least))
+        ]
     return points
 
 
@@ -128,7 +141,12 @@ def _table(
     plans: Plans, names: list[str | None], marks: dict[int, int], deadline: float | None, currency: str
 ) -> Table:
     _, job = plans.text("job")
-    gpus, hours, work, cost = gpus_of(plans), plans.number("hours"), plans.number("gpu_hours"), plans.number("cost")
+    gpus, hours, work, cost = (
+        gpus_of(plans),
+        plans.number("hours"),
+        plans.number("gpu_hours"),
+        plans.number("cost"),
+    )
 
     def said(row: int) -> str:
         price = "" if np.isnan(cost[row]) else f", {currency}{words.figure(cost[row])}"
@@ -145,7 +163,13 @@ def _table(
             met = own[hours[own] <= deadline]
             line.append(said(int(met[np.nanargmin(work[met])])) if len(met) else "none of these")
         rows.append(line)
-    headers = ("job", "fastest", "cheapest", "knee", *(("least GPU-hours within the deadline",) if deadline else ()))
+    headers = (
+        "job",
+        "fastest",
+        "cheapest",
+        "knee",
+        *(("least GPU-hours within the deadline",) if deadline else ()),
+    )
     more = f" (the first 20 of {count(len(marks))} jobs)" if len(marks) > 20 else ""
     caption = f"Where each job is fastest, cheapest, and at its knee{more}"
     return Table(caption, headers, rows, ("text",) * len(headers))

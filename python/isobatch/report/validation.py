@@ -42,10 +42,22 @@ def _headlines(report: Report) -> list[Headline]:
         where = counted(report.machine.nodes, "node")
         found.append(Headline("ranks", count(len(ranks)), f"{where}, {report.machine.backend}, {devices}"))
     if report.step is not None:
-        found.append(Headline("step", words.duration(report.step.planned_step_seconds), f"{report.step.workload}, measured"))
-        found.append(Headline("samples per second", words.figure(report.step.samples_per_second), "over all ranks"))
+        found.append(
+            Headline(
+                "step", words.duration(report.step.planned_step_seconds), f"{report.step.workload}, measured"
+            )
+        )
+        found.append(
+            Headline("samples per second", words.figure(report.step.samples_per_second), "over all ranks")
+        )
     if report.plan is not None and report.plan.effective_batch is not None:
-        found.append(Headline("samples per step", count(report.plan.effective_batch), f"{count(report.plan.world_size)} GPUs planned"))
+        found.append(
+            Headline(
+                "samples per step",
+                count(report.plan.effective_batch),
+                f"{count(report.plan.world_size)} GPUs planned",
+            )
+        )
     return found
 
 
@@ -73,7 +85,9 @@ def _all_reduce(found: AllReduce | None) -> list[Section]:
     ]
     fits = []
     for fit in found.fits:
-        sizes = [row.bytes for row in found.table if (row.dtype, row.mode) == (fit.dtype, fit.mode) and row.bytes]
+        sizes = [
+            row.bytes for row in found.table if (row.dtype, row.mode) == (fit.dtype, fit.mode) and row.bytes
+        ]
         for size in np.geomspace(min(sizes), max(sizes), 40).tolist() if sizes else ():
             time_us = fit.alpha_us + fit.us_per_byte * size
             if time_us > 0:
@@ -123,7 +137,15 @@ def _sizes(found: AllReduce) -> Table:
         )
         for row in found.table[:200]
     ]
-    headers = ("array", "kind", "a bucket of DDP", "median, µs", "95 %, µs", "bus bandwidth, GB/s", "wrong elements")
+    headers = (
+        "array",
+        "kind",
+        "a bucket of DDP",
+        "median, µs",
+        "95 %, µs",
+        "bus bandwidth, GB/s",
+        "wrong elements",
+    )
     return Table("All-reduce as measured", headers, rows, ("text", "text", "text", *("number",) * 4))
 
 
@@ -168,7 +190,8 @@ def _parts(step: Step) -> list[dict[str, Any]]:
         ("added by communication", scale * added),
     )
     return [
-        {"bar": "measured", "part": part, "seconds": took, "order": 1 + at} for at, (part, took) in enumerate(seconds)
+        {"bar": "measured", "part": part, "seconds": took, "order": 1 + at}
+        for at, (part, took) in enumerate(seconds)
     ]
 
 

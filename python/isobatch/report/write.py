@@ -87,7 +87,9 @@ def _of_document(path: str, title: str, currency: str) -> Page:
         from isobatch.planning.plan import Plan
         from isobatch.report import plan
 
-        return plan.page_of(Plan.load(path), title=None if title == PurePath(path).name else title, currency=currency)
+        return plan.page_of(
+            Plan.load(path), title=None if title == PurePath(path).name else title, currency=currency
+        )
     if isinstance(schema, str) and schema.startswith("isobatch.validation/"):
         from isobatch.report import validation
         from isobatch.validate.report.document import Report
@@ -107,7 +109,7 @@ def page_of_value(value: Any, *, title: str | None = None, **keywords: Any) -> P
     from isobatch.report import fleet, plan, sweep, validation
     from isobatch.validate.report.document import Report
 
-    named = {} if title is None else {"title": title}
+    named: dict[str, Any] = {} if title is None else {"title": title}
     if isinstance(value, Plan):
         return plan.page_of(value, **named, **keywords)
     if isinstance(value, Report):

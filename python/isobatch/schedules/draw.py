@@ -105,7 +105,9 @@ def terminal(
     lines = []
     for row in reversed(range(rows)):
         cells = np.clip(eighths - row * 8, 0, 8)
-        label = f"{top:>10.6g} " if row == rows - 1 else f"{top / 2:>10.6g} " if 2 * row + 2 == rows else " " * 11
+        label = (
+            f"{top:>10.6g} " if row == rows - 1 else f"{top / 2:>10.6g} " if 2 * row + 2 == rows else " " * 11
+        )
         lines.append((label + "│" + "".join(_BLOCKS[cell] for cell in cells)).rstrip())
     lines += [" " * 11 + line for line in _axis(stop, width)]
     return "\n".join(lines)

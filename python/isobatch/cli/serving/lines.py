@@ -64,7 +64,9 @@ def _refusal(found: Mapping[str, Any], error: InputError) -> dict[str, Any]:
     return {"id": found.get("id"), "error": str(error), "fields": list(error.fields)}
 
 
-def _answer(found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(
+    found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]
+) -> dict[str, Any]:
     from isobatch.planning.plan import plan
     from isobatch.planning.settings import Settings
     from isobatch.recipes.recipe import Recipe
@@ -72,14 +74,22 @@ def _answer(found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how
     for name in found:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
-    settings = {**how, **_table(found, "settings"), **{name: found[name] for name in Settings._fields if name in found}}
+    settings = {
+        **how,
+        **_table(found, "settings"),
+        **{name: found[name] for name in Settings._fields if name in found},
+    }
     recipe = {**fields, **_table(found, "recipe")}
     if not recipe:
         raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
     if isinstance(recipe.get("betas"), list):
         recipe["betas"] = tuple(recipe["betas"])
     made = plan(Recipe.of(recipe), _cluster(found, where), **settings)
-    answer = {"id": found.get("id"), "status": made.status, "plan": msgspec.Raw(msgspec.json.format(made.to_json().encode(), indent=-1))}
+    answer = {
+        "id": found.get("id"),
+        "status": made.status,
+        "plan": msgspec.Raw(msgspec.json.format(made.to_json().encode(), indent=-1)),
+    }
     return answer | ({"explain": made.explain()} if found.get("explain") else {})
 
 

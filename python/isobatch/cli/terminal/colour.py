@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import textwrap
 from typing import IO
 
 _STYLES = {
@@ -38,11 +41,27 @@ def paint(text: str, style: str) -> str:
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style in _STYLES and text else text
 
 
-def said(explanation: str, status: str) -> str:
-    """A plan in words with its first line in the colour of its status, and its headings in bold."""
-    first, *others = explanation.split("\n")
-    lines = [paint(first, status)]
-    for line in others:
-        style = "caution" if line == "Warnings:" else "heading" if line.endswith(":") and line[0] != " " else ""
-        lines.append(paint(line, style))
-    return "\n".join(lines)
+def fitted(line: str, room: int) -> list[str]:
+    """A line over as many as it needs to fit a terminal, cut between words; a line of columns stays.
+
+    >>> fitted("  - one two three", 12), fitted("  one   two   three", 12)
+    (['  - one two', '    three'], ['  one   two   three'])
+    """
+    if len(line) <= room or "   " in line.strip():
+        return [line]
+    after = " " * (len(line) - len(line.lstrip(" -")))
+    return textwrap.wrap(line, room, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+
+
+def show_plan(explanation: str, status: str) -> None:
+    """Prints a plan in words to stdout: its first sentence in the colour of its status, its headings in bold, and on a terminal
+    without a word that is cut at the edge."""
+    colours = has_colours(sys.stdout)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for number, line in enumerate(explanation.split("\n")):
+        is_heading = line.endswith(":") and not line.startswith(" ")
+        style = (
+            status if not number else "caution" if line == "Warnings:" else "heading" if is_heading else ""
+        )
+        for part in fitted(line, room) if room else [line]:
+            print(paint(part, style) if colours else part)

@@ -17,7 +17,9 @@ _COLOURED = ("status", "verdict", "deadline")
 _NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?")
 
 
-def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> list[str]:
+def show_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
+) -> list[str]:
     """Prints a table to stdout. Cells are shown as they are: what looks like markup or controls the terminal is text too.
 
     On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare` are left out, the
@@ -41,16 +43,17 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: 
     if widths is None:
         _blocks(names, cells, colours)
         return list(headers)
-    numeric = {at for at in kept if all(_NUMBER.fullmatch(row[at]) or not row[at] for row in cells)} if cells else set()
-    if on_terminal:
-        numeric = {at for at in numeric if any(row[at] for row in cells)}
-    else:
-        numeric = set()  # as it always was: what reads it knows the columns' places
+    # In a pipe nothing is set right: what reads it knows the columns' places.
+    numeric = {at for at in kept if on_terminal and _is_numeric([row[at] for row in cells])}
     for number, row in enumerate((names, *cells)):
         for line in _lines(row, kept, widths, numeric):
             styled = [_styled(text, names[at], row[at], number == 0, colours) for at, text in line]
             print((" " * _GAP).join(styled).rstrip())
     return [headers[at] for at in kept]
+
+
+def _is_numeric(texts: Sequence[str]) -> bool:
+    return any(texts) and all(_NUMBER.fullmatch(text) or not text for text in texts)
 
 
 def _width(text: str) -> int:
@@ -69,14 +72,18 @@ def _widths(
     over = sum(widths.values()) + _GAP * (len(kept) - 1) - room
     if not room or over <= 0:
         return widths
-    least = {at: max(_width(word) for text in texts for word in text.split() or [""]) for at, texts in columns.items()}
-    # The widest give way first.
-    for at in sorted(kept, key=lambda it: least[it] - widths[it]):
-        narrower = min(over, widths[at] - max(least[at], 12 if widths[at] > 12 else 0))
-        if narrower > 0:
-            widths[at] -= narrower
-            over -= narrower
-    return widths if over <= 0 else None
+    least = {
+        at: max(_width(word) for text in texts for word in text.split() or [""])
+        for at, texts in columns.items()
+    }
+    while over > 0:
+        loose = [at for at in kept if widths[at] > least[at]]
+        if not loose:
+            return None
+        # The widest gives way.
+        widths[max(loose, key=widths.__getitem__)] -= 1
+        over -= 1
+    return widths
 
 
 def _lines(
@@ -84,7 +91,9 @@ def _lines(
 ) -> list[list[tuple[int, str]]]:
     """A row's lines: each a text for each column, filled up to its width."""
     wrapped = {
-        at: [row[at]] if _width(row[at]) <= widths[at] else textwrap.wrap(row[at], widths[at], break_long_words=False, break_on_hyphens=False)
+        at: [row[at]]
+        if _width(row[at]) <= widths[at]
+        else textwrap.wrap(row[at], widths[at], break_long_words=False, break_on_hyphens=False)
         for at in kept
     }
     lines = []
@@ -99,9 +108,11 @@ def _lines(
 
 
 def _styled(text: str, name: str, value: str, heading: bool, colours: bool) -> str:
-    if not colours:
+    style = "heading" if heading else value if name in _COLOURED else ""
+    if not colours or not style:
         return text
-    return paint(text, "heading") if heading else paint(text, value) if name in _COLOURED else text
+    bare = text.strip()
+    return text.replace(bare, paint(bare, style)) if bare else text
 
 
 def _blocks(names: Sequence[str], cells: Sequence[Sequence[str]], colours: bool) -> None:
