@@ -22,7 +22,21 @@ ROOMS = {
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "cli": {"doctor", "files", "schedules", "tools", "recipes", "forecast", "planning", "fleet", "validate"},
+    "charts": set(),
+    "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "cli": {
+        "charts",
+        "doctor",
+        "files",
+        "schedules",
+        "tools",
+        "recipes",
+        "forecast",
+        "planning",
+        "fleet",
+        "validate",
+        "report",
+    },
 }
 TORCH = {"integrations", "diagnosis", "validate", "guard"}
 

@@ -33,6 +33,7 @@ _ORDER = [
     "calibrate",
     "doctor",
     "export",
+    "report",
 ]
 """How the commands are listed; one that is not named comes last."""
 
@@ -44,6 +45,9 @@ _EXTRAS = {
     "torch": "validate",
     "scipy": "validate",
     "ray": "ray",
+    "altair": "report",
+    "vl_convert": "report",
+    "jinja2": "report",
 }
 """Which extra brings a package."""
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch.checked import real, reals
 from isobatch.errors import InputError
+from isobatch.showing import Plotting
 
 # 97.5 % quantiles of Student's t with 1 to 10 degrees of freedom, and of the normal distribution.
 _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
@@ -191,7 +192,7 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
     holds: str
 
 
-class Laws(msgspec.Struct, frozen=True, kw_only=True):
+class Laws(Plotting, msgspec.Struct, frozen=True, kw_only=True):
     """What the published laws say of a fresh run, each quantity as a range over the laws.
 
     ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best;
@@ -204,6 +205,11 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
     lr_laws: tuple[Law, ...]
     batch_laws: tuple[Law, ...]
     critical_laws: tuple[Law, ...]
+
+    def __repr__(self) -> str:
+        """The ranges; `lr_laws`, `batch_laws` and `critical_laws` have the laws."""
+        (low, high), (least, most) = self.lr, self.batch_tokens
+        return f"Laws(lr=({low:.3g}, {high:.3g}), batch_tokens=({least:.3g}, {most:.3g}))"
 
 
 def laws(*, parameters: float, tokens: float, effective_batch: float | None = None) -> Laws:
