@@ -28,6 +28,7 @@ _ORDER = [
     "replan",
     "schedule",
     "rules",
+    "laws",
     "validate",
     "calibrate",
     "doctor",
