@@ -21,10 +21,22 @@ ROOMS = {
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
+    "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "cli": {"doctor", "files", "schedules", "tools", "recipes", "forecast", "planning", "fleet", "validate"},
+    "cli": {
+        "doctor",
+        "files",
+        "schedules",
+        "tools",
+        "recipes",
+        "forecast",
+        "planning",
+        "fleet",
+        "validate",
+        "probing",
+    },
 }
-TORCH = {"integrations", "diagnosis", "validate", "guard"}
+TORCH = {"integrations", "diagnosis", "validate", "probing", "guard"}
 
 
 def module_name(path):

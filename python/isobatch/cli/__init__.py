@@ -30,6 +30,7 @@ _ORDER = [
     "rules",
     "laws",
     "validate",
+    "probe",
     "calibrate",
     "doctor",
     "export",
