@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,17 @@ def experiment(
             field="workload",
         )
     journal = _journal(plan, options, ranks, factory)
-    lab = Lab(plan, options, ranks, factory=factory, journal=journal, clock=clock)
     lr: LrFinding | None = None
     alike: SameFinding | None = None
     branched: CriticalFinding | None = None
-    if options.measure == "lr":
-        lr = Search(lab, batches, say or _quiet).run()
-    elif options.measure == "same":
-        alike = same(lab)
-    else:
-        branched = critical(lab)
+    with _threads(1 if stand_in else torch.get_num_threads()):
+        lab = Lab(plan, options, ranks, factory=factory, journal=journal, clock=clock)
+        if options.measure == "lr":
+            lr = Search(lab, batches, say or _quiet).run()
+        elif options.measure == "same":
+            alike = same(lab)
+        else:
+            branched = critical(lab)
     return Probe(
         workload=_name(options, factory),
         stand_in=stand_in,
@@ -70,7 +72,7 @@ def experiment(
         planned_batch=plan.require().effective_batch,
         ranks=ranks.world_size,
         device=ranks.device.type,
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         seconds=clock() - begun,
         budget_seconds=options.budget_seconds,
         recipe=plan.recipe,
@@ -88,6 +90,18 @@ def batches_of(plan: Plan, options: ProbeOptions) -> list[int]:
     first = tuned_batch(plan)
     others = {plan.require().effective_batch, *options.batches} - {first}
     return [first, *sorted(others)]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many of torch's threads. The built-in workload is too small for several: on a busy machine they wait for each other, and a
+    step takes hundreds of times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _quiet(line: str) -> None:
