@@ -67,7 +67,7 @@ CALLS: dict[str, Call] = {
     "sweep": (ib.sweep, {"recipe": RECIPE, "gpus": [1, 2, 8], "profile": PROFILE, "cluster": ib.Cluster(), "critical_batch": 1e3, "policy": "keep"}),
     "fit_critical_batch": (ib.fit_critical_batch, {"batch": [64, 128, 256], "samples_to_target": [1e5, 1.2e5, 1.5e5], "weights": [1.0, 1.0, 2.0]}),
     "fit_power": (ib.fit_power, {"batch": [64, 128, 256], "lr": [0.1, 0.2, 0.3], "weights": [1.0, 1.0, 2.0]}),
-    "laws": (ib.laws, {"parameters": 1e9, "tokens": 1e11, "effective_batch": 1024}),
+    "laws": (ib.laws, {"parameters": 1e9, "tokens": 1e11, "effective_batch": 1024, "tuned_tokens": 1e10}),
     "calibrate": (ib.calibrate, {"measured": [], "older": None}),
     "explain": (ib.explain, {"table": {"status": ["ok"], "reasons": [0], "world_size": [8]}, "row": 0}),
     "reasons_of": (ib.reasons_of, {"bits": 3}),

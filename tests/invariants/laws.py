@@ -75,6 +75,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "plan_files": ("tests/fleet/folder",),
     "plan_fleet": ("rows", "oracle", "alone", "calls"),
     "plan_table": ("calls", "tests/fleet"),
+    "probe": ("tests/probing",),
     "reasons_of": ("rows", "oracle", "calls"),
     "replan": ("moves", "calls"),
     "schedule_matrix": ("curves", "calls"),
