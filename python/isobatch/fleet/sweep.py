@@ -16,6 +16,8 @@ from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
+from isobatch.showing import Plotting
+from isobatch.words import counted, figure
 
 _COLUMNS = (
     "status",
@@ -35,7 +37,7 @@ _COLUMNS = (
 )
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class Sweep(Plotting, msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
 
     ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known
@@ -51,6 +53,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     knee: int | None
     critical_batch: float | None
     definition: str
+
+    def __repr__(self) -> str:
+        """The counts that stand out; `columns` has all of them."""
+        counts = self.columns["gpus"]
+        critical = "None" if self.critical_batch is None else figure(self.critical_batch)
+        return (
+            f"Sweep({counted(len(counts), 'GPU count')}, fastest={self.fastest}, cheapest={self.cheapest}, knee={self.knee}, "
+            f"critical_batch={critical})"
+        )
 
 
 def sweep(

@@ -14,6 +14,7 @@ from isobatch.recipes.aliases import with_our_names
 from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
+from isobatch.showing import Showing
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent"]
@@ -30,7 +31,9 @@ else:
 _PAIRS = ("betas", "device_batches")
 
 
-class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
+class Recipe(
+    Showing, Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, repr_omit_defaults=True
+):
     """A training recipe as somebody tuned it.
 
     Args:
