@@ -8,6 +8,7 @@ import doctest
 import importlib.util
 import os
 import re
+import signal
 import tomllib
 from pathlib import Path
 
@@ -36,6 +37,8 @@ MISSING = [name for name in required_modules() if importlib.util.find_spec(name)
 
 
 def pytest_configure(config):
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: tests that send it would fail.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if MISSING and os.environ.get("ISOBATCH_REQUIRE_PEERS") == "1":
         raise pytest.UsageError(
             f"not installed, and required by ISOBATCH_REQUIRE_PEERS=1: {', '.join(MISSING)}"

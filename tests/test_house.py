@@ -21,6 +21,7 @@ ROOMS = {
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
+    "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "charts": set(),
     "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
@@ -36,9 +37,10 @@ ROOMS = {
         "fleet",
         "validate",
         "report",
+        "probing",
     },
 }
-TORCH = {"integrations", "diagnosis", "validate", "guard"}
+TORCH = {"integrations", "diagnosis", "validate", "probing", "guard"}
 
 
 def module_name(path):

@@ -120,7 +120,10 @@ def sweep(
     limit, definition = _critical(recipe, profile, critical_batch)
     if limit is not None:
         batch = np.where(columns["effective_batch"] > 0, columns["effective_batch"], np.nan)
-        columns |= {"samples_over_least": 1 + batch / limit, "steps_over_least": 1 + limit / batch}
+        with np.errstate(over="ignore"):
+            over = {"samples_over_least": 1 + batch / limit, "steps_over_least": 1 + limit / batch}
+        # A figure that no float holds is not known, as it is in a plan.
+        columns |= {name: np.where(np.isinf(column), np.nan, column) for name, column in over.items()}
 
     def least(values: NDArray[np.float64]) -> int | None:
         known = ~np.isnan(values)
@@ -130,10 +133,16 @@ def sweep(
         columns=columns,
         fastest=least(columns["hours"]),
         cheapest=least(columns["cost"]),
-        knee=least(columns["hours"] * columns["gpu_hours"]),
+        knee=least(_product(columns["hours"], columns["gpu_hours"])),
         critical_batch=limit,
         definition=definition,
     )
+
+
+def _product(hours: NDArray[np.float64], gpu_hours: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Their product up to a factor that is the same for all, so that it neither overflows nor is 0 everywhere."""
+    scales = [np.nanmax(column, initial=0.0) or 1.0 for column in (hours, gpu_hours)]
+    return (hours / scales[0]) * (gpu_hours / scales[1])
 
 
 def _critical(

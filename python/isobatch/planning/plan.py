@@ -65,7 +65,8 @@ class Plan(Plotting, Planned, frozen=True, dict=True, forbid_unknown_fields=True
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
     `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
-    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
+    above; `micro_batch_cap` and `cap_source` ("fixed_micro_batch",
+    "max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
     that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 

@@ -9,7 +9,7 @@ import msgspec
 
 from isobatch import words
 from isobatch.fleet.sweep import Sweep
-from isobatch.forecast.critical import Laws
+from isobatch.forecast.laws import Laws
 from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
@@ -81,12 +81,11 @@ def _elastic(found: Elastic) -> Cell:
 
 
 def _laws(found: Laws) -> Cell:
-    low, high = found.lr
-    least, most = found.batch_tokens
-    lines = (
-        f"learning rate: {words.figure(low)} to {words.figure(high)}",
-        f"best batch: {words.figure(least)} to {words.figure(most)} tokens",
-    )
+    def span(figures: tuple[float, float]) -> str:
+        return " to ".join(words.figure(figure) for figure in figures)
+
+    lr = () if found.lr is None else (f"learning rate: {span(found.lr)}",)
+    lines = (*lr, f"best batch: {span(found.batch_tokens)} tokens")
     names = ("quantity", "name", "value", "formula", "source")
     return Cell("What the published laws say", lines=lines, table=_head(columns_of(found), names, "Laws"))
 

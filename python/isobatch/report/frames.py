@@ -10,7 +10,7 @@ import numpy as np
 from isobatch.errors import InputError
 from isobatch.fleet.results import STATUS
 from isobatch.fleet.sweep import Sweep
-from isobatch.forecast.critical import Laws
+from isobatch.forecast.laws import Laws
 from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
 from isobatch.reason import reasons_of
@@ -42,6 +42,7 @@ def columns_of(value: Any) -> dict[str, list[Any]]:
             ("lr", value.lr_laws),
             ("batch_tokens", value.batch_laws),
             ("critical_batch", value.critical_laws),
+            ("lr_factor", value.duration_laws),
         )
         rows = [{"quantity": name, **msgspec.structs.asdict(law)} for name, laws in named for law in laws]
         return {name: [row[name] for row in rows] for name in rows[0]}

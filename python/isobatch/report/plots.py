@@ -7,7 +7,7 @@ from typing import Any
 from isobatch.charts import theme
 from isobatch.errors import InputError
 from isobatch.fleet.sweep import Sweep
-from isobatch.forecast.critical import Laws
+from isobatch.forecast.laws import Laws
 from isobatch.planning.elastic import Elastic
 from isobatch.report.frames import columns_of
 from isobatch.report.write import needed, page_of_value

@@ -15,7 +15,16 @@ from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
 from isobatch.showing import Plotting
 from isobatch.validate.options import Options
-from isobatch.validate.report.figures import AllReduce, Machine, MicroBatchSearch, Noise, Part, Step
+from isobatch.validate.report.figures import (
+    AllReduce,
+    Hosts,
+    Machine,
+    MicroBatchSearch,
+    Noise,
+    Part,
+    Soak,
+    Step,
+)
 from isobatch.validate.report.table import table
 from isobatch.validate.report.verdict import Proof, Verdict
 
@@ -43,6 +52,8 @@ class Report(Plotting, Part, frozen=True, kw_only=True):
     step: Step | None = None
     noise: Noise | None = None
     micro_batch_search: MicroBatchSearch | None = None
+    hosts: Hosts | None = None
+    soak: Soak | None = None
     measurements: Measurements | None = None
     phase_seconds: dict[str, float] = {}
 
