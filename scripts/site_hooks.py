@@ -13,6 +13,26 @@ OUTSIDE = {"bench/results": "results", "examples/slurm": "examples/slurm"}
 """Folders of the repository, and where the site has them."""
 
 
+def on_config(config: Any) -> Any:
+    """Adds the measurements to the navigation, and under "More" the pages that have no place of their own in it."""
+    docs = Path(config["docs_dir"])
+    listed = set(_pages(config["nav"]))
+    more = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
+    if left := [page for page in more if page not in listed]:
+        config["nav"].append({"More": left})
+    measured = sorted((ROOT / "bench/results").glob("*.md"))
+    config["nav"].append({"Measured": [f"{OUTSIDE['bench/results']}/{path.name}" for path in measured]})
+    return config
+
+
+def _pages(nav: Any) -> list[str]:
+    """The pages of a navigation, which is a page, a list, or names with one of these."""
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [page for part in parts for page in _pages(part)]
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Adds the files of those folders."""
     for folder, place in OUTSIDE.items():

@@ -105,12 +105,12 @@ def test_the_readme_for_a_package_index_has_no_relative_link():
     assert "https://example.org/a/b/blob/v1/docs/planning.md" in done.stdout
 
 
-def test_every_page_is_in_the_sites_navigation():
+def test_the_sites_navigation_names_pages_that_are_there():
+    """Once each; scripts/site_hooks.py adds those that it does not name."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = re.findall(r": ([\w/-]+\.md)$", text[text.index("nav:\n  - ") :], re.MULTILINE)
-    pages = [str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")]
-    measured = [f"results/{path.name}" for path in ROOT.glob("bench/results/*.md")]
-    agree("nav in mkdocs.yml", named, sorted(pages + measured), ordered=False)
+    assert len(named) > 30 and len(set(named)) == len(named)
+    assert not [page for page in named if not (ROOT / "docs" / page).exists()]
 
 
 def test_every_page_with_code_is_run():
