@@ -67,7 +67,9 @@ def main() -> int:
         PICTURE.write_text(text, encoding="utf-8")
         return 0
     if not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != text:
-        print("docs/terminal.svg is not what the command prints: run python scripts/picture.py", file=sys.stderr)
+        print(
+            "docs/terminal.svg is not what the command prints: run python scripts/picture.py", file=sys.stderr
+        )
         return 1
     return 0
 
