@@ -228,6 +228,17 @@ def test_a_validation_has_its_verdicts_and_the_fit():
     assert "latency, µs" in parsed.text("bdi")
 
 
+def test_the_command_writes_a_page(tmp_path, capsys):
+    lines = [{"gpus": gpus, "status": "ok", "reasons": ["padded"], "hours": None} for gpus in (8, 16)]
+    (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    output = tmp_path / "sweep.html"
+    assert main(["report", str(tmp_path / "sweep.jsonl"), "-o", str(output)]) == 0
+    parsed = Parsed(output.read_text(encoding="utf-8"))
+    assert parsed.texts["title"] == ["sweep.jsonl"] and columns_of(parsed)[0] == ("count", [8, 16])
+    assert "sweep.html: 0.0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_the_command_takes_all_of_them(tmp_path, capsys):
     import pyarrow.parquet as pq
 
