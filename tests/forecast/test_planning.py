@@ -226,8 +226,12 @@ def test_a_choice_is_the_sorted_table(select, key, how, top, asked):
         wanted = rows[np.argsort(every[key][rows], kind="stable")][:top]
         found = best["cluster"][(best["job"] == job) & (best["status"] != "infeasible")]
         if key == "speed":  # worked out here in another order: equal ones may differ in the last bit
-            speeds = {cluster: every[key][row] for row, cluster in zip(rows, every["cluster"][rows], strict=True)}
-            assert [speeds[c] for c in found.tolist()] == pytest.approx(every[key][wanted].tolist(), rel=1e-12)
+            speeds = {
+                cluster: every[key][row] for row, cluster in zip(rows, every["cluster"][rows], strict=True)
+            }
+            assert [speeds[c] for c in found.tolist()] == pytest.approx(
+                every[key][wanted].tolist(), rel=1e-12
+            )
         else:
             assert found.tolist() == every["cluster"][wanted].tolist()
     # One that has no plan anywhere keeps its first row, which says why.
