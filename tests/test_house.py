@@ -21,10 +21,26 @@ ROOMS = {
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
+    "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "cli": {"doctor", "files", "schedules", "tools", "recipes", "forecast", "planning", "fleet", "validate"},
+    "charts": set(),
+    "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "cli": {
+        "charts",
+        "doctor",
+        "files",
+        "schedules",
+        "tools",
+        "recipes",
+        "forecast",
+        "planning",
+        "fleet",
+        "validate",
+        "report",
+        "probing",
+    },
 }
-TORCH = {"integrations", "diagnosis", "validate", "guard"}
+TORCH = {"integrations", "diagnosis", "validate", "probing", "guard"}
 
 
 def module_name(path):

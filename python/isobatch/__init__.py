@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from isobatch.fleet.sweep import sweep as sweep
     from isobatch.forecast.calibrate import calibrate as calibrate
     from isobatch.forecast.critical import CriticalBatch as CriticalBatch
-    from isobatch.forecast.critical import Laws as Laws
     from isobatch.forecast.critical import PowerFit as PowerFit
     from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
     from isobatch.forecast.critical import fit_power as fit_power
-    from isobatch.forecast.critical import laws as laws
+    from isobatch.forecast.estimate import estimate as estimate
     from isobatch.forecast.goodput import optimize_goodput as optimize_goodput
+    from isobatch.forecast.laws import Laws as Laws
+    from isobatch.forecast.laws import laws as laws
     from isobatch.forecast.profile import Constant as Constant
     from isobatch.forecast.profile import Profile as Profile
     from isobatch.planning.elastic import Elastic as Elastic
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from isobatch.planning.plan import plan as plan
     from isobatch.planning.replan import replan as replan
     from isobatch.planning.settings import Settings as Settings
+    from isobatch.probing.launching import probe as probe
     from isobatch.reason import Reason as Reason
     from isobatch.reason import reasons_of as reasons_of
     from isobatch.recipes.cluster import Cluster as Cluster
@@ -53,7 +55,7 @@ _HOMES = {
     "ElasticMany": "planning.elastic",
     "FeasiblePlan": "planning.plan",
     "InputError": "errors",
-    "Laws": "forecast.critical",
+    "Laws": "forecast.laws",
     "Manifest": "fleet.folder.manifest",
     "Move": "planning.plan",
     "Plan": "planning.plan",
@@ -67,17 +69,19 @@ _HOMES = {
     "calibrate": "forecast.calibrate",
     "elastic": "planning.elastic",
     "elastic_many": "planning.elastic",
+    "estimate": "forecast.estimate",
     "explain": "fleet.explain",
     "fit_critical_batch": "forecast.critical",
     "fit_power": "forecast.critical",
     "integrations": "",
-    "laws": "forecast.critical",
+    "laws": "forecast.laws",
     "memory_of": "validate.memory",
     "optimize_goodput": "forecast.goodput",
     "plan": "planning.plan",
     "plan_files": "fleet.plan_fleet",
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
+    "probe": "probing.launching",
     "reasons_of": "reason",
     "replan": "planning.replan",
     "schedule_matrix": "schedules.matrix",

@@ -1,4 +1,4 @@
-"""The critical batch and the learning rate's exponent on MLPerf's reference convergence points, and the laws.
+"""The critical batch and the learning rate's exponent on MLPerf's reference convergence points.
 
 The points are those of mlcommons/logging, mlperf_logging/rcp_checker: batch, and the mean over seeds of the samples
 (or epochs, or tokens, for which the batch at which they meet is the same) until the target was reached.
@@ -99,16 +99,3 @@ def test_bad_runs_are_said(batch, samples, said):
     with pytest.raises(ib.InputError) as error:
         ib.fit_critical_batch(batch, samples)
     assert said in str(error.value)
-
-
-def test_the_laws_give_ranges_with_sources():
-    found = ib.laws(parameters=1e9, tokens=1e11, effective_batch=512)
-    assert found.lr[0] <= min(law.value for law in found.lr_laws)
-    assert found.lr_laws[0].value == pytest.approx(1.79 * 1e9**-0.713 * 1e11**0.307)
-    assert found.lr_laws[2].value == pytest.approx(512 * 4 * 1e11**-0.51)
-    assert found.batch_laws[0].value == pytest.approx(0.58 * 1e11**0.571)
-    assert all("arXiv:" in law.source for law in (*found.lr_laws, *found.batch_laws, *found.critical_laws))
-    # Zhang et al.'s own example: 745 sequences of 512 tokens at 85 M parameters.
-    assert ib.laws(parameters=85e6, tokens=1e9).critical_laws[0].value / 512 == pytest.approx(745, abs=1)
-    with pytest.raises(ib.InputError, match="tokens"):
-        ib.laws(parameters=1e9, tokens=0)

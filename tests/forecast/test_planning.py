@@ -70,6 +70,20 @@ def test_memory_caps_the_micro_batch():
     assert small.reasons == (Reason.ABOVE_MEMORY,)
 
 
+def test_sharded_states_leave_more_memory_on_more_gpus():
+    sharded = profile(memory_sharded_gib=Constant(value=64.0))
+    nodes = [ib.Cluster(nodes=n, gpus_per_node=8, memory_gib=40, gpu="H100") for n in (1, 2, 8)]
+    plans = [ib.plan(RECIPE, node, policy=4096, profile=sharded) for node in nodes]
+    assert [plan.micro_batch_cap for plan in plans] == [44, 52, 58]
+    assert [plan.memory_gib for plan in plans] == [
+        10 + 64 / n + 0.5 * p.micro_batch for n, p in zip((8, 16, 64), plans, strict=True)
+    ]
+    alone = ib.plan(RECIPE, ib.Cluster(gpus_per_node=1, memory_gib=40, gpu="H100"), profile=sharded)
+    assert alone.reasons == (Reason.ABOVE_MEMORY,)
+    table = ib.plan_fleet([RECIPE], nodes, policy=4096, profile=sharded)
+    assert table["memory_gib"].tolist() == [plan.memory_gib for plan in plans]
+
+
 def test_what_lies_outside_is_said():
     assert Reason.OUTSIDE_MEASURED in ib.plan(RECIPE, NODE, profile=profile(nodes=(1, 1))).reasons
     estimate = Profile.estimate(
@@ -353,3 +367,31 @@ def test_the_largest_batches_find_their_goodput_soon():
     large = msgspec.structs.replace(RECIPE, effective_batch=2**34, dataset_size=2**45)
     plan = ib.plan(large, 1, policy="goodput", profile=open_end, max_micro_batch=2**31 - 1)
     assert plan.effective_batch >= 2**34
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("extreme", [1e308, 1e200, 5e-324])
+def test_constants_at_the_ends_of_floats_give_no_infinity(extreme):
+    """A figure that no float holds is a reason: never an infinity beside status ok, nor a warning of NumPy."""
+    names = (
+        "compute_constant", "compute_per_sample", "update", "intra_latency_us", "intra_gb_s", "memory_fixed_gib",
+        "memory_sharded_gib", "memory_per_sample_gib", "noise_scale",
+    )  # fmt: skip
+    run = ib.Recipe(effective_batch=256, lr=0.1, duration="1e15sp")
+    node = ib.Cluster(memory_gib=40, price_per_gpu_hour=2.0)
+    found = 0
+    for name in names:
+        for error in (None, 1e308):
+            measured = profile(**{name: Constant(value=extreme, error=error)})
+            try:
+                columns = ib.sweep(run, [1, 2, 8, 16], profile=measured, cluster=node).columns
+                plan = ib.plan(run, node, profile=measured)
+            except ib.InputError:
+                continue  # as a bandwidth at which a byte takes longer than a float holds
+            for column in columns.values():
+                assert column.dtype.kind != "f" or not np.isinf(column).any(), name
+            assert ib.Plan.from_json(plan.to_json()) == plan
+            found += Reason.TOO_LARGE in plan.reasons
+    assert found > (1 if extreme > 1 else 0)
+    tiny = ib.sweep(RECIPE, [1, 2], critical_batch=5e-324).columns
+    assert np.isnan(tiny["samples_over_least"]).all() and tiny["steps_over_least"].tolist() == [1, 1]

@@ -147,6 +147,7 @@ def check_fits(seed: int, fits: int) -> int:
             tokens=10 ** draw.uniform(8, 14),
             effective_batch=draw.choice([None, 1024]),
         )
+        assert said.lr is not None
         for (low, high), laws in ((said.lr, said.lr_laws), (said.batch_tokens, said.batch_laws)):
             assert 0 < low <= high < float("inf") and all(low <= law.value <= high for law in laws), said
     return fits

@@ -24,14 +24,18 @@ _ORDER = [
     "fleet",
     "sweep",
     "explain",
+    "estimate",
     "elastic",
     "replan",
     "schedule",
     "rules",
+    "laws",
     "validate",
+    "probe",
     "calibrate",
     "doctor",
     "export",
+    "report",
 ]
 """How the commands are listed; one that is not named comes last."""
 
@@ -43,6 +47,9 @@ _EXTRAS = {
     "torch": "validate",
     "scipy": "validate",
     "ray": "ray",
+    "altair": "report",
+    "vl_convert": "report",
+    "jinja2": "report",
 }
 """Which extra brings a package."""
 

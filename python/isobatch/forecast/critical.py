@@ -1,4 +1,4 @@
-"""The critical batch and the learning rate's exponent from runs at several batches, and the published laws.
+"""The critical batch and the learning rate's exponent from runs at several batches.
 
 "Critical batch" has several definitions; everything here says which it means.
 """
@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isobatch.checked import real, reals
+from isobatch.checked import reals
 from isobatch.errors import InputError
 
 # 97.5 % quantiles of Student's t with 1 to 10 degrees of freedom, and of the normal distribution.
@@ -178,101 +177,4 @@ def _t(freedom: int) -> float:
         + (z**3 + z) / (4 * n)
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
-class Law(msgspec.Struct, frozen=True, kw_only=True):
-    """What one published law says of a fresh run."""
-
-    name: str
-    value: float
-    formula: str
-    source: str
-    holds: str
-
-
-class Laws(msgspec.Struct, frozen=True, kw_only=True):
-    """What the published laws say of a fresh run, each quantity as a range over the laws.
-
-    ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best;
-    ``lr_laws``, ``batch_laws`` and ``critical_laws`` say where each value comes from. A critical batch is no best
-    batch: it is where larger ones stop paying, by the definition in its law.
-    """
-
-    lr: tuple[float, float]
-    batch_tokens: tuple[float, float]
-    lr_laws: tuple[Law, ...]
-    batch_laws: tuple[Law, ...]
-    critical_laws: tuple[Law, ...]
-
-
-def laws(*, parameters: float, tokens: float, effective_batch: float | None = None) -> Laws:
-    """The published laws for a fresh language-model run with these parameters (without embeddings) and tokens.
-
-    ``effective_batch``, in sequences, is needed for the law that gives the learning rate by the batch. These are
-    starting points for a search, from other people's data and architectures: take the range, not a value.
-
-    Raises :class:`isobatch.errors.InputError` for values that are not above 0.
-
-    >>> found = laws(parameters=1e9, tokens=1e11)
-    >>> [f"{lr:.2g}" for lr in found.lr], [round(b / 1e6, 1) for b in found.batch_tokens]
-    (['0.00079', '0.0016'], [1.1, 1.8])
-    """
-
-    def above_0(name: str, value: Any) -> float:
-        return real(value, name, "a finite number above 0", lambda x: x > 0)
-
-    parameters, tokens = above_0("parameters", parameters), above_0("tokens", tokens)
-    if effective_batch is not None:
-        effective_batch = above_0("effective_batch", effective_batch)
-    step = {
-        "name": "Step Law",
-        "source": "Li et al. 2025, arXiv:2503.04715, table 1",
-        "holds": "dense and mixture-of-experts models with AdamW and a fixed last learning rate of 1e-5, tested up to 1 B "
-        "parameters (without embeddings) and 100 B tokens",
-    }
-    deepseek = {
-        "name": "DeepSeek",
-        "source": "DeepSeek-AI 2024, arXiv:2401.02954, section 3.1",
-        "holds": "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters × "
-        "tokens",
-    }
-    compute = 6 * parameters * tokens
-    lr_laws = [
-        Law(value=1.79 * parameters**-0.713 * tokens**0.307, formula="1.79 · N^−0.713 · D^0.307", **step),
-        Law(value=0.3118 * compute**-0.125, formula="0.3118 · C^−0.125", **deepseek),
-    ]
-    if effective_batch is not None:
-        lr_laws.append(
-            Law(
-                name="Power",
-                value=min(0.02, effective_batch * 4 * tokens**-0.51),
-                formula="min(0.02, 4 · B · n^−0.51) at n = D, B in sequences",
-                source="Shen et al. 2024, arXiv:2408.13359",
-                holds="learning rate at the n-th token under µP, from models of 12 M, 36 M and 121 M parameters on RedPajama; "
-                "tried by them up to 3 B",
-            )
-        )
-    batch_laws = [
-        Law(value=0.58 * tokens**0.571, formula="0.58 · D^0.571 tokens", **step),
-        Law(value=0.2920 * compute**0.3271, formula="0.2920 · C^0.3271 tokens", **deepseek),
-    ]
-    critical = Law(
-        name="Zhang",
-        value=93.197 * (parameters / 1e6) ** 0.468 * 512,
-        formula="93.197 · (N/10^6)^0.468 sequences of 512 tokens",
-        source="Zhang et al. 2024, arXiv:2410.21676",
-        holds="the batch that needs 20 % more steps than linear scaling; 85 M to 1.2 B parameters on C4 with Adam, whose "
-        "tokens grow with them: it is the tokens that it follows",
-    )
-
-    def span(found: list[Law]) -> tuple[float, float]:
-        return min(law.value for law in found), max(law.value for law in found)
-
-    return Laws(
-        lr=span(lr_laws),
-        batch_tokens=span(batch_laws),
-        lr_laws=tuple(lr_laws),
-        batch_laws=tuple(batch_laws),
-        critical_laws=(critical,),
     )

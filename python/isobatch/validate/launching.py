@@ -103,7 +103,7 @@ def launch(
             fork=True if factory is not None else None if _fork else False,
         )
         draft = Draft(plan, options)
-        lost = _launch(config, (plan.to_json(), options, folder, factory))
+        lost = _launch(config, work, (plan.to_json(), options, folder, factory))
         path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
         if path.exists():
             return Report.load(path)
@@ -178,13 +178,33 @@ def _preload() -> None:
             gc.enable()
 
 
-def _launch(config: Any, args: tuple[Any, ...]) -> str | None:
+def start_ranks(
+    entry: Callable[..., str | None], args: tuple[Any, ...], nproc_per_node: int, *, fork: bool | None
+) -> str | None:
+    """Runs a function in ranks of this host.
+
+    Args:
+        entry: what each rank calls; it gives the text of an InputError, or None.
+        args: what it is called with.
+        nproc_per_node: ranks.
+        fork: forked, spawned, or (None) as this host allows.
+
+    Returns:
+        What is known of ranks that were lost; None where all came to their end.
+
+    Raises:
+        InputError: a rank gave a text, or the ranks cannot be forked.
+    """
+    return _launch(_config(nproc_per_node, 1, 0, None, fork=fork), entry, args)
+
+
+def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]) -> str | None:
     """Runs the ranks; gives what is known of those that were lost."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
     try:
-        results = elastic_launch(config, work)(*args)
+        results = elastic_launch(config, entry)(*args)
     except ChildFailedError as error:
         # Which ones died by themselves; the agent ends the others with SIGTERM.
         failures = {

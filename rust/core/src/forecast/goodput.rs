@@ -67,7 +67,7 @@ const LOOKS: usize = 1 << 16;
 const PASSES: u64 = 1 << 8;
 
 /// The split with the greatest goodput; none where no whole split lies between the batch limits, or none takes a finite
-/// time. Exact up to micro-batches of [`LOOKS`], and beyond wherever a bound ends the search. Of equally good splits the one with
+/// time. Exact up to micro-batches of 2^16, and beyond wherever a bound ends the search. Of equally good splits the one with
 /// the larger micro-batch.
 #[must_use]
 pub fn optimize(case: &Case) -> Option<Best> {

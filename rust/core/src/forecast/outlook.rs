@@ -86,6 +86,12 @@ pub struct ClusterProfile<'a> {
 }
 
 impl ClusterProfile<'_> {
+    /// The replicas that share what is sharded.
+    fn replicas(&self) -> u64 {
+        let shape = self.shape(1, 1);
+        (shape.world_size / shape.model_parallel).max(1)
+    }
+
     /// The largest micro-batch that fits in the cluster's memory; none where that is not known.
     ///
     /// # Errors
@@ -96,7 +102,10 @@ impl ClusterProfile<'_> {
         if bytes.is_nan() || profile.memory_fixed.value.is_nan() || profile.memory_per_sample.value.is_nan() {
             return Ok(None);
         }
-        profile.largest_micro_batch(bytes, i32::MAX as u64).map(Some).ok_or(Reason::AboveMemory)
+        profile
+            .largest_micro_batch(bytes, self.replicas(), i32::MAX as u64)
+            .map(Some)
+            .ok_or(Reason::AboveMemory)
     }
 
     /// The noise scale over the run: the recipe's, else the profile's.
@@ -204,7 +213,7 @@ impl ClusterProfile<'_> {
             hours,
             gpu_hours,
             cost: gpu_hours * cluster.price_per_gpu_hour,
-            memory_gib: self.fitted.profile.memory_bytes(micro_batch) / GIB,
+            memory_gib: self.fitted.profile.memory_bytes(micro_batch, self.replicas()) / GIB,
             ..Outlook::UNKNOWN
         }
     }
@@ -222,7 +231,8 @@ impl ClusterProfile<'_> {
         let shape = self.shape(micro_batch, accumulation);
         let forecast = profile.forecast(&shape, &workload.table);
         let outlook = Outlook {
-            step_error: forecast.step_error,
+            // One that no float holds is not known.
+            step_error: Some(forecast.step_error).filter(|error| error.is_finite()).unwrap_or(f64::NAN),
             efficiency: forecast.efficiency,
             ..self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds)
         };
@@ -242,8 +252,9 @@ impl ClusterProfile<'_> {
 /// # Errors
 /// When it does not, or when nobody can say: no profile fits, the run has no end, the GPUs have no price.
 pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reason> {
-    let Outlook { step_seconds, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
-    if [step_seconds, hours, gpu_hours, cost, memory_gib].contains(&f64::INFINITY) {
+    let Outlook { step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
+    let figures = [step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib];
+    if figures.contains(&f64::INFINITY) {
         return Err(Reason::TooLarge);
     }
     let (deadline, budget) =

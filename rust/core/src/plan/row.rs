@@ -99,6 +99,8 @@ impl Nearest {
 /// What limits the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
+    /// `fixed_micro_batch`.
+    Fixed(u64),
     /// `max_micro_batch`.
     Asked(u64),
     /// The GPU's memory, by the profile.
@@ -112,7 +114,9 @@ pub enum Cap {
 impl Cap {
     /// What the job says.
     pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
-        match (settings.max_micro_batch, recipe.micro_batch) {
+        let &Settings { fixed_micro_batch, max_micro_batch, .. } = settings;
+        match (fixed_micro_batch.or(max_micro_batch), recipe.micro_batch) {
+            (Some(cap), _) if fixed_micro_batch.is_some() => Cap::Fixed(cap),
             (Some(cap), _) => Cap::Asked(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,
@@ -129,7 +133,7 @@ impl Cap {
         profile: Option<&ClusterProfile<'_>>,
     ) -> Result<Cap, Reason> {
         match profile {
-            Some(profile) if settings.max_micro_batch.is_none() => {
+            Some(profile) if settings.asked_micro_batch().is_none() => {
                 let memory = profile.memory_cap()?;
                 Ok(memory.map_or(Cap::of(recipe, settings), Cap::Memory))
             }
@@ -141,7 +145,7 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
+            Cap::Fixed(samples) | Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
             Cap::Open => u64::MAX,
         }
     }

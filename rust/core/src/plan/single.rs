@@ -47,9 +47,9 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
     row.world_size = as_column(world_size);
     row.data_parallel = UNKNOWN;
-    let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
+    let divisor = settings.demanded_multiple();
     if !world_size.is_multiple_of(model_parallel) {
-        let one = Replicas { count: 1, model_parallel, divisor };
+        let one = Replicas { count: 1, model_parallel, divisor, cap: row.cap.samples() };
         let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;
         let (below, above) = match settings.policy {
             Policy::Batch(batch) => seek(input, &stages, batch, world_size, one),
@@ -62,11 +62,12 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
-    let replicas = Replicas { count: world_size / model_parallel, model_parallel, divisor };
-    row.data_parallel = as_column(replicas.count);
+    let count = world_size / model_parallel;
+    row.data_parallel = as_column(count);
     let fitted = Fitted::of(cluster, workloads);
     let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
     row.cap = Cap::here(recipe, settings, profile.as_ref())?;
+    let replicas = Replicas { count, model_parallel, divisor, cap: row.cap.samples() };
 
     let target = layout::target(input, profile.as_ref(), row, replicas)?;
     let chosen = layout::layout(input, row, target, replicas, seek)?;

@@ -1,0 +1,128 @@
+"""`isobatch probe`: the experiment that the scaling rules stand in for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from isobatch.cli.options import values
+from isobatch.cli.terminal.messages import say, write_json
+
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
+    command = subparsers.add_parser(
+        "probe",
+        help="measure the learning rate at the planned batch by short trainings",
+        description="Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which "
+        "to take, with an interval. Exit codes: 0 the plan's lies in it (or every split trains the same), 1 it does not, 2 could not "
+        "run.",
+    )
+    command.add_argument(
+        "plan", metavar="PLAN", type=values.path, help="a plan's JSON file (`isobatch plan -o`)"
+    )
+    what = command.add_mutually_exclusive_group()
+    what.add_argument(
+        "--same",
+        action="store_true",
+        help="whether the plan trains the same as the tuned recipe, at every split",
+    )
+    what.add_argument(
+        "--critical",
+        action="store_true",
+        help="the critical batch by branched training, beside the noise scale",
+    )
+    command.add_argument(
+        "--workload", metavar="NAME", help="package.module:factory; without it a built-in stand-in is trained"
+    )
+    command.add_argument(
+        "--nproc-per-node", type=values.count, default=1, metavar="N", help="ranks on this host (default 1)"
+    )
+    command.add_argument(
+        "--budget", default="10m", metavar="TIME", help="such as 90s, 10m or 2h (default 10m)"
+    )
+    command.add_argument(
+        "--seeds",
+        type=values.count,
+        default=3,
+        metavar="N",
+        help="seeds for the last learning rates (default 3)",
+    )
+    command.add_argument(
+        "--batches",
+        type=values.numbers,
+        default=[],
+        metavar="B,…",
+        help="further effective batches to measure",
+    )
+    command.add_argument(
+        "--samples",
+        type=values.count,
+        metavar="N",
+        help="samples of a whole trial (default: what the budget allows)",
+    )
+    command.add_argument(
+        "--checkpoint", type=values.path, metavar="FILE", help="weights to begin with (torch.save)"
+    )
+    command.add_argument(
+        "--trials",
+        type=values.path,
+        metavar="FILE",
+        help="keep each trial here, and go on from those that are kept",
+    )
+    command.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.01,
+        metavar="X",
+        help="of --critical: how much worse a loss may be (default 0.01)",
+    )
+    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    command.add_argument(
+        "--recipe",
+        type=values.path,
+        metavar="FILE",
+        help="write the recipe with the measured exponent as its power",
+    )
+    command.add_argument("-o", "--output", type=values.path, metavar="FILE", help="write the finding as JSON")
+    command.add_argument("--json", action="store_true", help="print the finding as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Probes."""
+    from isobatch.errors import InputError
+    from isobatch.files.whole import check_place, write_whole
+    from isobatch.probing.launching import probe
+
+    measure = "same" if args.same else "critical" if args.critical else "lr"
+    for path in (args.output, args.recipe, args.trials):
+        if path is not None:
+            check_place(path)
+    if args.recipe is not None and measure != "lr":
+        raise InputError(
+            "an exponent comes from learning rates: leave out --same and --critical", field="recipe"
+        )
+    found = probe(
+        args.plan,
+        args.workload,
+        measure=measure,  # type: ignore[arg-type]
+        budget=args.budget,
+        nproc_per_node=args.nproc_per_node,
+        say=say,
+        seeds=args.seeds,
+        batches=tuple(args.batches),
+        samples=args.samples,
+        checkpoint=args.checkpoint,
+        trials=args.trials,
+        tolerance=args.tolerance,
+        device=args.device,
+    )
+    if args.output is not None:
+        write_whole(args.output, found.to_json().encode() + b"\n")
+    if args.recipe is not None:
+        found.save_recipe(args.recipe)
+    if args.json:
+        write_json(found.to_json())
+    else:
+        print(found.show())
+    return found.exit_code

@@ -1,0 +1,124 @@
+"""The best learning rate from trials, with a bootstrap interval. NumPy alone.
+
+Losses come in an array of shape (learning rates, seeds, parts): one number for each part of the evaluation samples. A resample draws seeds
+and parts with replacement, the same for all learning rates, so that what is common to them cancels. In each the best learning rate is the
+vertex of a parabola through the lowest point and its neighbours over the logarithm of the learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 2000
+STEEPEST = 4.0
+"""A neighbour's excess counts at most so many times the other one's, which moves the vertex by 0.3 of a step of the grid at most."""
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+
+def best_log_lr(logs: Floats, losses: Floats) -> float:
+    """The logarithm of the best learning rate, of ascending ones; losses may be infinite.
+
+    >>> round(float(np.exp(best_log_lr(np.log([1.0, 2.0, 4.0]), np.array([1.0, 0.5, 1.0])))), 6)
+    2.0
+    >>> round(float(np.exp(best_log_lr(np.log([1.0, 2.0, 4.0]), np.array([0.1, 0.0, 99.0])))), 3)
+    1.625
+    """
+    at = int(np.argmin(losses))
+    if not 0 < at < len(logs) - 1 or not np.isfinite(losses[at - 1 : at + 2]).all():
+        return float(logs[at])
+    (x0, x1, x2), (y0, y1, y2) = logs[at - 1 : at + 2], losses[at - 1 : at + 2]
+    # Where one side has all but diverged, a parabola through it would leave the lowest point far behind.
+    low = min(y0, y2) - y1
+    y0, y2 = min(y0, y1 + STEEPEST * low), min(y2, y1 + STEEPEST * low)
+    top = (x1 - x0) ** 2 * (y1 - y2) - (x1 - x2) ** 2 * (y1 - y0)
+    bottom = (x1 - x0) * (y1 - y2) - (x1 - x2) * (y1 - y0)
+    return float(x1 if bottom == 0 else x1 - top / (2 * bottom))
+
+
+class Rates:
+    """Trials of one batch at equal samples: `lrs` ascending, `losses` of shape (learning rates, seeds, parts), infinite where one
+    diverged."""
+
+    def __init__(self, lrs: Sequence[float], losses: Floats) -> None:
+        order = np.argsort(lrs)
+        self.logs, self.losses = np.log(np.asarray(lrs, np.float64)[order]), losses[order]
+
+    @property
+    def means(self) -> Floats:
+        """The mean loss of each learning rate."""
+        return np.asarray(self.losses.mean(axis=(1, 2)))
+
+    @property
+    def best(self) -> float:
+        """The best learning rate."""
+        return float(np.exp(best_log_lr(self.logs, self.means)))
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the lowest loss is at the first or the last learning rate: the best one may lie beyond."""
+        return int(np.argmin(self.means)) in (0, len(self.logs) - 1)
+
+    def resampled(self, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
+        """(the best learning rates' logarithms, shape (resamples,); mean losses, shape (resamples, learning rates))."""
+        draw = np.random.default_rng(seed)
+        _, seeds, parts = self.losses.shape
+        means = np.empty((resamples, len(self.logs)))
+        for row in range(resamples):
+            chosen = self.losses[:, draw.integers(seeds, size=seeds)].mean(axis=1)
+            means[row] = chosen[:, draw.integers(parts, size=parts)].mean(axis=1)
+        return np.array([best_log_lr(self.logs, row) for row in means]), means
+
+    def gap(self, lr: float) -> tuple[float, Interval] | None:
+        """The loss at one of the learning rates minus the lowest of all, and its interval; None where it was not tried or
+        diverged."""
+        near = np.abs(self.logs - np.log(lr))
+        at = int(np.argmin(near))
+        if near[at] > 1e-6 or not np.isfinite(self.means[at]):
+            return None
+        lowest = int(np.argmin(self.means))
+        _, means = self.resampled()
+        return float(self.means[at] - self.means[lowest]), interval(means[:, at] - means[:, lowest])
+
+
+def interval(values: Floats) -> Interval:
+    """The middle 95 %.
+
+    >>> interval(np.arange(1001.0))
+    (25.0, 975.0)
+    """
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def exponent(
+    batches: Sequence[int], best_logs: Sequence[float], resampled: Sequence[Floats]
+) -> tuple[float, Interval]:
+    """The slope of the best learning rate's logarithm over the batch's, and its interval.
+
+    Args:
+        batches: two different ones or more.
+        best_logs: of each batch.
+        resampled: of each batch, shape (resamples,).
+
+    >>> exponent([1, 4], [0.0, np.log(2)], [np.zeros(10), np.full(10, np.log(2))])
+    (0.5, (0.5, 0.5))
+    """
+    x = np.log(np.asarray(batches, np.float64))
+    x = x - x.mean()
+    slope = x / (x @ x)
+    return float(slope @ np.asarray(best_logs)), interval(np.asarray(slope @ np.stack(resampled)))
+
+
+def learned(before: Floats, after: Floats) -> bool:
+    """Whether a loss fell by more than twice the error of the difference, part by part.
+
+    >>> learned(np.array([1.0, 1.1, 0.9]), np.array([0.5, 0.6, 0.4])), learned(np.ones(3), np.ones(3))
+    (True, False)
+    """
+    fell = before - after
+    error = float(fell.std(ddof=1) / np.sqrt(len(fell))) if len(fell) > 1 else 0.0
+    return float(fell.mean()) > max(2 * error, 1e-6 * abs(float(before.mean())))

@@ -1,0 +1,68 @@
+"""The published laws: their values by hand, what is left out, and what the command prints."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+
+def test_the_laws_give_ranges_with_sources():
+    found = ib.laws(parameters=1e9, tokens=1e11, effective_batch=512)
+    assert found.lr[0] <= min(law.value for law in found.lr_laws)
+    assert found.lr_laws[0].value == pytest.approx(1.79 * 1e9**-0.713 * 1e11**0.307)
+    assert found.lr_laws[2].value == pytest.approx(512 * 4 * 1e11**-0.51)
+    assert found.batch_laws[0].value == pytest.approx(0.58 * 1e11**0.571)
+    assert all("arXiv:" in law.source for law in (*found.lr_laws, *found.batch_laws, *found.critical_laws))
+    # Zhang et al.'s own example: 745 sequences of 512 tokens at 85 M parameters.
+    assert ib.laws(parameters=85e6, tokens=1e9).critical_laws[0].value / 512 == pytest.approx(745, abs=1)
+    with pytest.raises(ib.InputError, match="tokens"):
+        ib.laws(parameters=1e9, tokens=0)
+
+
+def test_the_laws_of_the_best_batch_side_by_side():
+    """At 1e11 tokens: Step Law 1.11, Power Lines 1.02, Schaipp 1.12 M tokens."""
+    values = {law.name: law.value / 1e6 for law in ib.laws(tokens=1e11).batch_laws}
+    assert values == {
+        "Step Law": pytest.approx(1.11, abs=0.005),
+        "Power Lines": pytest.approx(1.02, abs=0.005),
+        "Schaipp": pytest.approx(1.12, abs=0.005),
+    }
+    assert ib.laws(tokens=1e11).batch_spread == pytest.approx(1.12 / 1.02, abs=0.01)
+
+
+def test_zhangs_two_forms_agree_where_the_tokens_grow_with_the_model():
+    by_size, by_tokens = ib.laws(parameters=1e9, tokens=2e10).critical_laws
+    assert round(by_size.value / 512) == 2363 and by_tokens.value / 512 == pytest.approx(2409, rel=1e-3)
+
+
+def test_without_parameters_there_is_no_learning_rate():
+    found = ib.laws(tokens=1e11)
+    assert found.lr is None and found.lr_laws == () and len(found.critical_laws) == 1
+    assert "DeepSeek" not in {law.name for law in found.batch_laws}
+
+
+def test_another_length_has_both_signs():
+    factors = {law.name: law.value for law in ib.laws(tokens=4e10, tuned_tokens=1e10).duration_laws}
+    assert factors["Complete(d)P"] == pytest.approx(0.5)
+    assert factors["Marin"] == pytest.approx(4**-0.3)
+    assert factors["Step Law"] == pytest.approx(4**0.307)
+    assert all(law.value == 1 for law in ib.laws(tokens=1e10, tuned_tokens=1e10).duration_laws)
+
+
+def test_the_command_prints_what_each_says(capsys):
+    assert main(["laws", "--tokens", "1e11", "--seq-len", "2048"]) == 0
+    said = capsys.readouterr().out
+    assert "Power Lines*" in said and "1.02 M" in said and "500" in said
+    assert "within 1.1× of each other" in said
+    assert "\n* constants from a secondary account" in said
+    assert main(["laws", "--tokens", "1e11", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batch_spread"] == pytest.approx(1.097, abs=0.001)
+
+
+def test_bad_input_names_the_option(capsys):
+    assert main(["laws", "--tokens", "-1"]) == 2
+    assert "--tokens must be a finite number above 0, got -1" in capsys.readouterr().err
+    assert main(["laws", "--tokens", "1e11", "--seq-len", "0"]) == 2
+    assert "--seq-len must be at least 1, got 0" in capsys.readouterr().err

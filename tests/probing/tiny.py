@@ -1,0 +1,102 @@
+"""Workloads for probes: a convex problem whose best learning rate is known, and the mistakes that people make in one."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+from isobatch.validate import Workload
+
+CURVATURES = torch.tensor([1.0, 3.0])
+
+
+class Bowl(nn.Module):
+    """½ Σ hᵢ wᵢ², h = 1 and 3: the learning rate that contracts both fastest is 2/(1 + 3) = 0.5, and above 2/3 it diverges."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(1 + 0.1 * torch.rand(2))
+
+    def forward(self, x):
+        return x * self.w
+
+
+def _sgd(params):
+    return torch.optim.SGD(params, lr=0.1)
+
+
+def _signs(n, generator, device):
+    return torch.randint(2, (n, 2), generator=generator, device=device) * 2.0 - 1
+
+
+def _bowl_loss(model, x):
+    return 0.5 * (CURVATURES * model(x) ** 2).sum(dim=1).mean()
+
+
+def bowl():
+    return Workload(Bowl(), _sgd, _signs, _bowl_loss)
+
+
+def noisy_bowl():
+    """The bowl around noise: it never comes to rest, and a higher learning rate has a higher loss in the end."""
+
+    def loss(model, noise):
+        return 0.5 * (CURVATURES * (model.w - noise) ** 2).sum(dim=1).mean()
+
+    return Workload(Bowl(), _sgd, lambda n, g, d: torch.randn(n, 2, generator=g), loss)
+
+
+def _noisy(n, generator, device):
+    x = torch.randn(n, 6, generator=generator)
+    y = x @ torch.arange(6.0) / 6 + torch.randn(n, generator=generator)
+    return x.to(device), y.to(device)
+
+
+def _squares(model, batch):
+    return nn.functional.mse_loss(model(batch[0]).flatten(), batch[1])
+
+
+def regression():
+    return Workload(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), _sgd, _noisy, _squares)
+
+
+def normed():
+    return Workload(
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)), _sgd, _noisy, _squares
+    )
+
+
+def undeclared_sum():
+    def total(model, batch):
+        return nn.functional.mse_loss(model(batch[0]).flatten(), batch[1], reduction="sum") / 64
+
+    return Workload(nn.Linear(6, 1), _sgd, _noisy, total)
+
+
+def other_weights():
+    model = Bowl()
+    fresh = torch.Generator()
+    fresh.seed()
+    model.w.data = torch.rand(2, generator=fresh)
+    return Workload(model, _sgd, _signs, _bowl_loss)
+
+
+_count = itertools.count()
+
+
+def other_samples():
+    return Workload(Bowl(), _sgd, lambda n, g, d: torch.full((n, 2), float(next(_count))), _bowl_loss)
+
+
+def constant_samples():
+    return Workload(Bowl(), _sgd, lambda n, g, d: torch.ones(n, 2), _bowl_loss)
+
+
+def not_finite():
+    return Workload(Bowl(), _sgd, _signs, lambda model, x: (model(x).sum() - 1e9).log())
+
+
+def never_moves():
+    return Workload(Bowl(), _sgd, _signs, lambda model, x: 0 * model(x).sum() + 1.5)
