@@ -73,6 +73,13 @@ def test_the_tables_in_documents_are_made_from_the_code():
     assert made.returncode == 0, made.stderr
 
 
+def test_the_picture_of_a_terminal_is_what_the_command_prints():
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts/picture.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+
+
 def test_the_schemas_of_files_are_made_from_the_code():
     made = subprocess.run(
         [sys.executable, ROOT / "scripts/schemas.py", "--check"], capture_output=True, text=True, check=False

@@ -204,7 +204,7 @@ def asserts() -> Workload:
 
 
 def flips() -> Workload:
-    """A last bit that is another one every third time, on rank 1 only, from its 60th loss on."""
+    """A last bit that is another one every seventh time, on rank 1 only, from its 60th loss on."""
     calls = 0
     healthy = _faulty(lambda device: None)
 
@@ -212,7 +212,7 @@ def flips() -> Workload:
         nonlocal calls
         calls += 1
         found = _loss(model, batch)
-        odd = dist.get_rank() == 1 and calls > 60 and calls % 3 == 0
+        odd = dist.get_rank() == 1 and calls > 60 and calls % 7 == 0
         return found * (1 + 2**-20) if odd else found
 
     return Workload(healthy.model, healthy.optimizer, healthy.batch, loss)

@@ -34,9 +34,9 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.scheduler = PlanLR(self.optimizer, planned)
         loader = DataLoader(data, micro, sampler=DistributedSampler(data))
-        loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
         watch = guard(planned, lambda m, b: cross_entropy(m(b[0].to(DEVICE)), b[1].to(DEVICE)))
         watch.attach(self.model, self.optimizer, loader)
+        loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
         self.batches = iter(loader)
         for _ in range(5):
             self.step()

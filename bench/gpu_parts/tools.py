@@ -108,7 +108,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 
 
 def bad(found: dict[str, Any]) -> list[str]:
-    """What failed of a validation, in words."""
+    """What failed of a validation, in words. A CPU's ranks may be slow because others use it."""
     if "report" not in found:
         return [f"no report: exit code {found['exit_code']}: {found['said'][-500:]}"]
     return [

@@ -367,14 +367,14 @@ def no_room_beside_the_validation():
 
 
 def flips_a_bit_on_rank_1():
-    """From its 60th loss on rank 1's is off by its last bits, every third time: what a faulty unit does, silently."""
+    """From its 60th loss on rank 1's is off by its last bits, every seventh time: what a faulty unit does, silently."""
     calls = 0
 
     def loss(model, batch):
         nonlocal calls
         calls += 1
         found = _loss(model, batch)
-        return found * (1 + 2**-20) if dist.get_rank() == 1 and calls > 60 and calls % 3 == 0 else found
+        return found * (1 + 2**-20) if dist.get_rank() == 1 and calls > 60 and calls % 7 == 0 else found
 
     return Workload(_model(), _sgd, _batch, loss)
 

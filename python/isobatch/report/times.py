@@ -81,7 +81,7 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
         what = (
             "a line for each job"
             if len(jobs) <= MOST_LINES
-            else f"the median of {count(len(jobs))} jobs and the range of the middle 80 %"
+            else f"the median of {count(len(jobs))} jobs and the range of the middle 80 %, at each count of those that can run there"
         )
         described = f"{name.capitalize()} over GPUs, both axes logarithmic: {what}; {_ends(points, name)}."
         drawings.append(Drawing(chart, f"{name.capitalize()} over GPUs", described))

@@ -26,6 +26,7 @@ EXAMPLES = {
         "isobatch explain plans.parquet --job resnet50 --gpus 7",
         "isobatch explain plans/ --cluster h100-8",
     ),
+    "estimate": ("isobatch estimate config.json --gpu H100-80 --seq-len 8192 -o profile.json",),
     "elastic": ("isobatch elastic --max-batch 1024 --micro-batches 8,12 --gpus 1..64",),
     "replan": ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",),
     "schedule": (
@@ -33,11 +34,13 @@ EXAMPLES = {
         'isobatch schedule "wsd(decay=20%)" --steps 10000 --plot wsd.png',
     ),
     "rules": ("isobatch rules", "isobatch rules --json"),
+    "laws": ("isobatch laws --tokens 1e11 --parameters 1e9",),
     "validate": (
         "isobatch validate plan.json --nproc-per-node 8 -o report.json",
         "isobatch validate plan.json --quick",
         "isobatch validate --compare before.json after.json",
     ),
+    "probe": ("isobatch probe plan.json --budget 10m", "isobatch probe plan.json --same"),
     "calibrate": ("isobatch calibrate report.json -o profile.json",),
     "doctor": ("isobatch doctor training_args.json --gpus 32",),
     "export": ("isobatch export plan.json --to slurm",),
