@@ -60,7 +60,7 @@ class Pool:
             pipe.send((function, args, kwargs))
         answers = []
         for rank, pipe in enumerate(self.pipes):
-            assert pipe.poll(120), f"rank {rank} does not answer"
+            assert pipe.poll(600), f"rank {rank} does not answer"
             answers.append(pipe.recv())
         for rank, (good, value) in enumerate(answers):
             assert good, f"rank {rank}:\n{value}"

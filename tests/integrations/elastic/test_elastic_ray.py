@@ -14,7 +14,9 @@ import isobatch as ib
 
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 ray = pytest.importorskip("ray", reason="Ray Train comes with the extra 'ray'")
-pytest.importorskip("ray.train.v2.api.config", reason="this Ray has no elastic Ray Train")
+pytest.importorskip(
+    "ray.train.v2.api.config", reason="this Ray has no elastic Ray Train", exc_type=ImportError
+)
 
 from ddp import elastic, elastic_ray  # noqa: E402
 from isobatch.integrations.elastic_ray import elastic_run, report  # noqa: E402

@@ -25,11 +25,13 @@ class Pending:
     """An agreement under way. `result` waits for it; it is the same each time."""
 
     def __init__(self, stopping: bool, count: float, micros: int, group: Any) -> None:
-        # In float64 sums of whole numbers are exact up to 2^53, so that they are the same on all ranks.
-        self._values = torch.tensor([stopping, count, micros], dtype=torch.float64)
-        # The group's own method: dist.all_reduce takes half as long again to begin.
-        self._work = None if group is None else group.allreduce([self._values])
         self._agreed = Agreed(stopping, count, micros)
+        self._work = None
+        if group is not None:
+            # In float64 sums of whole numbers are exact up to 2^53, so that they are the same on all ranks.
+            self._values = torch.tensor([stopping, count, micros], dtype=torch.float64)
+            # The group's own method: dist.all_reduce takes half as long again to begin.
+            self._work = group.allreduce([self._values])
 
     def result(self) -> Agreed:
         if self._work is not None:

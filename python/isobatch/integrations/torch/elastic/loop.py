@@ -94,7 +94,7 @@ class Loop:
 
     def _windows(self, loader: Iterator[Any]) -> Iterator[_Window]:
         for span in self._run.spans():
-            passes = self._run.passes(span, equal=self._equal)
+            passes = self._run.passes_like(span, equal=self._equal)
             batches: Iterable[Any] = (next_batch(loader, span.number) for _ in passes)
             counts: Sequence[float] = ()
             if self._tokens is not None:

@@ -30,6 +30,7 @@ class Progress:
         self.step, self.seed, self.shuffle = step, seed, shuffle
         self.schedulers: list[ElasticLR] = []
         self._uneven = Reason.UNEVEN in planned.plan.reasons
+        self._alike: dict[tuple[int, bool, bool], list[Pass]] = {}
 
     @property
     def rounds(self) -> int:
@@ -49,6 +50,14 @@ class Progress:
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """What this replica does in a step."""
         return passes(self.planned.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
+
+    def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
+        """What this replica does in a step, but for where its samples are: all steps of a size are alike, and worked out once."""
+        key = span.samples, span.full, equal
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """For a DataLoader's worker, which needs no schedulers: they are tied to their optimizers."""
