@@ -112,8 +112,7 @@ def markdown(rows, found, meta):
         "",
         "k is the batch over the tuned one. `best` is what the best learning rate is multiplied by, with its 95 % bootstrap interval over seeds and "
         "evaluation samples. Then what each rule's learning rate loses in mean loss against the best of the grid, at equal samples; **bold**: the rule's "
-        "factor lies in the interval; †: `auto` takes it; –: diverged, outside the grid, or no noise scale. `saturating`, `surge` and `muon` (the rule of "
-        "kexue 11285, √((1+Bn/B)/(1+Bn/B')), which the planner does not have) are interpolated between points of the grid.",
+        "factor lies in the interval; †: `auto` takes it; –: diverged, outside the grid, or no noise scale. `saturating`, `surge` and `muon` are interpolated between points of the grid.",
         "",
         "| task | optimizer | noise scale | k | best | lowest loss | " + " | ".join(names) + " |",
         "|---|---|---|---|---|---|" + "---|" * len(names),
@@ -123,7 +122,7 @@ def markdown(rows, found, meta):
         for name in names:
             lost = row["gaps"].get(name)
             cell = "–" if lost is None else f"{lost:.3f}"
-            cell = f"**{cell}**" if row["within"].get(name) else cell
+            cell = f"**{cell}**" if row["within"].get(name) and lost is not None else cell
             cells.append(cell + ("†" if AUTO[row["optimizer"]] == name else ""))
         low, high = row["interval"]
         noise = "–" if row["noise"] is None else f"{row['noise']:,.0f}"

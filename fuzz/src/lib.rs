@@ -59,6 +59,7 @@ const WORDS: &[&str] = &[
     "adascale",
     "saturating",
     "surge",
+    "muon",
     "power",
     "H100",
 ];

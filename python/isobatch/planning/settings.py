@@ -24,8 +24,10 @@ from isobatch.errors import together, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
-Rule: TypeAlias = Literal["none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "power", "auto"]
-RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "power", "auto"]
+Rule: TypeAlias = Literal[
+    "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "muon", "power", "auto"
+]
+RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "muon", "power", "auto"]
 
 
 class Settings(NamedTuple):
