@@ -1,13 +1,14 @@
 """What all tests and docstrings share: how long hypothesis looks for counterexamples, and what happens without torch or a peer.
 
 `HYPOTHESIS_PROFILE=thorough` looks longer. `ISOBATCH_REQUIRE_PEERS=1`, as `scripts/test` sets it, refuses to run where a test
-would be skipped because a library of the extras `validate`, `ray` or `peers` is not installed.
+would be skipped because a library of the extras `validate`, `ray`, `peers` or `report` is not installed.
 """
 
 import doctest
 import importlib.util
 import os
 import re
+import signal
 import tomllib
 from pathlib import Path
 
@@ -20,8 +21,8 @@ settings.register_profile("quick", patient)
 settings.register_profile("thorough", patient, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-EXTRAS = ("validate", "ray", "peers")
-OTHER_NAMES = {"PyYAML": "yaml"}
+EXTRAS = ("validate", "ray", "peers", "report")
+OTHER_NAMES = {"PyYAML": "yaml", "vl-convert-python": "vl_convert"}
 
 
 def required_modules():
@@ -36,6 +37,8 @@ MISSING = [name for name in required_modules() if importlib.util.find_spec(name)
 
 
 def pytest_configure(config):
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: tests that send it would fail.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if MISSING and os.environ.get("ISOBATCH_REQUIRE_PEERS") == "1":
         raise pytest.UsageError(
             f"not installed, and required by ISOBATCH_REQUIRE_PEERS=1: {', '.join(MISSING)}"

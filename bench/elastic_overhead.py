@@ -4,11 +4,12 @@
   same step;
 - the loop's: a plain loop and an elastic one train the same model by turns, and their blocks of steps are compared pair by pair.
 
-torchrun --standalone --nproc-per-node 2 bench/elastic_overhead.py
+torchrun --standalone --nproc-per-node 2 bench/elastic_overhead.py --sizes 256x1
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import statistics
 import time
@@ -127,7 +128,7 @@ def block(loop: Iterator[None]) -> float:
 
 
 def own_time(loops: Loops, loop: Iterator[None]) -> str:
-    """The median of what `steps` takes itself, and its share of the same step."""
+    """The median of what `steps` takes itself, and its share of the same step; in all: of all steps together, since not every one agrees."""
     rows = []
     for _ in range(OWN_STEPS):
         loops.whole.seconds = loops.reading.seconds = 0.0
@@ -137,16 +138,22 @@ def own_time(loops: Loops, loop: Iterator[None]) -> str:
         own = loops.whole.seconds - loops.reading.seconds
         rows.append((step * 1e3, own * 1e6, own / step))
     step, own, share = np.median(rows, axis=0)
+    mean = sum(row[1] for row in rows) / sum(row[0] for row in rows) / 1e3
     least = np.percentile([row[1] for row in rows], 5)
-    return f"step {step:.1f} ms; own {own:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%}"
+    return f"step {step:.1f} ms; own {own:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%} (in all {mean:.2%})"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--sizes", nargs="+", default=["256x1", "1024x1", "1024x4"], help="widths of layers × accumulation"
+    )
+    sizes = [tuple(map(int, size.split("x"))) for size in parser.parse_args().sizes]
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     if dist.get_rank() == 0:
         print(f"torch {torch.__version__}, 2 gloo ranks, {PAIRS} pairs of blocks of {BLOCK} steps")
-    for width, accumulation in (256, 1), (1024, 1), (1024, 4):
+    for width, accumulation in sizes:
         for tokens in (None, lambda batch: len(batch[1])):
             torch.manual_seed(0)
             loops = Loops(width, accumulation)

@@ -73,6 +73,54 @@ def test_the_tables_in_documents_are_made_from_the_code():
     assert made.returncode == 0, made.stderr
 
 
+def test_the_picture_of_a_terminal_is_what_the_command_prints():
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts/picture.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_the_schemas_of_files_are_made_from_the_code():
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts/schemas.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    files = sorted(path.name for path in (ROOT / "docs/schemas").iterdir())
+    assert len(files) > 3
+    agree("docs/compatibility.md", re.findall(r"\]\(schemas/([\w.]+)\)", page), files, ordered=False)
+
+
+def test_the_readme_for_a_package_index_has_no_relative_link():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/readme_links.py", "https://example.org/a/b/blob/v1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    links = re.findall(r"\]\(([^)\s]+)\)", done.stdout)
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith("https://")]
+    assert "![" in done.stdout and "https://example.org/a/b/raw/v1/docs/idea.svg" in done.stdout
+    assert "https://example.org/a/b/blob/v1/docs/planning.md" in done.stdout
+
+
+def test_every_page_is_in_the_sites_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r": ([\w/-]+\.md)$", text[text.index("nav:\n  - ") :], re.MULTILINE)
+    pages = [str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")]
+    measured = [f"results/{path.name}" for path in ROOT.glob("bench/results/*.md")]
+    agree("nav in mkdocs.yml", named, sorted(pages + measured), ordered=False)
+
+
+def test_every_page_with_code_is_run():
+    """scripts/test names the folders whose blocks it runs."""
+    run = re.search(r"run_blocks\.py (.*)", (ROOT / "scripts/test").read_text(encoding="utf-8"))[1].split()
+    covered = {path for pattern in run for path in ROOT.glob(pattern)}
+    left = [str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md") if path not in covered]
+    assert not left, f"scripts/test runs no blocks of {left}"
+
+
 def test_planning_documents_every_field():
     text = (ROOT / "docs/planning.md").read_text(encoding="utf-8")
     missing = [name for name, *_ in _core.fields() if f"`{name}`" not in text]

@@ -23,7 +23,10 @@ ROOMS = {
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
+    "charts": set(),
+    "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
     "cli": {
+        "charts",
         "doctor",
         "files",
         "schedules",
@@ -33,6 +36,7 @@ ROOMS = {
         "planning",
         "fleet",
         "validate",
+        "report",
         "probing",
     },
 }

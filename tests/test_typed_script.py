@@ -1,5 +1,8 @@
 """What users' type checkers say of a script that uses isobatch."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,16 +27,41 @@ def test_the_script_runs():
 @pytest.mark.slow
 def test_it_is_typed_without_an_assertion_and_slips_are_seen(tmp_path):
     pytest.importorskip("mypy")
-    text = SCRIPT.read_text()
-    (tmp_path / "right.py").write_text(text)
-    for number, (right, wrong) in enumerate(WRONG.items()):
-        assert right in text
-        (tmp_path / f"wrong{number}.py").write_text(text.replace(right, wrong))
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", *sorted(it.name for it in tmp_path.iterdir())],
+        [sys.executable, "-m", "mypy", "--strict", *right_and_wrong(tmp_path)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
     )
     seen = {line.partition(".py")[0] for line in done.stdout.splitlines() if ": error:" in line}
     assert seen == {f"wrong{number}" for number in range(len(WRONG))}, done.stdout
+
+
+@pytest.mark.slow
+def test_pyright_says_the_same(tmp_path):
+    """Its program is inside its wheel; it runs on a Node that is installed, and would download one otherwise."""
+    pytest.importorskip("pyright")
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    names = right_and_wrong(tmp_path)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *names],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+    )
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    seen = {Path(it["file"]).stem for it in found if it["severity"] == "error"}
+    assert seen == {f"wrong{number}" for number in range(len(WRONG))}, done.stdout
+
+
+def right_and_wrong(folder):
+    """Writes the script, and with each slip, and returns the files' names."""
+    text = SCRIPT.read_text()
+    (folder / "right.py").write_text(text)
+    for number, (right, wrong) in enumerate(WRONG.items()):
+        assert right in text
+        (folder / f"wrong{number}.py").write_text(text.replace(right, wrong))
+    return sorted(it.name for it in folder.iterdir())

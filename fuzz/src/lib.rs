@@ -57,6 +57,7 @@ const WORDS: &[&str] = &[
     "sqrt",
     "sde",
     "adascale",
+    "adamscale",
     "saturating",
     "surge",
     "muon",

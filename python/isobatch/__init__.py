@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from isobatch.forecast.critical import PowerFit as PowerFit
     from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
     from isobatch.forecast.critical import fit_power as fit_power
+    from isobatch.forecast.estimate import estimate as estimate
     from isobatch.forecast.goodput import optimize_goodput as optimize_goodput
     from isobatch.forecast.laws import Laws as Laws
     from isobatch.forecast.laws import laws as laws
@@ -68,6 +69,7 @@ _HOMES = {
     "calibrate": "forecast.calibrate",
     "elastic": "planning.elastic",
     "elastic_many": "planning.elastic",
+    "estimate": "forecast.estimate",
     "explain": "fleet.explain",
     "fit_critical_batch": "forecast.critical",
     "fit_power": "forecast.critical",

@@ -70,8 +70,12 @@ class InputError(ValueError):
         return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
 
 
+_SHOWN = 20
+"""Faults that one message has."""
+
+
 def together(errors: Sequence[InputError]) -> InputError:
-    """One error of all that is wrong.
+    """One error of all that is wrong; its message has the first 20, its `causes` all.
 
     >>> print(together([must_be("a number above 0", -1, field="lr"), missing("duration", 'add it, such as "90ep"')]))
     2 faults:
@@ -81,7 +85,9 @@ def together(errors: Sequence[InputError]) -> InputError:
     if len(errors) == 1:
         return errors[0]
     shared = errors[0].file if len({error.file for error in errors}) == 1 else None
-    lines = [str(error if shared is None else error.without_file()) for error in errors]
+    lines = [str(error if shared is None else error.without_file()) for error in errors[:_SHOWN]]
+    if len(errors) > _SHOWN:
+        lines.append(f"and {len(errors) - _SHOWN:,} more")
     message = "\n  - ".join((f"{len(errors):,} faults:", *lines))
     return InputError(message, file=shared, field=errors[0].field, causes=errors)
 

@@ -75,6 +75,9 @@ class Reason(StrEnum):
     ALL_REDUCE_FITTED = "all_reduce_fitted"
     ACCUMULATION_UNMET = "accumulation_unmet"
     RAMP_RULE = "ramp_rule"
+    MICRO_BATCH_UNMET = "micro_batch_unmet"
+    BATCH_DECREASED = "batch_decreased"
+    SHORT_EPOCHS = "short_epochs"
 
     @property
     def bit(self) -> int:

@@ -56,3 +56,19 @@ def test_draws(capsys, tmp_path):
 def test_wrong_use(arguments, says, capsys):
     assert call(*arguments) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_plot_shows_the_whole_run_with_ticks_and_its_peak(capsys):
+    import isobatch as ib
+    from isobatch.schedules import draw
+
+    # A peak of three steps in 100,000: a column of the plot is 1,389.
+    short = ib.schedules.warmup(ib.schedules.exponential(0.8, 0.5, every=1.0), 3)
+    assert draw.terminal(short.form, short, 100_000).lstrip().startswith(f"{short.peak:.6g} │█")
+    words = ["multistep(30ep, 60ep, 80ep)", "--lr", "0.1", "--steps", "450450", "--steps-per-epoch", "5005"]
+    assert call(*words, "--warmup", "25025", "--plot") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].lstrip().startswith("0.1 │") and out[-1].rstrip().endswith("450,450 steps")
+    assert [word for word in out[-1].split() if word[0].isdigit()][:4] == ["0", "100k", "200k", "300k"]
+    # The last thousandth is small, and not nothing.
+    assert out[-3].endswith("▁")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -12,11 +14,13 @@ from torch import nn
 from torch.distributed.checkpoint import state_dict as whole
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.nn.functional import all_reduce
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun
+from isobatch.integrations.torch.elastic import agreement
 
 RECIPE = {
     "effective_batch": 12,
@@ -47,6 +51,29 @@ class Rows(torch.utils.data.Dataset):
         return index, self.x[index], self.y[index], self.tokens[index]
 
 
+class Numbers(torch.utils.data.IterableDataset):
+    """A stream of numbers; those of epoch n begin at 1000 n."""
+
+    def __init__(self, size):
+        self.size, self.epoch = size, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return (1000 * self.epoch + number for number in range(self.size))
+
+
+class Flowing(torch.utils.data.IterableDataset):
+    """Rows that can only be read one after another."""
+
+    def __init__(self, size):
+        self.rows = Rows(size)
+
+    def __iter__(self):
+        return (self.rows[index] for index in range(len(self.rows)))
+
+
 def loss_of(model, batch, by_tokens):
     _, x, y, tokens = batch
     losses = mse_loss(model(x), y, reduction="none").mean(1)
@@ -65,10 +92,14 @@ def train(
     signal_at=None,
     layers=(),
     sharded=False,
+    stream=None,
+    slow=False,
     **settings,
 ):
     """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins."""
     torch.manual_seed(0)
+    # A clock of which each step takes a second.
+    agreement.monotonic = itertools.count().__next__ if slow else time.monotonic
     recipe = ib.Recipe(**{**RECIPE, **(recipe or {})})
     net = nn.Sequential(nn.Linear(5, 8), *(layer(8) for layer in layers), nn.Tanh(), nn.Linear(8, 2)).double()
     model = wrapped(net, sharded=sharded)
@@ -89,7 +120,8 @@ def train(
     scheduler = run.scheduler(optimizer)
     seen = []
     tokens = (lambda batch: batch[3].sum()) if by_tokens else None
-    data = run.loader(Rows(recipe.dataset_size), **(loader or {}))
+    rows = Rows(recipe.dataset_size) if stream is None else Flowing(stream)
+    data = run.loader(rows, **(loader or {}))
     for step in run.steps(data, tokens):
         ids, stand_ins = [], 0
         for micro in step:
@@ -152,3 +184,84 @@ def counting(counts, **settings):
     except ib.InputError as error:
         return weights, str(error)
     return weights, None
+
+
+def taken(become, size, recipe, data=None, **settings):
+    """What pretended ranks take: for each, per step its span, its samples and its passes; and the run."""
+    rows = []
+    for rank in range(size):
+        become(rank, size)
+        run = ElasticRun(recipe, **settings)
+        batches = iter(run.loader(range(recipe.dataset_size) if data is None else data()))
+        rows.append([])
+        for span in run._progress.spans():
+            own = run._progress.passes(span, equal=False)
+            ids = [(next(batches).tolist(), one) for one in own]
+            rows[-1].append((span, [i for batch, one in ids if not one.stand_in for i in batch], own))
+        assert next(batches, None) is None
+    return rows, run
+
+
+def go_on(run, until=None, data=None):
+    """Steps without a model; gives each step's learning rate."""
+    return [rate for rate, _ in steps_of(run, until, data)]
+
+
+def steps_of(run, until=None, data=None):
+    """Steps without a model; gives each step's learning rate and samples."""
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=run.recipe.lr)
+    scheduler = run.scheduler(optimizer)
+    seen = []
+    for step in run.steps(run.loader(range(run.recipe.dataset_size) if data is None else data)):
+        ids = [index for micro in step for index in micro.batch.tolist()]
+        seen.append((optimizer.param_groups[0]["lr"], ids))
+        assert seen[-1][0] == run.plan.lr_at(step.number)
+        optimizer.step()
+        scheduler.step()
+        if step.number + 1 == until:
+            break
+    return seen
+
+
+class Gathered(nn.SyncBatchNorm):
+    """What torch's SyncBatchNorm computes, which runs on GPUs only: statistics of all ranks' samples, gathered in forward and backward."""
+
+    def forward(self, x):
+        count = torch.tensor([float(len(x))], dtype=x.dtype)
+        sums = all_reduce(torch.cat([count, x.sum(0), (x * x).sum(0)]))
+        width = x.shape[1]
+        self.counted = int(sums[0])
+        mean, square = sums[1 : 1 + width] / sums[0], sums[1 + width :] / sums[0]
+        with torch.no_grad():
+            self.running_mean += self.momentum * (mean - self.running_mean)
+        return (x - mean) / (square - mean * mean + self.eps).sqrt() * self.weight + self.bias
+
+
+def normed():
+    """Four steps of a network with statistics of all ranks; gives its running mean, what counted, the expected mean, and whether
+    each step had gradients.
+    """
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
+    model = DistributedDataParallel(net)
+    net[0].__class__ = Gathered  # DDP takes SyncBatchNorm on GPUs only.
+    run = ElasticRun(ib.Recipe(**{**RECIPE, "effective_batch": 9}), uneven=True, max_micro_batch=3)
+    rows, counts, gradients = Rows(70), [], []
+    for step in run.steps(run.loader(rows, equal_passes=True)):
+        for micro in step:
+            with micro.sync(model):
+                _, x, y, _ = micro.batch
+                (mse_loss(model(x), y) * micro.weight).backward()
+            counts.append(net[0].counted)
+        gradients.append(all(bool(parameter.grad.any()) for parameter in net.parameters()))
+        if step.number == 3:
+            break
+    expected, order = (
+        torch.zeros(5, dtype=torch.float64),
+        torch.randperm(70, generator=torch.Generator().manual_seed(0)),
+    )
+    at = 0
+    for count in counts:
+        expected += 0.1 * (rows.x[order[at : at + count]].mean(0) - expected)
+        at += count
+    return net[0].running_mean, counts, expected, gradients

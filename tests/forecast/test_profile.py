@@ -226,6 +226,34 @@ def test_bad_shapes_are_named():
         measured().forecast(gpus=8, micro_batch=0)
 
 
+def test_what_is_sharded_falls_with_the_replicas():
+    profile = measured(memory_sharded_gib=16.0)
+    row = profile.forecast(gpus=[1, 2, 4, 8], micro_batch=4, model_parallel=[1, 1, 1, 2])
+    assert row["memory_gib"].tolist() == [28.0, 20.0, 16.0, 16.0]
+    assert [int(profile.largest_micro_batch(20.5, replicas=n)[0]) for n in (1, 2, 16)] == [-1, 5, 19]
+    with pytest.raises(ib.InputError, match="replicas"):
+        profile.largest_micro_batch(20, replicas=0)
+
+
+def test_the_stages_of_zero_are_the_papers():
+    """Rajbhandari et al. 2020, figure 1: 7.5 B parameters, mixed-precision Adam, 64 replicas: 120, 31.4, 16.6 and 1.88 GB."""
+
+    def gigabytes(stage, **how):
+        profile = Profile.estimate(
+            parameters=7_500_000_000, flops_per_sample=1e9, gpu_tflops=100, optimizer="adam", memory_per_sample_gib=1e-9,
+            intra_gb_s=1.0, inter_gb_s=1.0, zero_stage=stage, **how,
+        )  # fmt: skip
+        return profile.forecast(gpus=64, micro_batch=1)["memory_gib"][0] * GIB / 1e9
+
+    assert [round(gigabytes(stage), 2) for stage in range(4)] == [120.0, 31.41, 16.64, 1.88]
+    # With the optimizer's state in the host's memory weights and gradients are left: 4 bytes a parameter.
+    assert [round(gigabytes(stage, offload=True), 2) for stage in (0, 2)] == [30.0, 15.23]
+    with pytest.raises(ib.InputError, match="zero_stage"):
+        gigabytes(4)
+    with pytest.raises(ib.InputError, match="offload"):
+        gigabytes(1, offload="cpu")
+
+
 def test_an_estimate_says_so():
     profile = Profile.estimate(parameters=10**9, flops_per_sample=6e12, gpu_tflops=100, intra_gb_s=100)
     assert profile.estimated

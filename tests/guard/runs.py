@@ -19,6 +19,9 @@ import torch.distributed as dist
 
 import isobatch as ib
 
+# Of torch 2.6 fully_shard asks a CPU's stream for what it does not have.
+SHARDS_ON_A_CPU = hasattr(torch.cpu.Stream, "record_event")
+NO_SHARDS = "this torch's fully_shard does not run on a CPU"
 NEEDS = {
     "hf_trainer": ("transformers", "accelerate"),
     "accelerated": ("accelerate",),

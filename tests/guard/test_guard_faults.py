@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="the guard needs torch")
 
 from guard.faults import FAULTS
 from guard.injected import FAULTS as INJECTED
-from guard.runs import NEEDS, plan_of, run
+from guard.runs import NEEDS, NO_SHARDS, SHARDS_ON_A_CPU, plan_of, run
 from isobatch.guard import Cause
 
 QUICK = [
@@ -33,6 +33,8 @@ def marked(fault):
 
 @pytest.mark.parametrize("fault", map(marked, FAULTS))
 def test_a_fault_is_named(two, fault):
+    if fault.script == "titan" and not SHARDS_ON_A_CPU:
+        pytest.skip(NO_SHARDS)
     for module in NEEDS.get(fault.script, ()):
         pytest.importorskip(module, reason="the script uses it")
     plan = plan_of(fault.script, **fault.fields)

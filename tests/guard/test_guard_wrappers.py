@@ -10,7 +10,9 @@ pytest.importorskip("torch", reason="the guard needs torch")
 
 from ddp.scaled import train as scaled
 from ddp.sharded import fully_sharded, with_closure
+from guard.runs import NO_SHARDS, SHARDS_ON_A_CPU
 
+sharded = pytest.mark.skipif(not SHARDS_ON_A_CPU, reason=NO_SHARDS)
 RECIPE = ib.Recipe(
     effective_batch=48,
     lr=0.1,
@@ -39,6 +41,7 @@ def test_a_mistake_inside_a_closure_is_named(two, mistake):
         assert error.cause is cause and detail in error.diagnosis
 
 
+@sharded
 def test_fully_sharded_goes_through_and_says_what_nobody_saw(two):
     for error, unchecked in two(fully_sharded, PLAN):
         assert error is None
@@ -46,6 +49,7 @@ def test_fully_sharded_goes_through_and_says_what_nobody_saw(two):
         assert only.startswith("equal weights and gradients on all ranks")
 
 
+@sharded
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_fully_sharded_mistake_is_named(two, mistake):
     for error, _ in two(fully_sharded, PLAN, mistake):
@@ -54,6 +58,7 @@ def test_a_fully_sharded_mistake_is_named(two, mistake):
         assert error.step <= 1
 
 
+@sharded
 def test_a_fully_sharded_nan_is_noticed(two):
     for error, _ in two(fully_sharded, PLAN, "nan later"):
         assert (error.cause, error.step) == (Cause.NOT_FINITE, 4)  # of step 3
@@ -90,6 +95,7 @@ def test_a_scaled_gradient_may_be_clipped(two):
     assert two(scaled, clipped, loss_given=True) == [(None, 9)] * 2
 
 
+@sharded
 def test_fully_sharded_that_never_synchronizes_is_named(two):
     for error, _ in two(fully_sharded, PLAN, "never synchronized"):
         assert (error.cause, error.step) == (Cause.NEVER_AVERAGED, 0)

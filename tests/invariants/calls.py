@@ -71,6 +71,7 @@ CALLS: dict[str, Call] = {
     "calibrate": (ib.calibrate, {"measured": [], "older": None}),
     "explain": (ib.explain, {"table": {"status": ["ok"], "reasons": [0], "world_size": [8]}, "row": 0}),
     "reasons_of": (ib.reasons_of, {"bits": 3}),
+    "estimate": (ib.estimate, {"model": None, "parameters": 10**9, "seq_len": 128, "gpu": "H100-80", "precision": "bf16", "optimizer": "adamw", "tensor_parallel": 2, "pipeline_parallel": 2, "micro_batch": 1, "utilization": (0.3, 0.5), "recompute": "full", "shards": 2, "inter_gb_s": 50.0}),
     "Profile.estimate": (ib.Profile.estimate, {"parameters": 10**9, "flops_per_sample": 1e12, "gpu_tflops": 900.0, "utilization": 0.4, "precision": "bf16", "optimizer": "adamw", "model_parallel": 1, "memory_per_sample_gib": 0.1, "intra_gb_s": 100.0, "inter_gb_s": 10.0, "latency_us": 5.0}),
     "schedules.cosine": (lambda **given: S.cosine(**given).at(3), {"lr": 0.1, "steps": 100, "end": 0.0}),
     "schedules.wsd": (lambda **given: S.wsd(**given).at(3), {"lr": 0.1, "steps": 100, "decay_steps": 10, "end": 0.0}),

@@ -63,6 +63,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "calibrate": ("calls", "tests/forecast"),
     "elastic": ("elastic", "calls"),
     "elastic_many": ("elastic", "calls"),
+    "estimate": ("calls", "tests/forecast"),
     "explain": ("calls", "tests/fleet"),
     "fit_critical_batch": ("fits", "calls"),
     "fit_power": ("fits", "calls"),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 import isobatch as ib
 from isobatch import _core
+from reference.rules import HOLD_LOSS
 
 Columns = dict[str, NDArray[Any]]
 
@@ -126,13 +127,27 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
     }
     if draw.random() < 0.3:
         chosen["batch_multiple"] = int(draw.choice([2, 12, 64]))
+    if draw.random() < 0.2:
+        chosen["short_epochs"] = True
+    if draw.random() < 0.2:
+        chosen |= {"decrease_batch": True, "batch_tolerance": 0.0}
+    most = chosen["max_micro_batch"] or 2**31 - 1
+    if draw.random() < 0.2:
+        chosen["min_micro_batch"] = min(int(draw.choice([2, 5, 32, 1000])), most)
+    if draw.random() < 0.15:
+        least, multiple = chosen.get("min_micro_batch", 1), chosen["micro_batch_multiple"]
+        sizes = [size for size in (1, 3, 8, 48) if least <= size <= most and size % multiple == 0]
+        chosen |= {"fixed_micro_batch": sizes[-1]} if sizes else {}
     if draw.random() < 0.3:  # a pipeline, which wants equal passes
         passes = {
             "accumulation_multiple": int(draw.choice([1, 2, 3])),
             "min_accumulation": int(draw.choice([1, 4])),
         }
         return chosen | passes
-    layout = draw.choice(["plain", "plain", "ragged", "uneven", "require_multiple"])
+    layouts = ["plain", "plain", "ragged", "uneven", "require_multiple"]
+    if {"min_micro_batch", "fixed_micro_batch"} & chosen.keys():
+        layouts.remove("ragged")
+    layout = draw.choice(layouts)
     return chosen | ({} if layout == "plain" else {str(layout): True})
 
 
@@ -180,7 +195,11 @@ def _hold_batches(
     )
     law(found["world_size"] == cluster["nodes"] * cluster["gpus_per_node"], "the world size")
     law(replicas * cluster["model_parallel"] == found["world_size"], "replicas × model_parallel = world size")
-    cap = settings["max_micro_batch"] or job.get("micro_batch", np.int64(2**31 - 1))
+    asked = settings.get("fixed_micro_batch")
+    if asked:
+        law(micro == asked, "the micro-batch that was fixed")
+    law(micro >= settings.get("min_micro_batch", 1), "the least micro-batch")
+    cap = settings["max_micro_batch"] or asked or job.get("micro_batch", np.int64(2**31 - 1))
     law((micro >= 1) & (micro <= cap), "the cap on the micro-batch")
     law(batch <= (settings["max_batch"] or 2**40), "the cap on the batch")
     if settings.get("require_multiple"):
@@ -195,11 +214,14 @@ def _hold_batches(
         tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
         law(found["weight_decay"] == tuned_decay, "keep holds the weight decay")
     elif settings["policy"] == "grow":
-        share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else settings["max_micro_batch"]
+        share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else asked or settings["max_micro_batch"]
         wanted = replicas * (0 if share is None else share)
     else:
         wanted = np.full_like(tuned, settings["policy"])
-    law(np.abs(batch - wanted) <= settings["batch_tolerance"] * wanted, "the batch is in the tolerance")
+    if settings.get("decrease_batch"):
+        law(batch <= wanted, "a batch that is lowered")
+    else:
+        law(np.abs(batch - wanted) <= settings["batch_tolerance"] * wanted, "the batch is in the tolerance")
     law(np.isclose(found["batch_change"], batch / np.maximum(tuned, 1) - 1, rtol=1e-15, atol=1e-15), "the batch's change")  # fmt: skip
     law(
         (found["lr"] > 0) & np.isclose(found["lr"], job["lr"] * found["lr_scale"], rtol=1e-15),
@@ -229,7 +251,7 @@ def _hold_lengths(
     total = found["total_steps"]
     timed = feasible & (total != -1)
     every(~timed | ((total >= 1) & (total <= 2**53)), "a run has a step")
-    if "duration" not in job or settings["rule"] == "adascale":
+    if "duration" not in job or settings["rule"] in HOLD_LOSS:
         return
     duration, tuned = job["duration"], job["effective_batch"]
     floored = job["convention"] == "megatron"

@@ -336,3 +336,12 @@ def test_empty_tables():
     assert {len(column) for column in table.values()} == {0}
     table = ib.plan_fleet({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [])
     assert {len(column) for column in table.values()} == {0}
+
+
+def test_of_dozens_of_faults_a_message_has_the_first():
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8, **{f"zz{number}": 1 for number in range(50)})
+    said = str(caught.value)
+    assert said.startswith("50 faults:") and said.endswith("and 30 more")
+    assert len(caught.value.causes) == 50
+    assert len(said) < 10_000

@@ -17,7 +17,7 @@ OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon",
 RULES = ["auto", *(name for name, *_ in _core.rules())]  # the usual one more often
 CAUTIONS = {
     "batch_moved", "ragged", "multiple_missed", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
-    "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
+    "batch_decreased", "short_epochs", "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
     "ramp_rule",
 }  # fmt: skip
 """Cautions that the documents define to the letter, so that they are checked both ways."""
@@ -55,6 +55,8 @@ def job(draw):
     row["drop_last"] = draw.choice(
         [False, True, "loader"] + ["sampler"] * (row["convention"] != "transformers")
     )
+    if row["convention"] == "transformers" and draw.random() < 0.3:
+        row["even_batches"] = False
     chances = {
         "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent"]), "ema_decay": (0.3, [0.999]),
         "betas": (0.3, [(0.9, 0.95), (0.9, 0.98)]), "eps": (0.3, [1e-6]), "noise_scale": (0.3, [100.0, 5000.0]),
@@ -91,6 +93,7 @@ def length(draw, units):
 DRAWN = {
     "policy", "rule", "max_micro_batch", "batch_tolerance", "micro_batch_multiple", "max_batch", "beta_half_life", "require_multiple",
     "ragged", "uneven", "accumulation_multiple", "min_accumulation", "batch_multiple", "ramp_rule",
+    "fixed_micro_batch", "min_micro_batch", "decrease_batch", "short_epochs",
 }  # fmt: skip
 
 
@@ -104,6 +107,7 @@ def options(draw):
         "max_micro_batch": (0.5, [1, 4, 16, 50, 128]), "batch_tolerance": (0.2, [0.05, 0.1, 0.3]),
         "micro_batch_multiple": (0.15, [2, 8]), "max_batch": (0.1, [512, 4096]), "beta_half_life": (0.1, [True]),
         "batch_multiple": (0.1, [2, 12, 32]), "ramp_rule": (0.3, ["sqrt", "linear", "power", "auto"]),
+        "short_epochs": (0.2, [True]),
     }  # fmt: skip
     row |= {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
     if "micro_batch_multiple" in row:
@@ -111,6 +115,10 @@ def options(draw):
     elif draw.random() < 0.2:
         row[draw.choice(["ragged", "uneven"])] = True
     unlike = {"ragged", "uneven"} & row.keys()
+    if "batch_tolerance" not in row and draw.random() < 0.15:
+        row["decrease_batch"] = True
+    if "ragged" not in row:
+        row |= of_micro_batch(draw, row)
     if not unlike:
         demands = {"accumulation_multiple": (0.1, [2, 3]), "min_accumulation": (0.1, [2, 5])}
         row |= {
@@ -119,6 +127,19 @@ def options(draw):
     # A setting that nobody draws above: so that the oracle is asked for it.
     others = [name for name, case in CASES.items() if not ({name} & DRAWN or case.profile or unlike)]
     return row | {name: CASES[name].value for name in others if draw.random() < 0.1}
+
+
+def of_micro_batch(draw, row):
+    """What else is asked of the micro-batch, so that nothing contradicts the rest."""
+    most, multiple = row.get("max_micro_batch", 2**31), row.get("micro_batch_multiple", 1)
+    found = {}
+    if draw.random() < 0.1:
+        sizes = [size for size in (1, 2, 4, 8, 32) if size <= most and size % multiple == 0]
+        found |= {"fixed_micro_batch": draw.choice(sizes)} if sizes else {}
+    if draw.random() < 0.15:
+        sizes = [size for size in (2, 3, 8, 20) if size <= found.get("fixed_micro_batch", most)]
+        found |= {"min_micro_batch": draw.choice(sizes)} if sizes else {}
+    return found
 
 
 def cluster(draw):
@@ -215,7 +236,9 @@ def test_a_column(fleet, name):
         ("nearest_world_size", "not_divisible", 50),
         ("nearest_batch", "not_divisible", 50),
         ("nearest_batch", "accumulation_unmet", 50),
-        ("nearest_world_size", "accumulation_unmet", 10),
+        ("nearest_world_size", "accumulation_unmet", 5),
+        ("nearest_world_size", "micro_batch_unmet", 5),
+        ("nearest_batch", "micro_batch_unmet", 5),
         ("nearest_world_size", "model_parallel", 50),
     ],
 )

@@ -128,6 +128,52 @@ def test_the_loader_itself_serves_what_its_batch_sampler_says():
 
 
 @pytest.mark.peers
+@pytest.mark.parametrize("split", [False, True])
+def test_accelerates_shards_without_even_batches(split):
+    """The first process takes the plan's steps, and no sample is served twice; with split_batches the loader's batch is of all."""
+    shard = quietly("accelerate.data_loader").BatchSamplerShard
+    feasible = 0
+    rows = [row | {"even_batches": False} for row in drawn("transformers", seed=2)]
+    for row, plan in zip(rows, planned(rows, "transformers"), strict=True):
+        dataset, world = range(row["dataset_size"]), row["gpus"]
+        whole = BatchSampler(
+            SequentialSampler(dataset),
+            row["micro_batch"] * (world if split else 1),
+            row["drop_last"] != "false",
+        )
+        loaders = [
+            list(shard(whole, world, rank, split_batches=split, even_batches=False)) for rank in range(world)
+        ]
+        steps, served = counted(loaders[:1], row["accumulation"])
+        for loader in loaders[1:]:
+            served += counted([loader], row["accumulation"])[1]
+            assert len(loader) <= len(loaders[0])
+        feasible += check(row, plan, steps, served)
+    assert feasible > CASES / 3
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("even", [False, True])
+def test_split_batches_deal_out_as_whole_ones(even):
+    """The same samples an epoch whichever way Accelerate deals, so that a plan needs no word of it but the batch."""
+    shard = quietly("accelerate.data_loader").BatchSamplerShard
+    for row in drawn("transformers", count=300, seed=3):
+        dataset, world = range(row["dataset_size"]), row["gpus"]
+        if world == 1:
+            continue
+        lengths = []
+        for split in (False, True):
+            whole = BatchSampler(
+                SequentialSampler(dataset),
+                row["micro_batch"] * (world if split else 1),
+                row["drop_last"] != "false",
+            )
+            first = shard(whole, world, 0, split_batches=split, even_batches=even)
+            lengths.append(len(list(first)))
+        assert lengths[0] == lengths[1]
+
+
+@pytest.mark.peers
 def test_accelerates_shards():
     shard = quietly("accelerate.data_loader").BatchSamplerShard
     feasible = 0

@@ -270,13 +270,13 @@ def test_a_share_of_the_run_floors():
     assert ib.plan(adamw(duration="99st", warmup="1%"), 8).warmup_steps == 0
 
 
-def test_only_adascale_stretches_the_samples():
+def test_only_adascale_and_adamscale_stretch_the_samples():
     recipe = adamw(optimizer="sgd", gpus=8, duration="1000st", warmup="100st", **NOISE)
     for rule in RULES:
         plan = ib.plan(recipe, 16, policy="grow", rule=rule)
         gain = (3 + 0.5) / (3 / 2 + 0.5)
-        assert plan.total_steps == (int(np.ceil(1000 / gain)) if rule == "adascale" else 500)
-        assert plan.warmup_steps == (int(np.ceil(100 / gain)) if rule == "adascale" else 50)
+        assert plan.total_steps == (int(np.ceil(1000 / gain)) if rule.endswith("scale") else 500)
+        assert plan.warmup_steps == (int(np.ceil(100 / gain)) if rule.endswith("scale") else 50)
 
 
 # The end of an epoch

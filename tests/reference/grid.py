@@ -22,7 +22,12 @@ def stages(recipe: dict[str, Any], batch: int) -> list[int]:
 def demand(options: dict[str, Any]) -> int:
     """What every micro-batch must be a multiple of."""
     multiple: int = options["micro_batch_multiple"] if options.get("require_multiple") else 1
-    return multiple
+    return options.get("fixed_micro_batch") or multiple
+
+
+def wanted_multiple(options: dict[str, Any]) -> int:
+    """What the micro-batch should be a multiple of."""
+    return options.get("fixed_micro_batch") or options.get("micro_batch_multiple", 1)
 
 
 def micro_batch(
@@ -50,7 +55,10 @@ def micro_batch(
     found = (
         d
         for d in reversed(_divisors(min(shares)))
-        if d % multiple == 0 and (cap is None or d <= cap) and fits(d)
+        if d % multiple == 0
+        and (cap is None or d <= cap)
+        and d >= options.get("min_micro_batch", 1)
+        and fits(d)
     )
     return next(found, None)
 
@@ -70,6 +78,8 @@ def tolerated(
     if micro(batch):
         return batch
     unit = step(options, replicas)
+    if options.get("decrease_batch"):
+        return next((b for b in range(batch // unit * unit, 0, -unit) if micro(b)), None)
     # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
     allowed = [
         b for b in range(unit, int(batch * (1 + tolerance)) + 2, unit) if abs(b - batch) / batch <= tolerance
@@ -86,22 +96,25 @@ def step(options: dict[str, Any], replicas: int) -> int:
     )
 
 
-def nearest_batch(recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int) -> int | None:
+def nearest_batch(
+    recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None
+) -> int | None:
     """The next batch that comes out even, below or above."""
     unit, highest = step(options, replicas), options.get("max_batch") or 2**40
     below = range(min(batch, highest) // unit * unit, 0, -unit)
     last = (batch + unit) * recipe["effective_batch"] * options.get("min_accumulation", 1)
+    last *= options.get("min_micro_batch", 1)
     above = range(batch // unit * unit + unit, min(highest, last) + 1, unit)
 
     def even(of: int) -> bool:
-        return bool(micro_batch(recipe, options, replicas, of, None, demand(options)))
+        return bool(micro_batch(recipe, options, replicas, of, cap, demand(options)))
 
     near = [next((b for b in side if even(b)), None) for side in (below, above)]
     return split.nearest([b for b in near if b], batch)
 
 
 def nearest_replicas(
-    recipe: dict[str, Any], options: dict[str, Any], down: int, up: int, batch: int
+    recipe: dict[str, Any], options: dict[str, Any], down: int, up: int, batch: int, cap: int | None
 ) -> list[int]:
     """The counts of replicas next to these, the first downwards and the second upwards, on which some batch within the tolerance
     comes out even.
@@ -109,7 +122,7 @@ def nearest_replicas(
     tolerance, highest = options.get("batch_tolerance", 0.0), options.get("max_batch") or 2**40
 
     def works(count: int) -> bool:
-        if micro_batch(recipe, options, count, batch, None, demand(options)):
+        if micro_batch(recipe, options, count, batch, cap, demand(options)):
             return True
         if not tolerance:
             return False
@@ -118,7 +131,7 @@ def nearest_replicas(
         return any(
             abs(b - batch) / batch <= tolerance
             and b <= highest
-            and micro_batch(recipe, options, count, b, None, demand(options))
+            and micro_batch(recipe, options, count, b, cap, demand(options))
             for b in range(low, int(batch * (1 + tolerance)) + 2, unit)
         )
 

@@ -76,17 +76,19 @@ def _batch(
 ) -> tuple[int, int | None]:
     """The effective batch, not yet split, and the cap on the micro-batch."""
     policy = options.get("policy", "keep")
-    cap = options.get("max_micro_batch") or _tuned_micro(recipe)
+    cap = _cap(recipe, options)
     wanted = policy
     if policy == "keep":
         wanted = recipe["effective_batch"]
     elif policy == "grow":
         tuned = _tuned_replicas(recipe)
-        if not tuned and not options.get("max_micro_batch"):
+        if not tuned and not _asked(options):
             raise _Infeasible("needs_tuned_gpus")
         wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
     if cap and grid.demand(options) > cap:
         raise _Infeasible("multiple_unmet")
+    if cap and options.get("min_micro_batch", 1) > cap:
+        raise _Infeasible("micro_batch_unmet")
     highest = options.get("max_batch")
     if highest and wanted > highest and not options.get("batch_tolerance"):
         raise _Infeasible("above_max_batch")
@@ -98,26 +100,36 @@ def _batch(
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
             each = row["world_size"] // replicas
-            counts = grid.nearest_replicas(recipe, options, replicas, replicas, wanted)
+            counts = grid.nearest_replicas(recipe, options, replicas, replicas, wanted, cap)
             count = split.nearest([count for count in counts if count * each in _GPUS], replicas)
             row["nearest_world_size"] = count and count * each
-        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted)
-        raise _Infeasible(_why(options, wanted, replicas))
+        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted, cap)
+        raise _Infeasible(_why(recipe, options, wanted, replicas))
     if batch != wanted:
-        row["reasons"].add("batch_moved")
+        row["reasons"].add("batch_decreased" if options.get("decrease_batch") else "batch_moved")
     return batch, cap
 
 
-def _why(options: dict[str, Any], wanted: int, replicas: int) -> str:
+def _asked(options: dict[str, Any]) -> int | None:
+    return options.get("fixed_micro_batch") or options.get("max_micro_batch")
+
+
+def _cap(recipe: dict[str, Any], options: dict[str, Any]) -> int | None:
+    return _asked(options) or _tuned_micro(recipe)
+
+
+def _why(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> str:
     if wanted % replicas or wanted % options.get("batch_multiple", 1):
         return "not_divisible"
     share, demand = wanted // replicas, grid.demand(options)
     if share % demand:
-        return "multiple_unmet"
+        return "micro_batch_unmet" if options.get("fixed_micro_batch") else "multiple_unmet"
     passes = share // demand
     if passes % options.get("accumulation_multiple", 1) or passes < options.get("min_accumulation", 1):
         return "accumulation_unmet"
-    return "ramp_not_divisible"
+    fine = options | {"min_micro_batch": 1}
+    only_too_small = grid.micro_batch(recipe, fine, replicas, wanted, None, demand)
+    return "micro_batch_unmet" if only_too_small else "ramp_not_divisible"
 
 
 def _nearest_whole(
@@ -130,7 +142,7 @@ def _nearest_whole(
         counts = [down, up]
     else:
         batch = recipe["effective_batch"] if policy == "keep" else policy
-        counts = grid.nearest_replicas(recipe, options, down, up, batch)
+        counts = grid.nearest_replicas(recipe, options, down, up, batch, _cap(recipe, options))
     return split.nearest(
         [count * model_parallel for count in counts if count * model_parallel in _GPUS], world
     )
@@ -144,20 +156,22 @@ def _split(
     recipe: dict[str, Any],
     options: dict[str, Any],
 ) -> tuple[int, int]:
-    if _ragged(recipe, options, batch, replicas):
+    # A batch that was moved is one that divides: then nothing differs.
+    moved = {"batch_moved", "batch_decreased"} & row["reasons"]
+    if not moved and _ragged(recipe, options, batch, replicas):
         sizes = split.ragged(batch, replicas, cap)
         assert sizes is not None
         micro = sizes[0][0]
         if any(stage % (replicas * micro) for stage in grid.stages(recipe, batch)):
             row["reasons"].add("ragged")
         return micro, len(sizes[0])
-    uneven = _uneven(recipe, options, batch, replicas, cap)
+    uneven = None if moved else _uneven(recipe, options, batch, replicas, cap)
     if uneven:
         row["reasons"].add("uneven")
         if uneven % options.get("micro_batch_multiple", 1):
             row["reasons"].add("multiple_missed")
         return uneven, -(-batch // uneven // replicas)
-    multiple = options.get("micro_batch_multiple", 1)
+    multiple = grid.wanted_multiple(options)
     found = grid.micro_batch(recipe, options, replicas, batch, cap, multiple)
     if found is None:
         if options.get("require_multiple"):
@@ -191,9 +205,12 @@ def _uneven(
         return None
     most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
     whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
-    multiples = [d for d in whole if d % options.get("micro_batch_multiple", 1) == 0]
-    fits = multiples if multiples or options.get("require_multiple") else whole
-    return fits[-1] if fits else None
+    large = [d for d in whole if d >= options.get("min_micro_batch", 1)]
+    for multiple in (grid.wanted_multiple(options), grid.demand(options)):
+        fits = [d for d in large if d % multiple == 0]
+        if fits:
+            return fits[-1]
+    return None
 
 
 def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], batch: int) -> None:
@@ -216,7 +233,8 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
     if options.get("policy", "keep") != "keep":
-        samples = k / scale if rule == "adascale" else 1.0
+        gain = rules.adascale_gain(k, noise) if rule in rules.HOLD_LOSS and k != 1 else k
+        samples = k / gain
         decay = recipe.get("decay")
         row["weight_decay"] = rules.weight_decay(optimizer, decay, row["weight_decay"], k, scale, samples)
         if optimizer == "adamw" and decay is None and row["weight_decay"] and k != 1:
@@ -263,22 +281,25 @@ def _length(
     known = {"dataset": dataset, "seq_len": recipe.get("seq_len")}
     per_epoch = None
     if dataset is not None and convention != "megatron":
+        fills = recipe.get("even_batches", True)
         exact = bool({"ragged", "uneven"} & row["reasons"]) or convention == "exact"
         if exact:
             epoch = steps.exact_epoch(dataset, batch, drop_last)
         else:
             epoch = steps.epoch(
-                dataset, replicas, row["micro_batch"], row["accumulation"], drop_last, convention
+                dataset, replicas, row["micro_batch"], row["accumulation"], drop_last, convention, fills=fills
             )
-        if epoch.steps == 0 or batch > dataset:
+        if epoch.steps == 0 or (batch > dataset and not options.get("short_epochs")):
             raise _Infeasible("batch_above_dataset")
+        if batch > dataset:
+            say("short_epochs")
         row["steps_per_epoch"] = per_epoch = epoch.steps
         row["samples_per_epoch"], row["padded_samples"], row["dropped_samples"] = (
             epoch.served,
             epoch.padded,
             epoch.dropped,
         )
-        if epoch.tail and (exact or row["accumulation"] > 1):
+        if epoch.tail and (exact or row["accumulation"] > 1 or not fills):
             say("uneven_tail")
         if epoch.padded > dataset / 100:
             say("padded")
@@ -286,7 +307,7 @@ def _length(
             say("dropped")
 
     rule, optimizer = row["rule"], recipe.get("optimizer", "adamw")
-    of_tuned = rule == "adascale"  # its steps are the tuned run's, divided by the gain
+    of_tuned = rule in rules.HOLD_LOSS  # its steps are the tuned run's, divided by the gain
     gain = _exact_gain(recipe, batch) if of_tuned and batch != tuned else Fraction(1)
     known["convention"] = convention
     length = {"steps_per_epoch": per_epoch, **known}
@@ -391,4 +412,5 @@ def _tuned_steps_per_epoch(recipe: dict[str, Any]) -> int:
         share // micro,
         recipe.get("drop_last", False),
         recipe.get("convention", "torch"),
+        fills=recipe.get("even_batches", True),
     ).steps

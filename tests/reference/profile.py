@@ -14,5 +14,6 @@ PROFILE = ib.Profile(
     inter_gb_s=ib.Constant(value=10.0),
     memory_fixed_gib=ib.Constant(value=8.0),
     memory_per_sample_gib=ib.Constant(value=0.5),
+    memory_sharded_gib=ib.Constant(value=3.0),
     noise_scale=ib.Constant(value=2000.0),
 )

@@ -22,6 +22,10 @@ DEFAULTS = {
 """beta1, beta2 and eps of torch.optim's classes, RMSprop's alpha as beta2; LAMB's and Lion's are their papers'."""
 
 
+HOLD_LOSS = ("adascale", "adamscale")
+"""Rules under which a step counts for AdaScale's gain."""
+
+
 class NotPossible(Exception):
     """The rule cannot be applied; the message is the reason's name."""
 
@@ -58,6 +62,8 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         return sqrt(k)
     if rule == "adascale":
         return adascale_gain(k, noise)
+    if rule == "adamscale":
+        return sqrt(adascale_gain(k, noise))
     if rule == "power":
         if power is None:
             raise NotPossible("needs_power")

@@ -43,8 +43,10 @@ def epoch(
     accumulation: int,
     drop_last: bool | str = False,
     convention: str = "torch",
+    *,
+    fills: bool = True,
 ) -> Epoch:
-    """An epoch in closed form; `walk` counts the same."""
+    """An epoch in closed form; `walk` counts the same. `fills` is Accelerate's even_batches."""
     sampler, loader = drops(drop_last)
     share = dataset // replicas if sampler else -(-dataset // replicas)
     if convention == "transformers":
@@ -55,6 +57,10 @@ def epoch(
         share = batches * micro
         if replicas == 1 and not loader:
             share = dataset  # one process is not sharded, so nothing is padded
+        if not fills and not loader:
+            batches_of_first = ceil(Fraction(ceil(Fraction(dataset, micro)), replicas))
+            steps = -(-batches_of_first // accumulation)
+            return Epoch(steps, dataset, 0, 0, dataset != steps * micro * accumulation * replicas)
     else:
         batches = share // micro if loader else -(-share // micro)
     served = replicas * (min(share, batches * micro))

@@ -922,3 +922,42 @@ def test_our_own_files_know_the_same_names(tmp_path):
 def test_what_a_file_leaves_out_has_its_optimizers_own_default(name, text, fields, tmp_path):
     recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=1)
     assert {field: getattr(recipe, field) for field in fields} == fields
+
+
+def test_accelerates_ways_of_dealing_are_read(tmp_path):
+    """`split_batches` counts a batch over all processes; `even_batches: false` fills nothing up."""
+    arguments = {
+        "per_device_train_batch_size": 64,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-4,
+        "max_steps": 100,
+    }
+    file = tmp_path / "training_args.json"
+
+    def read(**config):
+        file.write_text(json.dumps(arguments | {"accelerator_config": config}))
+        return ib.Recipe.read(file, gpus=8)
+
+    whole, split = read(), read(split_batches=True)
+    assert (whole.effective_batch, whole.micro_batch, whole.even_batches) == (1024, 64, True)
+    assert (split.effective_batch, split.micro_batch, split.accumulation) == (128, 8, 2)
+    uneven = read(even_batches=False)
+    assert uneven.even_batches is False
+    assert read(even_batches=True).even_batches is True
+    assert "even_batches: false" in ib.plan(uneven, 16).to("transformers").text
+
+
+def test_megatrons_lowered_batch_is_named(tmp_path, capsys):
+    from isobatch.cli import main
+
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
+    )
+    assert (
+        main(["plan", "--from", str(file), "--gpus", "7", "--decrease-batch", "--fixed-micro-batch", "4"])
+        == 0
+    )
+    said = capsys.readouterr()
+    assert "4 × accumulation 9 × 7 replicas = 252" in said.out
+    assert "--decrease-batch --fixed-micro-batch N" in said.err + said.out

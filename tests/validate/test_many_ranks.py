@@ -57,8 +57,28 @@ def test_512_ranks_are_looked_at_in_a_minute(found):
 
 def test_every_claim_was_looked_at(found):
     report = found[512][0]
-    assert next(iter(report.phase_seconds)) == "connect"  # nothing is proven before NCCL has its connections
+    # What hosts say of themselves comes before NCCL makes its connections, all else behind.
+    assert [*report.phase_seconds][:2] == ["host", "connect"]
     assert {"gradient", "noise_scale", "all_reduce", "local_step", "epoch", "links", "micro_batch"} <= {
         proof.name for proof in report.proofs
     }
     assert "to one process" in report.proof("gradient").text
+
+
+def test_what_hosts_say_is_in_the_report_where_nccl_then_hangs(monkeypatch):
+    published = []
+    worker = fake.worker
+
+    def hang(self):
+        self.pulse.on_loss("in phase 'connect': rank 3 is over the phase's limit of 60 s")
+        raise SystemExit
+
+    monkeypatch.setattr(fake.FakeGroup, "connect", hang)
+    real = worker.run
+    monkeypatch.setattr(worker, "run", lambda *a, **k: real(*a, publish=published.append, **k))
+    plan = ib.plan(ib.Recipe(effective_batch=64, lr=0.1, optimizer="sgd", duration="40st", micro_batch=8), 8)
+    with pytest.raises(SystemExit):
+        fake.validate(plan, Options(extent="quick"), 8)
+    (report,) = published
+    names = [proof.name for proof in report.proofs]
+    assert names == ["gpu", "gpu_errors", "ports", "host_limits", "ranks_alive"]

@@ -24,6 +24,7 @@ _ORDER = [
     "fleet",
     "sweep",
     "explain",
+    "estimate",
     "elastic",
     "replan",
     "schedule",
@@ -34,6 +35,7 @@ _ORDER = [
     "calibrate",
     "doctor",
     "export",
+    "report",
 ]
 """How the commands are listed; one that is not named comes last."""
 
@@ -45,6 +47,9 @@ _EXTRAS = {
     "torch": "validate",
     "scipy": "validate",
     "ray": "ray",
+    "altair": "report",
+    "vl_convert": "report",
+    "jinja2": "report",
 }
 """Which extra brings a package."""
 

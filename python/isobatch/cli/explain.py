@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch.cli.options.standard import stdin_as_file
 from isobatch.cli.options.values import count
 from isobatch.errors import InputError, unknown
 
@@ -19,7 +20,8 @@ def add(subparsers: Any) -> None:
         description="Says in words what rows of a table of plans mean: how to train there, or why not and what is nearest.",
     )
     command.add_argument(
-        "plans", help="what `isobatch fleet` wrote: a CSV, Parquet or Arrow file, a folder or a glob"
+        "plans",
+        help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin",
     )
     command.add_argument("--job", metavar="ID", help="only this job's rows")
     command.add_argument("--cluster", metavar="ID", help="only rows on this cluster")
@@ -28,6 +30,11 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the rows; 1 where all of them are infeasible."""
+    with stdin_as_file(args, "plans"):
+        return _explained(args)
+
+
+def _explained(args: argparse.Namespace) -> int:
     from isobatch.files.read import read_table
     from isobatch.fleet.explain import explain
 

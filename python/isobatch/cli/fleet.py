@@ -10,7 +10,8 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.values import count, names, path
+from isobatch.cli.options.standard import stdin_as_file
+from isobatch.cli.options.values import count, gpu_counts, names, path
 from isobatch.cli.terminal.messages import say
 from isobatch.cli.terminal.progress import progress
 from isobatch.cli.terminal.rows import rows_to_stdout
@@ -27,13 +28,19 @@ def add(subparsers: Any) -> None:
     command.add_argument(
         "jobs",
         type=path,
-        help="jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…)",
+        help="jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
     )
     command.add_argument(
         "clusters",
         nargs="?",
         type=path,
         help="clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
+    )
+    command.add_argument(
+        "--gpus",
+        type=gpu_counts,
+        metavar="A..B|N,N",
+        help="plan each job on these numbers of GPUs, in the place of clusters",
     )
     command.add_argument(
         "--pairs",
@@ -93,9 +100,19 @@ def _add_output(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plans block by block; the summary goes to stderr."""
+    if args.output == "-":
+        args.output = None
+    if args.gpus is not None and args.clusters is not None:
+        raise InputError("--gpus goes without clusters: give one or the other")
+    with stdin_as_file(args, "jobs", "clusters", "pairs"):
+        return _planned(args)
+
+
+def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
-    asked = query(args.clusters, columns=args.columns, select=args.select, top=args.top, **settings(args))
+    clusters = args.clusters if args.gpus is None else list(args.gpus)
+    asked = query(clusters, columns=args.columns, select=args.select, top=args.top, **settings(args))
     failed: dict[str, str] = {}
     if args.output and _is_folder(args.output):
         manifest = _into_folder(args, asked)

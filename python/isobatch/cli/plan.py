@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, job, recipe, show
+from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show
 from isobatch.cli.options.values import path
+from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import write_json
 from isobatch.errors import InputError, missing
 
@@ -25,7 +26,11 @@ def add(subparsers: Any) -> None:
         help="plan one recipe on one cluster",
         description="Plans one recipe on one cluster: how to train there, or why it cannot and what would work.",
     )
-    command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
+    command.add_argument(
+        "recipe",
+        nargs="?",
+        help="a .toml, .yaml or .json file with Recipe's fields; or -: JSON requests on stdin, one a line, each answered",
+    )
     add_from(command)
     add_to(command)
     add_cluster(command)
@@ -37,23 +42,35 @@ def add(subparsers: Any) -> None:
         "a function that returns an isobatch.validate.Workload",
     )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
+    command.add_argument(
+        "-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON; -: to stdout"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where it is infeasible."""
     from isobatch.planning.plan import plan
 
+    if args.recipe == "-":
+        from isobatch.cli.serving.lines import serve
+
+        for option in ("source", "to", "memory_of", "output"):
+            if getattr(args, option) is not None:
+                raise InputError(
+                    "- reads requests from stdin, one a line, and answers each: it goes without files of others"
+                )
+        return serve(fields(args), cluster(args, optional=True), settings(args))
     tuned, where, how = recipe(args), cluster(args), settings(args)
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
-    if args.output:
+    if args.output and args.output != "-":
         made.save(args.output)
-    if args.json:
+    if args.json or args.output == "-":
         write_json(made.to_json())
     else:
-        print(made.explain())
+        text = made.explain()
+        show_plan(text, made.status)
     if args.to is not None and made.status != "infeasible":
         show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0

@@ -9,6 +9,7 @@ from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
 from isobatch.cli.options.source import add_from, add_to, job, read, show
 from isobatch.cli.options.values import count, path
+from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import write_json
 
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(moved.to_json())
     else:
-        print(moved.explain())
+        show_plan(moved.explain(), moved.status)
     if moved.status == "infeasible":
         return 1
     target = args.to or ("transformers" if checkpoint is not None and not args.json else None)

@@ -40,8 +40,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--plot",
         nargs="?",
         const="-",
-        metavar="FILE.svg",
-        help="draw it: on the terminal, or into an SVG file",
+        metavar="FILE",
+        help="draw it: on the terminal, or into an .svg or .png file",
     )
     parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
 
@@ -111,6 +111,7 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
+    from isobatch.charts.theme import needs_drawing, picture
     from isobatch.files.whole import write_whole
     from isobatch.schedules import draw
 
@@ -119,4 +120,10 @@ def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
             draw.terminal(schedule.form, schedule, args.steps), file=sys.stderr if args.json else sys.stdout
         )
         return
-    write_whole(args.plot, draw.svg(schedule.form, schedule, args.steps).encode())
+    drawn = draw.svg(schedule.form, schedule, args.steps)
+    if args.plot.lower().endswith(".png"):
+        needs_drawing("PNG pictures")
+        # A picture has no page behind it.
+        head, end, rest = drawn.partition(">")
+        drawn = f'{head}{end}<rect width="100%" height="100%" fill="#fff"/>{rest}'
+    write_whole(args.plot, picture(args.plot, drawn))

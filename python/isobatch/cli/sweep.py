@@ -105,7 +105,7 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
         if deadline is not None:
             line.append("met" if row["hours"] <= deadline else "late")
         cells.append(line)
-    show_table(headers, cells)
+    show_table(headers, cells, spare=("efficiency", "accumulation", "micro_batch"))
 
 
 def _summary(found: Any, feasible: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:

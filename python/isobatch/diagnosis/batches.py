@@ -31,6 +31,19 @@ def part(batch: Any, start: int, stop: int) -> Any:
     return mapped(batch, lambda one: one[start:stop])
 
 
+def size(batch: Any) -> int:
+    """The samples in a batch, by the length of what it holds first.
+
+    >>> size({"x": range(4), "y": range(4)}), size((range(3),))
+    (4, 3)
+    """
+    if isinstance(batch, Mapping):
+        return size(next(iter(batch.values())))
+    if isinstance(batch, tuple | list):
+        return size(batch[0])
+    return len(batch)
+
+
 def reduction(
     whole: float, losses: tuple[float, float], units: tuple[float, float], gate: float = REDUCTION_GATE
 ) -> Literal["mean", "sum", "neither"]:

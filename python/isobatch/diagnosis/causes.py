@@ -388,6 +388,69 @@ class Cause(StrEnum):
         "install the same versions on all hosts",
     )
 
+    # A host, before a large job.
+    GPU_SHARED = (
+        "gpu_shared",
+        "a GPU that is not the job's alone",
+        "end the other processes (nvidia-smi shows them), or ask the scheduler for whole GPUs, exclusively",
+    )
+    GPU_ILL = (
+        "gpu_ill",
+        "a GPU that needs a reset or a replacement",
+        "leave the host out, do what the driver asks for, and test it with `dcgmi diag -r 3` (DCGM) before it comes back",
+    )
+    GPU_LINK = (
+        "gpu_link",
+        "a PCIe or NVLink connection below what the GPU can do",
+        "measure it with nvbandwidth, look at `nvidia-smi nvlink -s` and `nvidia-smi -q`, and leave the host out until it is repaired",
+    )
+    GPU_THROTTLED = (
+        "gpu_throttled",
+        "a GPU that is slowed down",
+        "look at `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`, at the host's cooling and its power limit; then run `dcgmi diag -r 3` (DCGM)",
+    )
+    XID = (
+        "xid",
+        "an error of a GPU that its driver reported",
+        "look its number up in NVIDIA's list of XID errors, and test the GPU with `dcgmi diag -r 3` (DCGM) before the job",
+    )
+    PORT = (
+        "port",
+        "a network port that is down, slow or counts errors",
+        "look at `ibstat` and at the cable and its switch port, then measure it with perftest (ib_write_bw) against another host",
+    )
+    HOST_LIMIT = (
+        "host_limit",
+        "a limit of the host or its container",
+        "start the container with --ulimit memlock=-1 --shm-size=8g and without a processor quota, and bind each rank near its GPU",
+    )
+    SLOW_ROAD = (
+        "slow_road",
+        "NCCL takes a slower way than there is",
+        "look at NCCL_IB_DISABLE, NCCL_P2P_DISABLE, NCCL_NET and the plugin for this network, and compare with nccl-tests "
+        "(all_reduce_perf, NCCL_DEBUG=INFO)",
+    )
+    SLOW_CHECKPOINT = (
+        "slow_checkpoint",
+        "saving checkpoints takes a large part of the run",
+        "save less often (save_every), asynchronously, or sharded to a faster file system",
+    )
+    SLOW_LOADER = (
+        "slow_loader",
+        "the loader gives fewer samples than the GPUs take",
+        "give it more workers (num_workers), prefetch_factor and pin_memory, or smaller files nearer to the host",
+    )
+    STEP_DRIFTS = (
+        "step_drifts",
+        "steps become slower while the run goes on",
+        "look at the clocks and temperatures of the GPU that is named, and at what else runs on its host; then `dcgmi diag -r 3` (DCGM)",
+    )
+    SILENT_CORRUPTION = (
+        "silent_corruption",
+        "the same step from the same state gives other bits: silent data corruption",
+        "leave the GPU out and test it with `dcgmi diag -r 4` (DCGM); if all ranks differ, look for a kernel that is not deterministic",
+    )
+
     def likely(self, detail: str = "") -> Diagnosis:
         """This cause alone, with what makes it concrete.
 

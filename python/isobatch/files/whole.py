@@ -24,7 +24,7 @@ def read_whole(path: str | os.PathLike[str]) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file that appears whole or not at all.
+    """Writes a file that appears whole or not at all, and is on the disk when this returns.
 
     Raises:
         InputError: it cannot be written; the message names it.
@@ -41,6 +41,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         refuse_special(path)
         partial.write_bytes(data)
         settle(partial, path)
+        sync(path.parent)
     except BaseException as error:
         with suppress(OSError):
             partial.unlink()
@@ -83,6 +84,15 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
+    """As `sync` of a folder, and of those that it is in up to `top`: a new folder is lost with what is in it, as long as the one
+    above does not have its name on the disk."""
+    for folder in (Path(path), *Path(path).parents):
+        sync(folder)
+        if folder == Path(top):
+            return
 
 
 def check_place(path: str | os.PathLike[str]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
-from isobatch.files.whole import refuse_special, settle, sync
+from isobatch.files.whole import refuse_special, settle, sync_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,8 +61,10 @@ def unique() -> str:
 
 
 @contextmanager
-def whole(fs: FileSystem, files: dict[str, str]) -> Iterator[None]:
-    """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails."""
+def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iterator[None]:
+    """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails. Folders
+    below `top`, where it is given, may be new too.
+    """
     try:
         yield
         if fs.type_name != "local":
@@ -72,7 +74,7 @@ def whole(fs: FileSystem, files: dict[str, str]) -> Iterator[None]:
         for partial, path in files.items():
             settle(partial, path)
         for folder in {PurePosixPath(path).parent for path in files.values()}:
-            sync(folder)
+            sync_up(folder, folder if top is None else top)
     except BaseException:
         for partial in files:
             with suppress(OSError):

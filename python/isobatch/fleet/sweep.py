@@ -16,6 +16,8 @@ from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
+from isobatch.showing import Plotting
+from isobatch.words import counted, figure
 
 _COLUMNS = (
     "status",
@@ -35,7 +37,7 @@ _COLUMNS = (
 )
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class Sweep(Plotting, msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
 
     ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known
@@ -51,6 +53,15 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     knee: int | None
     critical_batch: float | None
     definition: str
+
+    def __repr__(self) -> str:
+        """The counts that stand out; `columns` has all of them."""
+        counts = self.columns["gpus"]
+        critical = "None" if self.critical_batch is None else figure(self.critical_batch)
+        return (
+            f"Sweep({counted(len(counts), 'GPU count')}, fastest={self.fastest}, cheapest={self.cheapest}, knee={self.knee}, "
+            f"critical_batch={critical})"
+        )
 
 
 def sweep(
@@ -109,7 +120,10 @@ def sweep(
     limit, definition = _critical(recipe, profile, critical_batch)
     if limit is not None:
         batch = np.where(columns["effective_batch"] > 0, columns["effective_batch"], np.nan)
-        columns |= {"samples_over_least": 1 + batch / limit, "steps_over_least": 1 + limit / batch}
+        with np.errstate(over="ignore"):
+            over = {"samples_over_least": 1 + batch / limit, "steps_over_least": 1 + limit / batch}
+        # A figure that no float holds is not known, as it is in a plan.
+        columns |= {name: np.where(np.isinf(column), np.nan, column) for name, column in over.items()}
 
     def least(values: NDArray[np.float64]) -> int | None:
         known = ~np.isnan(values)
@@ -119,10 +133,16 @@ def sweep(
         columns=columns,
         fastest=least(columns["hours"]),
         cheapest=least(columns["cost"]),
-        knee=least(columns["hours"] * columns["gpu_hours"]),
+        knee=least(_product(columns["hours"], columns["gpu_hours"])),
         critical_batch=limit,
         definition=definition,
     )
+
+
+def _product(hours: NDArray[np.float64], gpu_hours: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Their product up to a factor that is the same for all, so that it neither overflows nor is 0 everywhere."""
+    scales = [np.nanmax(column, initial=0.0) or 1.0 for column in (hours, gpu_hours)]
+    return (hours / scales[0]) * (gpu_hours / scales[1])
 
 
 def _critical(

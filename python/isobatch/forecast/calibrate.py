@@ -72,6 +72,10 @@ def merge(newer: Profile, older: Profile) -> Profile:
             raise InputError(f"is {ours!r} here and {theirs!r} in the older profile", field=name)
     told = {name: constant for name, constant in newer.constants().items() if name not in newer.unidentified}
     known = {name: constant for name, constant in older.constants().items() if name not in older.unidentified}
+    parts = {"memory_fixed_gib", "memory_sharded_gib", "memory_per_sample_gib"}
+    if "memory_fixed_gib" in told and ("memory_sharded_gib" in told) != ("memory_sharded_gib" in known):
+        # One of them splits the memory in other parts, which do not mix.
+        known = {name: constant for name, constant in known.items() if name not in parts}
     both = {name: _averaged(told[name], known[name]) for name in told.keys() & known.keys()}
     ranges = {
         name: _hull(getattr(newer, name), getattr(older, name))

@@ -237,7 +237,10 @@ class Fit:
         return found
 
     def _memory(self) -> dict[str, Any]:
-        """Fixed and per sample, from the peaks of at least two micro-batches: the line that no point lies above."""
+        """Fixed and per sample, from the peaks of at least two micro-batches: the line that no point lies above. Of states that are
+        sharded, by 1/replicas too, from at least two counts of them."""
+        if self.measured.sharded:
+            return self._sharded_memory()
         points = {(s.micro_batch, s.memory_gib) for s in self.measured.steps if s.memory_gib is not None}
         batch = np.array([b for b, _ in points], np.float64)
         peak = np.array([m for _, m in points], np.float64)
@@ -248,6 +251,27 @@ class Fit:
         above = float(np.max(peak - fixed - slope * batch))
         return {
             "memory_fixed_gib": Constant(value=fixed + max(above, 0.0), error=abs(above)),
+            "memory_per_sample_gib": Constant(value=slope),
+        }
+
+    def _sharded_memory(self) -> dict[str, Any]:
+        from scipy.optimize import nnls
+
+        rows = [
+            (1.0, step.model_parallel / step.gpus, float(step.micro_batch), step.memory_gib)
+            for step in self.measured.steps
+            if step.memory_gib is not None
+        ]
+        of_rows = np.array(sorted(set(rows)), np.float64).reshape(-1, 4)
+        terms, peak = of_rows[:, :3], of_rows[:, 3]
+        if np.linalg.matrix_rank(terms) < 3:
+            return {}  # one count of replicas, or one micro-batch: nothing tells the parts from one another
+        (fixed, sharded, slope), _ = nnls(terms, peak)
+        slope = max(float(slope), 1 / GIB)
+        above = float(np.max(peak - terms @ (fixed, sharded, slope)))
+        return {
+            "memory_fixed_gib": Constant(value=float(fixed) + max(above, 0.0), error=abs(above)),
+            "memory_sharded_gib": Constant(value=float(sharded)),
             "memory_per_sample_gib": Constant(value=slope),
         }
 

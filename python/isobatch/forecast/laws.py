@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from isobatch.checked import real
+from isobatch.showing import Plotting
 
 _SECONDARY = "constants from a secondary account; check them in the paper before you build on them"
 
@@ -26,7 +27,7 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
     caution: str | None = None
 
 
-class Laws(msgspec.Struct, frozen=True, kw_only=True):
+class Laws(Plotting, msgspec.Struct, frozen=True, kw_only=True):
     """What the published laws say of a fresh run, each quantity as a range over the laws.
 
     ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best, ``lr`` None where no law
@@ -41,6 +42,12 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
     batch_laws: tuple[Law, ...]
     critical_laws: tuple[Law, ...]
     duration_laws: tuple[Law, ...] = ()
+
+    def __repr__(self) -> str:
+        """The ranges; `lr_laws`, `batch_laws`, `critical_laws` and `duration_laws` have the laws."""
+        lr = None if self.lr is None else f"({self.lr[0]:.3g}, {self.lr[1]:.3g})"
+        least, most = self.batch_tokens
+        return f"Laws(lr={lr}, batch_tokens=({least:.3g}, {most:.3g}))"
 
     @property
     def batch_spread(self) -> float:

@@ -13,6 +13,7 @@ from isobatch.files.whole import read_whole
 from isobatch.forecast.profile import check_buckets
 
 SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
+_JOINED = (*SAME, "sharded")
 """What measurements must share to say something of one another."""
 
 MOST = 2**40
@@ -50,7 +51,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of one workload on one kind of GPU and link.
 
     A validator's report holds them under the key ``measurements``; a file may also hold them alone. ``bucket_bytes`` are
-    the all-reduces that a step's gradient goes in, where that is known.
+    the all-reduces that a step's gradient goes in, where that is known. ``sharded`` says that the replicas share out states among
+    themselves (ZeRO, FSDP), so that the peaks fall with their number.
     """
 
     gradient_bytes: float
@@ -58,6 +60,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepRecord, ...]
     all_reduce: tuple[AllReduceRecord, ...] = ()
     noise_scale: float | None = None
+    sharded: bool = False
     workload: str = ""
     gpu: str | None = None
     link: str | None = None
@@ -97,7 +100,7 @@ def joined(measured: Sequence[Measurements]) -> Measurements:
         raise InputError("holds no measurements", field="measurements")
     first = measured[0]
     for other in measured[1:]:
-        for name in SAME:
+        for name in _JOINED:
             ours, theirs = getattr(first, name), getattr(other, name)
             if ours != theirs:
                 raise InputError(f"is {ours!r} in one report and {theirs!r} in another", field=name)

@@ -85,6 +85,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     that need it are NaN (an unknown floor, update or lead counts as 0, an unknown overlap as 1). ``bucket_bytes`` are
     the all-reduces that the gradient goes in (empty: one), ``all_reduce`` is the table of measured ones.
     ``micro_batch``, ``replicas_per_node`` and ``nodes`` are the ranges that were measured, both ends in them.
+    A GPU needs ``memory_fixed_gib`` + ``memory_sharded_gib`` / replicas + ``memory_per_sample_gib`` × micro-batch: what is sharded are
+    the states that the replicas share out among themselves (ZeRO, FSDP); unknown, it is 0.
     ``scatter`` is the 95 % half-width of measured configurations around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1,
     noise scale from there on) for a noise scale that grows along the run. ``unidentified`` names what the
     measurements could not tell.
@@ -109,6 +111,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     lead: Constant | None = None
     memory_fixed_gib: Constant | None = None
     memory_per_sample_gib: Constant | None = None
+    memory_sharded_gib: Constant | None = None
     noise_scale: Constant | None = None
     noise_by_progress: tuple[tuple[float, float], ...] = ()
     scatter: float = 0.0
@@ -166,6 +169,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         precision: str = "bf16",
         optimizer: str = "adamw",
         model_parallel: int = 1,
+        zero_stage: int = 0,
+        offload: bool = False,
         memory_per_sample_gib: float | None = None,
         intra_gb_s: float | None = None,
         inter_gb_s: float | None = None,
@@ -181,10 +186,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         weights, gradients and optimizer state, 16 to 18 bytes a parameter for Adam (the error spans both); Adafactor keeps
         next to none, an average for each row and column of a matrix, taken as 1,024 × 1,024 here; activations only where ``memory_per_sample_gib`` is given. Nothing is taken to hide (overlap 1).
 
+        ``zero_stage`` says what the replicas share out (Rajbhandari et al. 2020, arXiv 1910.02054, section 5): 1 the optimizer's
+        state with the float32 copy of the weights, 2 the gradients too, 3 (as FSDP's FULL_SHARD) the weights too. With ``offload`` the
+        optimizer's state is in the host's memory, and counts for nothing here. Buffers that gather weights or gradients for a
+        moment are not in the estimate, nor is the time that stage 3's gathers and an offloaded step take.
+
         >>> llama = Profile.estimate(parameters=7_000_000_000, flops_per_sample=6 * 7e9 * 4096, gpu_tflops=989,
         ...     intra_gb_s=450, inter_gb_s=50, model_parallel=8)
         >>> round(llama.compute_per_sample.value, 4), round(llama.memory_fixed_gib.value, 1), llama.estimated
         (0.0544, 13.0, True)
+        >>> shared = Profile.estimate(parameters=7_500_000_000, flops_per_sample=1e9, gpu_tflops=100, optimizer="adam", zero_stage=2)
+        >>> round(shared.memory_fixed_gib.value, 1), round(shared.memory_sharded_gib.value, 1)
+        (14.0, 97.8)
         """
         whole = {"parameters": parameters, "model_parallel": model_parallel}
         for name, count in whole.items():
@@ -204,6 +217,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name, number in given.items():
             if number is not None or name not in optional:
                 real(number, name, "a finite number above 0", lambda x: x > 0)
+        if type(zero_stage) is not int or not 0 <= zero_stage <= 3:
+            raise must_be("0, 1, 2 or 3", zero_stage, field="zero_stage")
+        if type(offload) is not bool:
+            raise must_be("true or false", offload, field="offload")
         states, widths = _core.optimizers(), _core.precisions()
         if not isinstance(optimizer, str) or optimizer not in states:
             raise unknown("optimizer", optimizer, states, field="optimizer")
@@ -211,7 +228,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise unknown("precision", precision, widths, field="precision")
         width = widths[precision]
         # Weights and gradients at the compute precision, a float32 copy of the weights beside narrower ones.
-        per_parameter = 2 * width + (4 if width == 2 else 0) + states[optimizer]
+        state = 0.0 if offload else (4 if width == 2 else 0) + states[optimizer]
+        parts = (state, width, width)  # in the order in which the stages of ZeRO shard them
+        whole_bytes, sharded = sum(parts[zero_stage:]), sum(parts[:zero_stage])
         shard = parameters / model_parallel
 
         def guess(value: float, error: float | None = None) -> Constant:
@@ -232,7 +251,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             inter_latency_us=None if inter_gb_s is None else guess(latency_us),
             inter_gb_s=maybe(inter_gb_s),
             overlap=guess(1.0),
-            memory_fixed_gib=guess(shard * per_parameter / GIB, shard * 2 / GIB),
+            memory_fixed_gib=guess(shard * whole_bytes / GIB, shard * 2 / GIB),
+            memory_sharded_gib=guess(shard * sharded / GIB) if sharded else None,
             memory_per_sample_gib=maybe(memory_per_sample_gib),
         )
 
@@ -297,10 +317,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         found["memory_gib"] = found["memory_gib"] / GIB
         return found | {"inside_measured_range": inside, "all_reduce_measured": measured}
 
-    def largest_micro_batch(self, memory_gib: ArrayLike, *, most: int = 2**31 - 1) -> NDArray[np.int64]:
+    def largest_micro_batch(
+        self, memory_gib: ArrayLike, *, replicas: int = 1, most: int = 2**31 - 1
+    ) -> NDArray[np.int64]:
         """The largest micro-batch up to ``most`` that fits into each amount of GPU memory; −1 where none does.
 
-        Raises InputError where the profile does not know the memory, or an amount is not above 0.
+        ``replicas`` share what is sharded. Raises InputError where the profile does not know the memory, an amount is not above 0,
+        or there is no replica.
 
         >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
         ...     compute_per_sample=Constant(value=0.001), memory_fixed_gib=Constant(value=10),
@@ -312,8 +335,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise InputError(
                 "is not known: measure the memory of two micro-batches", field="memory_per_sample_gib"
             )
+        if type(replicas) is not int or replicas < 1:
+            raise must_be("a whole number from 1", replicas, field="replicas")
+        sharded = 0.0 if self.memory_sharded_gib is None else self.memory_sharded_gib.value
         return _core.micro_batch_rows(
-            self.memory_fixed_gib.value * GIB,
+            (self.memory_fixed_gib.value + sharded / replicas) * GIB,
             self.memory_per_sample_gib.value * GIB,
             reals(memory_gib, "memory_gib", "a finite number above 0", lambda x: x > 0) * GIB,
             most,
@@ -337,7 +363,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _given(self) -> tuple[Any, ...]:
         """What the planner takes: see rust/py/src/outlook.rs."""
         known = self.constants()
-        memory = {"memory_fixed_gib", "memory_per_sample_gib"}
+        memory = {"memory_fixed_gib", "memory_per_sample_gib", "memory_sharded_gib"}
         noise = self.noise_by_progress
         if not noise and self.noise_scale is not None:
             noise = ((0.0, self.noise_scale.value),)
@@ -394,6 +420,7 @@ def core_constants(known: Mapping[str, Constant]) -> list[tuple[float, float]]:
         pair("memory_fixed_gib", unit=GIB),
         pair("memory_per_sample_gib", unit=GIB),
         pair("lead", (0.0, 0.0)),
+        pair("memory_sharded_gib", (0.0, 0.0), unit=GIB),
     ]
 
 

@@ -25,6 +25,7 @@ from typing import NamedTuple, cast
 from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.planning.planned import Planned
+from isobatch.planning.settings import HOLDS_LOSS
 from isobatch.schedules import Schedule, Units, join, product, resolve
 from isobatch.schedules import constant as level
 
@@ -229,9 +230,9 @@ class Course:
         self.epoch_steps = first.steps_per_epoch or 0
         self.floors = recipe.convention == "megatron"
         self.ramped = recipe.ramp is not None
-        self.adascale = any(plan.rule == "adascale" for _, plan in legs)
+        self.holds_loss = any(plan.rule in HOLDS_LOSS for _, plan in legs)
         _, unit = length(recipe.duration) if recipe.duration is not None else (0, "")
-        self.by_epochs = unit == "ep" and bool(self.epoch_steps) and not self.ramped and not self.adascale
+        self.by_epochs = unit == "ep" and bool(self.epoch_steps) and not self.ramped and not self.holds_loss
         start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
         self.legs = [_Leg(first, start, Fraction(0), self)]
         for step, plan in legs[1:]:
@@ -244,9 +245,13 @@ class Course:
 
     def worth(self, plan: Planned) -> Fraction:
         """Steps of the tuned run that a tuned batch of samples is worth."""
-        if plan.rule != "adascale":
+        if plan.rule not in HOLDS_LOSS:
             return Fraction(1)
         gain = Fraction(cast(float, plan.lr_scale))
+        if plan.rule == "adamscale":  # its learning rate follows the root
+            noise, signal = cast(float, self.recipe.sigma_sq), cast(float, self.recipe.mu_sq)
+            k = cast(int, plan.effective_batch) / self.recipe.effective_batch
+            gain = Fraction((noise + signal) / (noise / k + signal)) if k != 1 else gain
         return gain * self.recipe.effective_batch / cast(int, plan.effective_batch)
 
     def _leg(self, step: Fraction) -> _Leg:
@@ -302,7 +307,7 @@ class Course:
         duration = cast(str, self.recipe.duration)
         if self.by_epochs:
             return length(duration)[0] * self.epoch_steps
-        if self.adascale:
+        if self.holds_loss:
             return Fraction(cast(int, self.first.total_steps))
         return cast(Fraction, self._samples(duration)) / self.batch
 

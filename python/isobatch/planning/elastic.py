@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
+from isobatch.showing import Plotting
+from isobatch.words import few
 
 _MAX_BATCH = 2**40
 _MAX_PRIMITIVE = 64
@@ -27,7 +29,7 @@ Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int6
 Ranges: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 
-class Elastic(msgspec.Struct, frozen=True, kw_only=True):
+class Elastic(Plotting, msgspec.Struct, frozen=True, kw_only=True):
     """A batch and the GPU counts at which it works.
 
     ``effective_batch`` is ``None``, and the tuples are empty, where nothing under the cap works at any count.
@@ -40,6 +42,10 @@ class Elastic(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: tuple[int, ...]
     accumulation: tuple[int, ...]
     weight: float
+
+    def __repr__(self) -> str:
+        """The batch and its counts; of many counts the first."""
+        return f"Elastic(effective_batch={self.effective_batch}, gpus=({few(map(str, self.gpus), 20)}), weight={self.weight:g})"
 
 
 class ElasticMany(msgspec.Struct, frozen=True, kw_only=True, dict=True):

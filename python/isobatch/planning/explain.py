@@ -9,7 +9,7 @@ from isobatch.planning.course import Stage
 from isobatch.planning.moves import Legs, Moved
 from isobatch.planning.planned import Planned
 from isobatch.planning.ramps import refused_stage, stage_lines
-from isobatch.planning.settings import DEFAULTS
+from isobatch.planning.settings import DEFAULTS, HOLDS_LOSS
 from isobatch.reason import Reason
 from isobatch.words import count, duration, figure, percent, real
 
@@ -22,10 +22,14 @@ _FREE = {
         "min_accumulation",
         "batch_multiple",
         "max_batch",
+        "fixed_micro_batch",
+        "min_micro_batch",
+        "decrease_batch",
     )
 }
 """Settings that leave all batches that the replicas divide."""
 _CAPS = {
+    "fixed_micro_batch": "fixed_micro_batch",
     "max_micro_batch": "max_micro_batch",
     "memory": "what fits in memory by the profile",
     "tuned": "the tuned micro-batch",
@@ -182,7 +186,7 @@ def _steps(plan: Planned) -> Iterator[str]:
         detail = f" ({', '.join(extra)})" if extra else ""
         yield f"Per epoch: {_number(plan.steps_per_epoch)} steps, {_number(plan.samples_per_epoch)} samples{detail}."
     if plan.total_steps is not None:
-        stretched = plan.rule == "adascale" or plan.settings.policy == "goodput"
+        stretched = plan.rule in HOLDS_LOSS or plan.settings.policy == "goodput"
         length = (
             "long enough to reach the same loss" if stretched else "same number of samples as the tuned run"
         )
@@ -289,6 +293,19 @@ def _accumulation_unmet(plan: Planned) -> str | None:
     return f"{share} cannot be split into micro-batches whose number is {' and '.join(wants)}"
 
 
+def _micro_batch_unmet(plan: Planned) -> str | None:
+    batch, replicas, settings = _wanted(plan), plan.data_parallel, plan.settings
+    if plan.micro_batch_cap is not None and plan.micro_batch_cap < settings.min_micro_batch:
+        return f"{_CAPS[plan.cap_source]} {_number(plan.micro_batch_cap)} is below min_micro_batch {_number(settings.min_micro_batch)}"
+    if batch is None or replicas is None or batch % replicas:
+        return None
+    fixed = settings.fixed_micro_batch
+    size = f"of {_number(fixed)}" if fixed else f"from {_number(settings.min_micro_batch)}"
+    cap = "" if fixed or plan.micro_batch_cap is None else f" to {_number(plan.micro_batch_cap)}"
+    share = f"{_number(batch // replicas)} samples for each of {_number(replicas)} replicas"
+    return f"{share} cannot be split into micro-batches {size}{cap}"
+
+
 def _ramp_not_divisible(plan: Planned) -> str | None:
     batch = _wanted(plan)
     return None if batch is None else refused_stage(plan, batch)
@@ -314,6 +331,7 @@ _WHY: dict[Reason, Callable[[Planned], str | None]] = {
     Reason.NOT_DIVISIBLE: _not_divisible,
     Reason.MODEL_PARALLEL: _model_parallel,
     Reason.ACCUMULATION_UNMET: _accumulation_unmet,
+    Reason.MICRO_BATCH_UNMET: _micro_batch_unmet,
     Reason.RAMP_NOT_DIVISIBLE: _ramp_not_divisible,
     Reason.ABOVE_MAX_BATCH: _above_max_batch,
     Reason.BATCH_ABOVE_DATASET: _above_dataset,

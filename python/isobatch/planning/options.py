@@ -54,14 +54,18 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
     if cluster != asked.cluster:
         yield cluster, settings
     yield from (
-        (cluster, settings._replace(batch_tolerance=share)) for share in _tolerances(asked, cluster, make)
+        (cluster, settings._replace(batch_tolerance=share, decrease_batch=False))
+        for share in _tolerances(asked, cluster, make)
     )
     weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
     if settings.accumulation_multiple == settings.min_accumulation == 1:
-        yield cluster, weighted._replace(ragged=True)
+        if settings.fixed_micro_batch is None and settings.min_micro_batch == 1:
+            yield cluster, weighted._replace(ragged=True)
         yield cluster, weighted._replace(uneven=True)
     for other in _clusters(asked, make):
         yield other, settings
+    if Reason.BATCH_ABOVE_DATASET in asked.reasons:
+        yield cluster, settings._replace(short_epochs=True)
     if Reason.BETA_NOT_POSITIVE in asked.reasons:
         # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
         yield cluster, settings._replace(rule="sqrt", beta_half_life=True)
@@ -89,7 +93,7 @@ def _tolerances(asked: Planned, cluster: Cluster, make: Make[P]) -> list[float]:
     found: dict[float, P] = {}
     for share in (0.01, 0.02, 0.05, 0.1, 0.25):
         if share > asked.settings.batch_tolerance:
-            plan = make(cluster, asked.settings._replace(batch_tolerance=share))
+            plan = make(cluster, asked.settings._replace(batch_tolerance=share, decrease_batch=False))
             if plan.status != "infeasible" and plan.batch_change is not None:
                 found[_short(_moved(asked, plan))] = plan
     largest = max((plan.layout.micro_batch for plan in found.values()), default=0)

@@ -27,6 +27,8 @@ from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule
+from isobatch.showing import Plotting
+from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
     from isobatch.tools.writing.export import Export
@@ -51,20 +53,37 @@ class Move(Moved, frozen=True, forbid_unknown_fields=True):
     before: FeasiblePlan
 
 
+_LONGEST_REPR = 590
+"""Characters of a plan's repr."""
+
 # Micro-batches that an array lists: 128 MiB of them.
 _MOST_LISTED = 2**24
 
 
-class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
+class Plan(Plotting, Planned, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
     `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
-    above; `micro_batch_cap` and `cap_source` ("max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
+    above; `micro_batch_cap` and `cap_source` ("fixed_micro_batch",
+    "max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
     that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 
     moves: tuple[Move, ...] = ()
+
+    def __repr__(self) -> str:
+        """The plan on one line; `explain` says it in words, `to_json` has all of it."""
+        batch = ""
+        if self.status != "infeasible":
+            micro, passes, replicas, samples, _ = map(count, self.layout)
+            batch = f", {micro} × {passes} × {replicas} = {samples} samples, lr={real(self.lr or 0.0)}"
+        steps = "" if self.total_steps is None else f", {counted(self.total_steps, 'step')}"
+        changed = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in self.settings.changed())
+        recipe = repr(self.recipe)
+        text = f"{type(self).__name__}({self.status}: {counted(self.world_size, 'GPU')}{batch}{steps}{changed and f', {changed}'}; "
+        room = _LONGEST_REPR - len(text) - 2
+        return f"{text[:_LONGEST_REPR]}{recipe if len(recipe) <= room else recipe[: max(0, room - 1)] + '…'})"
 
     @property
     def policy(self) -> Policy | int:

@@ -46,7 +46,7 @@ def refused_stage(plan: Planned, wanted: int) -> str | None:
         batch, rest = divmod(tuned * wanted, recipe.effective_batch)
         if rest:
             return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
-        if batch % unit or batch < replicas * settings.min_accumulation:
+        if batch % unit or batch < replicas * settings.min_micro_batch * settings.min_accumulation:
             return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
     return None
 
@@ -54,7 +54,7 @@ def refused_stage(plan: Planned, wanted: int) -> str | None:
 def _unit(plan: Planned, replicas: int) -> int:
     """What every batch must be a multiple of."""
     settings = plan.settings
-    demand = settings.micro_batch_multiple if settings.require_multiple else 1
+    demand = settings.fixed_micro_batch or (settings.micro_batch_multiple if settings.require_multiple else 1)
     return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
 
 
@@ -68,6 +68,8 @@ def _why(plan: Planned, batch: int, replicas: int) -> str:
     demands = [
         f"{name} {count(value)}"
         for name, value in (
+            ("fixed_micro_batch", settings.fixed_micro_batch or 1),
+            ("min_micro_batch", settings.min_micro_batch),
             ("micro_batch_multiple", settings.micro_batch_multiple if settings.require_multiple else 1),
             ("accumulation_multiple", settings.accumulation_multiple),
             ("min_accumulation", settings.min_accumulation),

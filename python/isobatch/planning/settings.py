@@ -25,7 +25,7 @@ from isobatch.errors import together, unknown
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
 Rule: TypeAlias = Literal[
-    "none", "linear", "sqrt", "sde", "adascale", "saturating", "surge", "muon", "power", "auto"
+    "none", "linear", "sqrt", "sde", "adascale", "adamscale", "saturating", "surge", "muon", "power", "auto"
 ]
 RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "muon", "power", "auto"]
 
@@ -48,10 +48,19 @@ class Settings(NamedTuple):
         "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's memory by the profile, "
         "else the tuned one",
     ] = None
+    fixed_micro_batch: Annotated[
+        int | None, "N", "take this micro-batch and no other, as Megatron's --micro-batch-size does"
+    ] = None
+    min_micro_batch: Annotated[int, "N", "take no micro-batch below N"] = 1
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
         float, "FRACTION", "let the batch change by up to this fraction, to a size that divides evenly"
     ] = 0.0
+    decrease_batch: Annotated[
+        bool,
+        "",
+        "where the batch does not divide evenly, take the largest below it that does (Megatron's --decrease-batch-size-if-needed)",
+    ] = False
     micro_batch_multiple: Annotated[
         int, "N", "prefer micro-batches that are a multiple of N (8 for tensor cores)"
     ] = 1
@@ -66,6 +75,9 @@ class Settings(NamedTuple):
     ragged: Annotated[bool, "", "allow micro-batches of different sizes (their losses need weights)"] = False
     uneven: Annotated[
         bool, "", "allow some replicas one more micro-batch than others (their losses need weights)"
+    ] = False
+    short_epochs: Annotated[
+        bool, "", "allow a batch above dataset_size: each epoch is then one short step, as trainers run it"
     ] = False
     ramp_rule: Annotated[
         RampRule,
@@ -93,8 +105,11 @@ class Keywords(TypedDict, total=False):
     policy: Policy | int
     rule: Rule
     max_micro_batch: int | None
+    fixed_micro_batch: int | None
+    min_micro_batch: int
     max_batch: int | None
     batch_tolerance: float
+    decrease_batch: bool
     micro_batch_multiple: int
     require_multiple: bool
     accumulation_multiple: int
@@ -102,6 +117,7 @@ class Keywords(TypedDict, total=False):
     batch_multiple: int
     ragged: bool
     uneven: bool
+    short_epochs: bool
     ramp_rule: RampRule
     beta_half_life: bool
     deadline_hours: float | None
@@ -109,6 +125,8 @@ class Keywords(TypedDict, total=False):
 
 
 DEFAULTS = Settings()
+HOLDS_LOSS = ("adascale", "adamscale")
+"""Rules under which a step counts for more than its samples."""
 
 
 def with_settings(function: F) -> F:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from isobatch.recipes.record import Record
 
 
-class Cluster(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
+class Cluster(
+    Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, repr_omit_defaults=True
+):
     """A shape of hardware.
 
     Args:

@@ -14,6 +14,7 @@ from isobatch.recipes.aliases import with_our_names
 from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
+from isobatch.showing import Showing
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent"]
@@ -30,7 +31,9 @@ else:
 _PAIRS = ("betas", "device_batches")
 
 
-class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
+class Recipe(
+    Showing, Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, repr_omit_defaults=True
+):
     """A training recipe as somebody tuned it.
 
     Args:
@@ -47,12 +50,14 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
         min_lr: where the schedule ends; scales with the peak.
         seq_len: tokens in a sample.
         drop_last: False, True (sampler and loader), "sampler" or "loader".
+        even_batches: whether Accelerate fills up the last micro-batches, so that all processes have as many (its `even_batches`;
+            False under convention "transformers" alone).
         convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing is padded, so that
             an epoch has the same steps on any number of GPUs.
         gpus, micro_batch, accumulation, model_parallel: the hardware it was tuned on, where known.
         power: the exponent of rule "power".
         noise_scale: the simple gradient noise scale tr(Σ)/|G|², in samples.
-        sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm (rule "adascale").
+        sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm (rules "adascale" and "adamscale").
         ramp: a batch that grows: "START INCREMENT SAMPLES" or "TOKENS:BATCH TOKENS:BATCH …" from 0 upwards.
         eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number with a unit as in
             duration, such as "500st"; a plan has them in its own steps.
@@ -86,6 +91,7 @@ class Recipe(Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields
     min_lr: float = 0.0
     seq_len: int | None = None
     drop_last: DropLast = False
+    even_batches: bool = True
     convention: Convention = "torch"
     gpus: int | None = None
     micro_batch: int | None = None

@@ -13,6 +13,7 @@ from isobatch.schedules import clock, draw, extent, lint
 from isobatch.schedules.arguments import number, rate
 from isobatch.schedules.form import Cycle, Form, Segment, Track
 from isobatch.schedules.lint import ScheduleReason
+from isobatch.showing import Plotting
 
 SCHEMA = 1
 
@@ -22,7 +23,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     form: Form
 
 
-class Schedule(Evaluator):
+class Schedule(Plotting, Evaluator):
     """A learning rate at every optimizer step. Build one with the functions of `isobatch.schedules`.
 
     It is a value: frozen, hashable, picklable, equal to any schedule of the same form. `at(step)` is its value at one

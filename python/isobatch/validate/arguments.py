@@ -44,6 +44,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="steps to measure the noise scale over (default 8; 0: not at all)",
     )
+    parser.add_argument(
+        "--soak",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="repeat the plan's step for so long: does it slow down, and does it give the same bits?",
+    )
     _add_limits(parser)
 
 
@@ -102,7 +109,9 @@ def options(args: argparse.Namespace) -> Options:
 
 
 def _flag(field: str | None) -> str:
-    return {"memory_limit_gib": "--memory-limit"}.get(field or "", f"--{(field or '').replace('_', '-')}")
+    return {"memory_limit_gib": "--memory-limit", "soak_minutes": "--soak"}.get(
+        field or "", f"--{(field or '').replace('_', '-')}"
+    )
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -122,6 +131,7 @@ def _options(args: argparse.Namespace) -> Options:
         memory_gib=args.memory_gib,
         find_micro_batch=args.find_micro_batch,
         memory_limit_gib=args.memory_limit,
+        soak_minutes=args.soak,
         caution=args.caution,
         fail=args.fail,
         phase_seconds=args.phase_seconds,

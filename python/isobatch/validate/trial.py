@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
+from isobatch.validate.host import clocks, kernel, limits, nvml, ports, road
 from isobatch.validate.measure import timing
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.draft import Draft
-from isobatch.validate.report.figures import AllReduce, Machine
+from isobatch.validate.report.figures import AllReduce, Gpu, Hosts, Machine, Port, Step
 from isobatch.validate.step.training import Training
 from isobatch.validate.step.workload import Workload
 
@@ -22,25 +26,60 @@ BYTES_PER_SECOND = 1e8
 """Of the weights: a phase copies, compares and sums them, some of it in the host's memory, at least at this rate."""
 
 
+class Before:
+    """What a host has counted so far, for a look at it in the end."""
+
+    def __init__(self, *, cuda: bool) -> None:
+        self.seconds = time.monotonic()
+        self.log = kernel.log() if cuda else None
+        self.ports: list[Port] = ports.read()
+        self.throttled = limits.throttled_seconds()
+
+
 class Trial:
     """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
 
+    `rdma` says by node whether one of its InfiniBand, RoCE or EFA ports is active, `gpus` what the driver says of each rank's GPU;
     `reduction` is what the loss was seen to do over a batch, "mean", "sum" or "neither".
     """
 
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
+    step: Step
+    before: Before
     reduction: str
     compile_seconds = 0.0
+    sampler: clocks.Sampler | None = None
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
         self.plan, self.options, self.workload, self.group = plan, options, workload, group
         self._draft = draft
+        self.hosts = Hosts()
+        self.gpus: list[Gpu] = []
+        self.rdma: dict[int, bool] = {}
+        self.nccl_log = road.Log()
 
     def add(self, **parts: Any) -> None:
         """Figures, by their names in the report."""
         self._draft.add(**parts)
+
+    @contextlib.contextmanager
+    def connecting(self) -> Iterator[None]:
+        """Around the first collective, in which NCCL says which road it takes."""
+        with self.nccl_log.writing() if self.group.backend == "nccl" else contextlib.nullcontext():
+            yield
+
+    def close(self) -> None:
+        """Ends what runs beside the validation."""
+        if self.sampler is not None:
+            self.sampler.stop()
+        self.nccl_log.close()
+
+    @cached_property
+    def board(self) -> nvml.Board | str:
+        """This rank's GPU as the driver has it, or why it cannot be asked."""
+        return nvml.open_board(self.group)
 
     @property
     def allowance_seconds(self) -> float:

@@ -96,15 +96,21 @@ def _cause(text: str) -> Cause:
 
 
 def _prove(trial: Trial, draft: Draft) -> None:
-    """All claims in turn, until a decisive one fails."""
-    with trial.group.pulse.phase("connect"):
-        trial.group.connect()
-    for claim in CLAIMS:
-        if not claim.wanted(trial.options):
-            continue
-        with trial.group.pulse.phase(claim.phase):
-            trial.group.allow(trial.allowance_seconds)
-            found = claim.prove(trial)
-            draft.add(*found)
-        if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
-            return
+    """All claims in turn, until a decisive one fails. Those of the hosts come before the training's own connections are made."""
+    try:
+        connected = False
+        for claim in CLAIMS:
+            if not claim.wanted(trial.options):
+                continue
+            if claim.connected and not connected:
+                with trial.group.pulse.phase("connect"), trial.connecting():
+                    trial.group.connect()
+                connected = True
+            with trial.group.pulse.phase(claim.phase):
+                trial.group.allow(trial.allowance_seconds)
+                found = claim.prove(trial)
+                draft.add(*found)
+            if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
+                return
+    finally:
+        trial.close()

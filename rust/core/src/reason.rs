@@ -88,7 +88,7 @@ reasons! {
     NeedsTunedGpus "needs_tuned_gpus" Infeasible
         "policy grow needs the GPU count that the recipe was tuned on (gpus), or max_micro_batch" ""
     NeedsNoise "needs_noise" Infeasible
-        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale; noise_scale for saturating, surge, muon and policy goodput" ""
+        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale and adamscale; noise_scale for saturating, surge, muon and policy goodput" ""
     NeedsPower "needs_power" Infeasible
         "rule power needs the measured exponent in power" ""
     RampNotDivisible "ramp_not_divisible" Infeasible
@@ -157,6 +157,12 @@ reasons! {
         "no split has an accumulation that is a multiple of accumulation_multiple and at least min_accumulation" ""
     RampRule "ramp_rule" Caution
         "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; Merrill et al.), and is untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
+    MicroBatchUnmet "micro_batch_unmet" Infeasible
+        "no split has a micro-batch that is fixed_micro_batch, or at least min_micro_batch" ""
+    BatchDecreased "batch_decreased" Caution
+        "the batch was lowered to one that divides evenly (decrease_batch); under policy keep the learning rate was not rescaled" ""
+    ShortEpochs "short_epochs" Caution
+        "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

@@ -11,8 +11,8 @@ use crate::pool;
 const SERIAL_ROWS: usize = 128;
 
 /// A profile's constants, each with its error: αc, βc, floor, update, latency and seconds a byte inside a node, the
-/// same across nodes, γ, memory fixed and per sample, ℓ.
-pub type Constants = [(f64, f64); 12];
+/// same across nodes, γ, memory fixed and per sample, ℓ, memory that the replicas share.
+pub type Constants = [(f64, f64); 13];
 
 type Range = (u64, u64);
 
@@ -40,6 +40,7 @@ pub fn profile(
         fixed,
         per_sample,
         lead,
+        sharded,
     ] = constants.map(|(value, error)| Constant { value, error });
     let (gradient_bytes, buckets, measured) = gradient;
     let profile = Profile {
@@ -54,6 +55,7 @@ pub fn profile(
         overlap,
         lead,
         memory_fixed: fixed,
+        memory_sharded: sharded,
         memory_per_sample: per_sample,
         scatter,
         measured: Measured { micro_batch: ranges[0], replicas_per_node: ranges[1], nodes: ranges[2] },
@@ -177,9 +179,9 @@ pub fn micro_batch_rows<'py>(
     most: u64,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
     let unknown = (f64::NAN, 0.0);
-    let mut constants = [unknown; 12];
-    (constants[9].0, constants[10].0) = (fixed, per_sample);
+    let mut constants = [unknown; 13];
+    (constants[9].0, constants[10].0, constants[12].0) = (fixed, per_sample, 0.0);
     let (profile, _) = profile(constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
-    let fits = |&bytes: &f64| profile.largest_micro_batch(bytes, most).map_or(-1, u64::cast_signed);
+    let fits = |&bytes: &f64| profile.largest_micro_batch(bytes, 1, most).map_or(-1, u64::cast_signed);
     Ok(bytes.as_slice()?.iter().map(fits).collect::<Vec<i64>>().into_pyarray(py))
 }

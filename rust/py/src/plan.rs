@@ -96,7 +96,8 @@ impl Recipe {
     ) -> (u64, u64, u64, u64) {
         let layout = Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged };
         let recipe = &self.input.recipe;
-        let epoch = Epoch::rest(dataset, offset, layout, recipe.drop_last, recipe.convention);
+        let (drop, fills) = (recipe.drop_last, recipe.even_batches);
+        let epoch = Epoch::rest(dataset, offset, layout, drop, recipe.convention, fills);
         (epoch.steps, epoch.served, epoch.padded, epoch.dropped)
     }
 }
@@ -131,6 +132,7 @@ fn both(nearest: Nearest) -> (Option<i64>, Option<i64>) {
 
 fn cap(cap: Cap) -> (Option<u64>, &'static str) {
     match cap {
+        Cap::Fixed(samples) => (Some(samples), "fixed_micro_batch"),
         Cap::Asked(samples) => (Some(samples), "max_micro_batch"),
         Cap::Memory(samples) => (Some(samples), "memory"),
         Cap::Tuned(samples) => (Some(samples), "tuned"),

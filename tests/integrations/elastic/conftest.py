@@ -11,3 +11,14 @@ def one():
     pool = Pool(1)
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """Pretends to be a process of torchrun."""
+
+    def become(rank, size):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(size))
+
+    return become

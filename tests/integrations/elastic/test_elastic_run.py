@@ -13,7 +13,7 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
 from ddp import elastic  # noqa: E402
-from isobatch.integrations.torch import ElasticRun, PlanLR  # noqa: E402
+from isobatch.integrations.torch import ElasticRun, PlanLR, PlanSampler  # noqa: E402
 from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7)
@@ -23,40 +23,13 @@ def recipe_of(**fields):
     return ib.Recipe(**{**elastic.RECIPE, **fields})
 
 
-@pytest.fixture
-def rank(monkeypatch):
-    """Pretends to be a process of torchrun."""
-
-    def become(rank, size):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(size))
-
-    return become
-
-
-def taken(rank, size, recipe, **settings):
-    """What all ranks take: per step its samples and the sum of its weights' shares; and the run's steps."""
-    rows = []
-    for index in range(size):
-        rank(index, size)
-        run = ElasticRun(recipe, **settings)
-        batches = iter(run.loader(range(recipe.dataset_size)))
-        rows.append([])
-        for span in run._progress.spans():
-            own = run._progress.passes(span, equal=False)
-            ids = [(next(batches).tolist(), one) for one in own]
-            rows[-1].append((span, [i for batch, one in ids if not one.stand_in for i in batch], own))
-        assert next(batches, None) is None
-    return rows, run
-
-
 @pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
 @pytest.mark.parametrize("drop", [False, True])
 def test_each_step_has_the_same_samples_at_every_count(rank, asked, drop):
     recipe = recipe_of(effective_batch=20, dataset_size=93, duration="2ep", drop_last=drop)
     expected = None
     for size in COUNTS:
-        rows, run = taken(rank, size, recipe, max_micro_batch=2, **asked)
+        rows, run = elastic.taken(rank, size, recipe, max_micro_batch=2, **asked)
         steps = []
         for each in zip(*rows, strict=True):
             span = each[0][0]
@@ -72,6 +45,30 @@ def test_each_step_has_the_same_samples_at_every_count(rank, asked, drop):
     assert [span.last_of_epoch for span, _ in steps] == (
         [False] * 3 + [True] if drop else [False] * 4 + [True]
     ) * 2
+
+
+@pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize(("batch", "micro"), [(20, 2), (21, 3), (12, None), (60, 4)])
+def test_a_full_step_is_dealt_as_the_plan_says(rank, asked, batch, micro):
+    recipe = recipe_of(effective_batch=batch, dataset_size=10 * batch)
+    for size in COUNTS:
+        for replica in range(size):
+            rank(replica, size)
+            run = ElasticRun(recipe, max_micro_batch=micro, **asked)
+            own = run._progress.passes(next(run._progress.spans()), equal=False)
+            assert [one.samples for one in own] == run.plan.micro_batches(replica).tolist()
+            assert run.plan.recipe.convention == "exact"
+
+
+def test_samplers_deal_a_run_as_it_does(rank):
+    recipe = recipe_of(effective_batch=20, dataset_size=93, duration="2ep")
+    for replica in range(3):
+        rank(replica, 3)
+        run = ElasticRun(recipe, max_micro_batch=2, uneven=True)
+        sampler = PlanSampler(range(93), run.plan, rank=replica)
+        assert [batch for _ in range(2) for batch in sampler] == [
+            batch.tolist() for batch in run.loader(range(93))
+        ]
 
 
 def test_the_plan_has_the_whole_runs_figures_at_every_count(rank):
@@ -93,32 +90,16 @@ def test_plans_for_counts_has_the_infeasible_ones_too():
         ElasticRun(recipe_of()).plans([0])
 
 
-def go_on(run, until=None):
-    """Steps without a model; gives each step's learning rate."""
-    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=run.recipe.lr)
-    scheduler = run.scheduler(optimizer)
-    rates = []
-    for step in run.steps(run.loader(range(run.recipe.dataset_size))):
-        for _ in step:
-            pass
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-        if step.number + 1 == until:
-            break
-    return rates
-
-
 def test_a_hundred_restarts_are_under_4_kb_and_the_same_run(rank):
     recipe, state, rates = recipe_of(dataset_size=1000, duration="3ep"), None, []
-    expected = go_on(ElasticRun(recipe))
+    expected = elastic.go_on(ElasticRun(recipe))
     draw = random.Random(1)
     for restart in range(101):
         rank(0, draw.choice((2, 3, 4, 6)))
         run = ElasticRun(recipe, state=state, max_micro_batch=draw.choice((2, 3)))
         rank(0, 1)
         alone = ElasticRun(recipe, state=run.state_dict())
-        rates += go_on(alone, until=2 * (restart + 1))
+        rates += elastic.go_on(alone, until=2 * (restart + 1))
         state = json.loads(json.dumps({**run.state_dict(), "step": alone.state_dict()["step"]}))
     assert rates == expected[: len(rates)]
     assert len(rates) == 202
@@ -130,7 +111,7 @@ def test_equal_neighbours_are_one_leg():
     state = None
     for _ in range(3):
         run = ElasticRun(recipe_of(), state=state)
-        go_on(run, until=run.position.step + 2)
+        elastic.go_on(run, until=run.position.step + 2)
         state = run.state_dict()
     assert state["legs"] == [[0, 1, 12, 0]]
     assert state["step"] == 6
@@ -139,13 +120,13 @@ def test_equal_neighbours_are_one_leg():
 def test_a_batch_that_moves_moves_the_rate_and_the_clock():
     recipe = recipe_of(effective_batch=10, dataset_size=100, duration="4ep", warmup=None, momentum=None)
     first = ElasticRun(recipe)
-    go_on(first, until=10)
+    elastic.go_on(first, until=10)
     moved = ElasticRun(recipe, state=first.state_dict(), policy=20)
     expected = ib.replan(ib.plan(recipe, 1), at_step=10, effective_batch=20)
     assert moved.plan.total_steps == expected.total_steps == 10 + 15
-    assert go_on(moved) == [expected.lr_at(step) for step in range(10, 25)]
+    assert elastic.go_on(moved) == [expected.lr_at(step) for step in range(10, 25)]
     again = ElasticRun(recipe, state=moved.state_dict(), policy=20)
-    assert go_on(again) == []
+    assert elastic.go_on(again) == []
     assert again.finished
 
 
@@ -272,10 +253,10 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(changed, settings, told)
 
 def test_what_is_accepted_may_change():
     run = ElasticRun(recipe_of())
-    go_on(run, until=5)
+    elastic.go_on(run, until=5)
     longer = ElasticRun(recipe_of(duration="4ep"), state=run.state_dict(), accept=("duration",))
     assert longer.plan.total_steps == 24
-    assert len(go_on(longer)) == 19
+    assert len(elastic.go_on(longer)) == 19
     with pytest.raises(ib.InputError, match="the run's end, got 24"):
         ElasticRun(recipe_of(), state=longer.state_dict(), accept=("duration",))
 

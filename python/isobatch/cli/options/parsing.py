@@ -7,9 +7,17 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from isobatch.cli.options.examples import epilog
 from isobatch.errors import InputError, missing, unknown
 
 _KINDS = {"int": "a whole number", "float": "a number"}
+
+
+class _Help(argparse.HelpFormatter):
+    """Help whose examples keep their lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,7 +25,14 @@ class Parser(argparse.ArgumentParser):
     front of an error."""
 
     def __init__(self, **keywords: Any) -> None:
-        super().__init__(**{**keywords, "allow_abbrev": False, "exit_on_error": False})
+        super().__init__(
+            **{"formatter_class": _Help, **keywords, "allow_abbrev": False, "exit_on_error": False}
+        )
+
+    def format_help(self) -> str:
+        """The help, with examples below it."""
+        self.epilog = epilog(self.prog.rpartition(" ")[2]) or self.epilog
+        return super().format_help()
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The arguments.

@@ -45,14 +45,15 @@ def gpu_counts(text: str) -> range | list[int]:
     (range(1, 4), [8, 16])
     """
     first, dots, last = text.partition("..")
+    ends: range | list[int]
     try:
-        if not dots:
-            return [int(part) for part in text.split(",")]
-        ends = range(int(first), int(last) + 1)
+        ends = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         raise _must_be("a range such as 1..64, or a list such as 2,4,6", text) from None
     if not ends:
         raise argparse.ArgumentTypeError(f"must be a range that rises, got {text}")
+    if min(ends) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {min(ends)}")
     return ends
 
 

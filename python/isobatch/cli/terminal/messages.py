@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 
 from isobatch.words import redacted
@@ -28,8 +29,24 @@ def write_json(text: str) -> None:
     sys.stdout.buffer.write(text.encode() + b"\n")
 
 
+_PLAINER = {
+    "×": "x", "→": "->", "−": "-", "–": "-", "—": "-", "…": "...", "·": "*", "√": "sqrt ", "≤": "<=", "≥": ">=", "¾": "3/4",
+    "½": "1/2", "η": "eta", "λ": "lambda", "σ": "sigma", "μ": "mu", "µ": "u", "ρ": "rho", "φ": "phi", "β": "beta", "Σ": "Sum",
+    "│": "|", "─": "-", "└": "+", "┴": "+", "┃": "|", "━": "-", "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=", "▃": "-",
+    "▂": "_", "▁": "_", "✓": "ok", "’": "'", "²": "^2",
+}  # fmt: skip
+"""What stands for our own signs where an encoding lacks them."""
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)  # only writing is asked for
+    lost = error.object[error.start : error.end]
+    return "".join(_PLAINER.get(character, "?") for character in lost), error.end
+
+
 def prepare() -> None:
-    """A terminal that lacks a character (cp1252 has no arrow) gets a question mark, not a traceback."""
+    """A terminal that lacks a character (cp1252 has no arrow) gets one that says the same, not a traceback."""
+    codecs.register_error("isobatch", _plainer)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="isobatch")

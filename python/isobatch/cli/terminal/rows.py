@@ -27,6 +27,8 @@ _USUAL = (
     "reasons",
 )
 """Columns that a terminal gets to see where nobody asked for others."""
+_SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch", "reasons")
+"""Those which a narrow one does without, in this order."""
 
 
 @contextmanager
@@ -79,8 +81,10 @@ class Screen:
             return
         every = self.first.column_names
         names = list(self.columns or [name for name in _USUAL if name in every] or every)
-        show_table(
-            names, [[cell(row[name]) for name in names] for row in self.first.select(names).to_pylist()]
+        names = show_table(
+            names,
+            [[cell(row[name]) for name in names] for row in self.first.select(names).to_pylist()],
+            spare=() if self.columns else _SPARE,
         )
         if self.rows > SHOWN or len(names) < len(every):
             say(

@@ -24,6 +24,7 @@ import msgspec
 
 from isobatch.errors import InputError
 from isobatch.files.find import location, named
+from isobatch.files.whole import sync_up
 from isobatch.files.write import unique, whole
 from isobatch.fleet.folder.digest import digest_of_stream
 from isobatch.fleet.folder.manifest import Manifest, Receipt
@@ -68,7 +69,9 @@ class Folder:
         if self.fs.type_name != "local":
             yield
             return
+        there = next((folder for folder in Path(self.base).parents if folder.exists()), Path(self.base))
         self.fs.create_dir(self.base)
+        sync_up(Path(self.base).parent, there)
         handle = os.open(self.base, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,7 +213,8 @@ class Folder:
 
     def _write(self, name: str, value: Any) -> None:
         partial = self.partial()
-        with whole(self.fs, {partial: self.path(name)}), self.fs.open_output_stream(partial) as stream:
+        files = {partial: self.path(name)}
+        with whole(self.fs, files, self.base), self.fs.open_output_stream(partial) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(value), indent=1))
 
     def _write_manifest(

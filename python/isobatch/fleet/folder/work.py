@@ -72,7 +72,7 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
     digest = digest_of(work.fs, part)
     places: dict[str, str] = {}
     written: dict[str, _Written] = {}
-    with whole(work.folder.fs, places), ExitStack() as opened:
+    with whole(work.folder.fs, places, work.folder.base), ExitStack() as opened:
         for block, table, status, reasons in planned(
             fleets(work.query, work.fs, part, work.schema, part.number)
         ):

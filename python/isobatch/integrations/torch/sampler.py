@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.rounds import rounds
 from isobatch.planning.course import rest_of_epoch
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
@@ -214,31 +215,21 @@ class PlanSampler(Sampler[list[int]]):
             full = self._plan.course.batch_at(epoch * self._size + start)
             batch = min(full, end - start)
             stop = start + batch
-            own = [
-                round_ for round_ in self._rounds(start, batch, full=batch == full) if round_[2] > self._rank
-            ]
+            whole = self._uneven and batch == full
+            dealt = rounds(start, stop, self._micro, self._replicas, whole=whole)
+            own = [round_ for round_ in dealt if round_.sharing > self._rank]
             if not own:
                 yield _Pass(start, start + 1, 1, MicroBatch(0.0, True), _Place(epoch, stop, 0))
-            for low, high, sharing in own:
-                last = high == own[-1][1]
-                if high <= offset:
+            for round_ in own:
+                last = round_ is own[-1]
+                if round_.stop <= offset:
                     continue
-                samples = len(range(low + self._rank, high, sharing))
-                micro_batch = MicroBatch(samples * self._replicas / batch, last)
+                places = round_.of(self._rank)
+                micro_batch = MicroBatch(len(places) * self._replicas / batch, last)
+                high = round_.stop
                 then = _Place(epoch, stop, 0) if last else _Place(epoch, high, high - start)
-                yield _Pass(low + self._rank, high, sharing, micro_batch, then)
+                yield _Pass(places.start, places.stop, places.step, micro_batch, then)
             start = stop
-
-    def _rounds(self, start: int, batch: int, *, full: bool) -> Iterator[tuple[int, int, int]]:
-        """The rounds of micro-batches in a step, a full one or what an epoch ends with: (first sample, end, replicas that share
-        it).
-        """
-        stop = start + batch
-        whole = self._uneven and full
-        for low in range(start, stop, self._micro * self._replicas):
-            samples = min(self._micro * self._replicas, stop - low)
-            sharing = samples // self._micro if whole else min(samples, self._replicas)
-            yield low, low + samples, sharing
 
 
 def _rank(replicas: int) -> int:

@@ -77,6 +77,11 @@ def _batch(page: Page) -> None:
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
         page.note("--global-batch-size is not there: micro-batch × replicas, Megatron's default")
+    if page.flag("decrease_batch_size_if_needed"):
+        page.note(
+            "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
+            "--decrease-batch --fixed-micro-batch N"
+        )
     launched(page)
     parallel = 1
     for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):

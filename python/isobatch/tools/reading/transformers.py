@@ -42,6 +42,7 @@ def read(page: Page) -> None:
     learning rate is asked for.
     """
     batch(page, "per_device_train_batch_size")
+    _loader(page)
     launched(page)
     if not page.has("learning_rate"):
         page.note("learning_rate is not in the file; the Trainer's own default is 5e-5")
@@ -67,6 +68,20 @@ def batch(page: Page, per_gpu: str) -> None:
     if page.flag("auto_find_batch_size"):
         page.note(
             "auto_find_batch_size may lower the batch during the run; the plan is for the batch in the file"
+        )
+
+
+def _loader(page: Page) -> None:
+    """How Accelerate deals out the batches: `split_batches` counts one over all processes, `even_batches` fills up the last."""
+    config, fields = page.table("accelerator_config"), page.found.fields
+    if config.has("even_batches") and not config.flag("even_batches"):
+        page.give("even_batches", False, "accelerator_config.even_batches")
+    if config.flag("split_batches") and type(fields.get("batch_per_gpu")) is int:
+        of_all, accumulation = fields.pop("batch_per_gpu"), fields.get("accumulation") or 1
+        page.found.keys.pop("batch_per_gpu", None)
+        page.give("effective_batch", of_all * accumulation, "per_device_train_batch_size")
+        page.note(
+            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all processes together"
         )
 
 

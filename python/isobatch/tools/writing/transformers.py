@@ -43,6 +43,8 @@ def write(plan: Planned, job: Job) -> Sheet:
         settings[plan.recipe.precision] = True
     if plan.recipe.drop_last:
         settings["dataloader_drop_last"] = True
+    if not plan.recipe.even_batches:
+        settings["accelerator_config"] = {"even_batches": False}
     if plan.recipe.ramp:
         sheet.comments.append("the Trainer has no batch ramp: it trains with the full batch from the start")
     if plan.ema_decay is not None:

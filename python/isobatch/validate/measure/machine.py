@@ -139,14 +139,14 @@ def links(group: Group, rounds: int, repeats: int = 3) -> list[Link]:
             for request in dist.batch_isend_irecv([sending, receiving]):
                 request.wait()
 
-        samples = [_seconds(group, both_ways, cuda=rails) for _ in range(repeats + 1)]
+        samples = [seconds_of(group, both_ways, cuda=rails) for _ in range(repeats + 1)]
         if group.node == mine[0]:
             bw = size / statistics.median(samples[1:]) / 1e9
             found.append(Link(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
     return [link for part in group.gather(found) for link in part]
 
 
-def _seconds(group: Group, work: Callable[[], None], *, cuda: bool) -> float:
+def seconds_of(group: Group, work: Callable[[], object], *, cuda: bool) -> float:
     """Of some work that two ranks do with each other, while the others may do nothing: by the GPU's own clock where there is one."""
     group.sync()
     if not cuda:

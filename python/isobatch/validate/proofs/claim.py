@@ -23,6 +23,7 @@ class Claim:
         names: of the proofs that it may give, without a number format behind them, in the order of the table.
         prove: gives the proofs, equal on all ranks; figures go into the trial.
         wanted: whether the options ask for it.
+        connected: whether it needs the ranks' connections: what does not is proven before they are made, which may hang.
         decisive: whether nothing after it makes sense once one of its proofs has failed.
     """
 
@@ -30,4 +31,5 @@ class Claim:
     names: tuple[str, ...]
     prove: Callable[[Trial], list[Proof]]
     wanted: Callable[[Options], bool] = _always
+    connected: bool = True
     decisive: bool = False

@@ -58,7 +58,9 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
         from accelerate.data_loader import BatchSamplerShard
 
         whole = data.BatchSampler(data.RandomSampler(indices), size, drop in (True, "loader"))
-        shard = BatchSamplerShard(whole, num_processes=replicas, process_index=replica, even_batches=True)
+        shard = BatchSamplerShard(
+            whole, num_processes=replicas, process_index=replica, even_batches=plan.recipe.even_batches
+        )
         loader = data.DataLoader(indices, batch_sampler=shard, collate_fn=list)
     else:
         sampler: data.Sampler[int] = data.DistributedSampler(

@@ -8,19 +8,25 @@ from isobatch.validate.proofs import (
     compiling,
     epoch,
     gradient,
+    host,
     learning_rate,
     loss,
     machine,
+    meanwhile,
     memory,
     micro_batch,
     noise_scale,
+    road,
+    soak,
     step_time,
+    storage,
     workload,
     world,
 )
 from isobatch.validate.proofs.claim import Claim
 
 CLAIMS: tuple[Claim, ...] = (
+    host.CLAIM,
     world.CLAIM,
     machine.CLAIM,
     epoch.CLAIM,
@@ -32,7 +38,11 @@ CLAIMS: tuple[Claim, ...] = (
     gradient.DOUBLE,
     learning_rate.CLAIM,
     all_reduce.CLAIM,
+    road.CLAIM,
     micro_batch.CLAIM,
     step_time.CLAIM,
+    storage.CLAIM,
     noise_scale.CLAIM,
+    soak.CLAIM,
+    meanwhile.CLAIM,
 )

@@ -93,6 +93,7 @@ def prove(trial: Trial) -> list[Proof]:
     """Times the step, and each rank's own part of it."""
     group, table = trial.group, trial.allreduce.table
     step, peak, works = timing.measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
+    trial.step = step
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
     seconds = timing.SECONDS[trial.options.extent] / 30

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from datetime import timedelta
 
+import torch
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -18,6 +19,10 @@ from torch.distributed.elastic.rendezvous import (
 NAME = "isobatch-loopback"
 HOST = "127.0.0.1"
 SECONDS = 60
+
+# The newer of torch's two stores takes no socket that listens already in torch 2.6 ("does not support initialization with an listen fd"), and
+# does in 2.11. The older one serves the ranks of a host as well, by the same protocol.
+_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 
 
 class Loopback(RendezvousHandler):
@@ -50,6 +55,7 @@ class Loopback(RendezvousHandler):
                 wait_for_workers=False,
                 multi_tenant=True,
                 master_listen_fd=listening.detach(),  # the store closes it
+                use_libuv=_TAKES_SOCKETS,
             )
         store = PrefixStore(self._run_id, self._store)
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, self._port))

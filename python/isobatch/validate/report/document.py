@@ -13,15 +13,25 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
+from isobatch.showing import Plotting
 from isobatch.validate.options import Options
-from isobatch.validate.report.figures import AllReduce, Machine, MicroBatchSearch, Noise, Part, Step
+from isobatch.validate.report.figures import (
+    AllReduce,
+    Hosts,
+    Machine,
+    MicroBatchSearch,
+    Noise,
+    Part,
+    Soak,
+    Step,
+)
 from isobatch.validate.report.table import table
 from isobatch.validate.report.verdict import Proof, Verdict
 
 SCHEMA = "isobatch.validation/1"
 
 
-class Report(Part, frozen=True, kw_only=True):
+class Report(Plotting, Part, frozen=True, kw_only=True):
     """A validation of a plan.
 
     `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
@@ -42,8 +52,15 @@ class Report(Part, frozen=True, kw_only=True):
     step: Step | None = None
     noise: Noise | None = None
     micro_batch_search: MicroBatchSearch | None = None
+    hosts: Hosts | None = None
+    soak: Soak | None = None
     measurements: Measurements | None = None
     phase_seconds: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        """The verdict; `show` prints the proofs, `to_json` has all of it."""
+        passed = sum(proof.verdict is Verdict.PASS for proof in self.proofs)
+        return f"Report({self.verdict}, {passed} of {len(self.proofs)} proofs passed, rehearsal={self.rehearsal!r})"
 
     @property
     def exit_code(self) -> int:

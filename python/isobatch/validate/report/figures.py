@@ -181,3 +181,79 @@ class Noise(Part, frozen=True, kw_only=True):
     variance_trace: float
     small_batch: int
     large_batch: int
+
+
+class Gpu(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank's GPU at the start, by NVML; None where it does not tell. `taken_bytes` is what others than this process have of its memory.
+    `recovery_action` is NVML's number, 0 for none."""
+
+    rank: int
+    name: str | None = None
+    serial: str | None = None
+    memory_bytes: int | None = None
+    taken_bytes: int | None = None
+    other_processes: int | None = None
+    mig: bool | None = None
+    ecc_uncorrected: int | None = None
+    rows_pending: bool | None = None
+    rows_failed: bool | None = None
+    recovery_action: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_generation_max: int | None = None
+    nvlinks: int = 0
+    nvlinks_up: int = 0
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    sm_clock_max_mhz: int | None = None
+
+
+class Clocks(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank's GPU while it worked: medians over `samples`, the highest temperature, the PCIe generation under load, and the share of
+    samples at the power cap, or `slowed` by each reason."""
+
+    rank: int
+    samples: int
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    pcie_generation: int | None = None
+    power_capped: float = 0.0
+    slowed: dict[str, float] = {}
+
+
+class Port(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """An InfiniBand, RoCE or EFA port: `name` is device:port, `rate_gbit_s` in 1e9 bit/s, `errors` what its counters that a healthy
+    link does not move have counted so far."""
+
+    name: str
+    kind: str
+    state: str
+    rate_gbit_s: float | None = None
+    errors: dict[str, int] = {}
+
+
+class Hosts(Part, frozen=True, kw_only=True):
+    """What the hosts say of themselves: their GPUs by rank, their network ports by host."""
+
+    gpus: list[Gpu] = []
+    ports: dict[str, list[Port]] = {}
+    clocks: list[Clocks] = []
+
+
+class Soak(Part, frozen=True, kw_only=True):
+    """The plan's step over and over: `block_seconds` are the mean seconds of a step in blocks of equal time, in order, at most 200 of
+    them. `drift` is how much slower the last third's median step is than the first third's, as a fraction, `rank_drift` the same of each
+    rank's own part. `repeats` is how often the same step was computed again, `differing` by rank how often its own gradients had other bits,
+    `averaged_differing` how often those after the all-reduce had, where no rank's own did: None where they never agree."""
+
+    minutes: float
+    steps: int
+    repeats: int
+    deterministic: bool
+    drift: float
+    rank_drift: list[float]
+    differing: list[int]
+    averaged_differing: int | None
+    block_seconds: list[float]
+    clock_drift: list[float | None] = []

@@ -31,6 +31,8 @@ class Workload:
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
         ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or static_graph.
+        save: (model, optimizer) → anything: saves a checkpoint as the training does, called by all ranks with the DDP model; it is timed.
+        loader: micro-batch → an iterable of batches as the training loads them, on each rank; its samples a second are measured.
         stand_in: not the model that the plan's forecasts are of; the built-in ones are not.
     """
 
@@ -43,6 +45,8 @@ class Workload:
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     hook: Callable[[Any, Any], torch.futures.Future[Tensor]] | None = None
     ddp: Mapping[str, Any] | None = None
+    save: Callable[[nn.Module, torch.optim.Optimizer], Any] | None = None
+    loader: Callable[[int], Iterable[Any]] | None = None
     stand_in: bool = False
 
 

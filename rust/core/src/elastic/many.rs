@@ -29,7 +29,7 @@ const MOST_ROOM: usize = 1 << 12;
 /// Once `stop` is set, the configurations that are not yet begun are left out: each takes 0.1 s at most.
 ///
 /// # Panics
-/// If a value is zero, a count exceeds [`MAX_GPUS`], or more than [`MAX_PRIMITIVE`] micro-batches are such that
+/// If a value is zero, a count exceeds [`MAX_GPUS`](super::MAX_GPUS), or more than [`MAX_PRIMITIVE`](super::MAX_PRIMITIVE) micro-batches are such that
 /// none divides another: callers check these.
 #[must_use]
 pub fn elastic(configs: &[Config], stop: &AtomicBool) -> Answers {

@@ -67,7 +67,7 @@ const LOOKS: usize = 1 << 16;
 const PASSES: u64 = 1 << 8;
 
 /// The split with the greatest goodput; none where no whole split lies between the batch limits, or none takes a finite
-/// time. Exact up to micro-batches of [`LOOKS`], and beyond wherever a bound ends the search. Of equally good splits the one with
+/// time. Exact up to micro-batches of 2^16, and beyond wherever a bound ends the search. Of equally good splits the one with
 /// the larger micro-batch.
 #[must_use]
 pub fn optimize(case: &Case) -> Option<Best> {
@@ -94,6 +94,35 @@ impl Case {
     pub fn has_split(&self) -> bool {
         let most = self.max_batch / self.replicas;
         self.min_batch.div_ceil(self.replicas).max(1) <= most && self.max_micro_batch > 0 && most > 0
+    }
+
+    /// No split brings more goodput than this, which takes no search.
+    ///
+    /// A replica's q samples in a passes of at most `max_micro_batch` take a·x ≥ αc·a + βc·q seconds, with a ≥ 1 and
+    /// a ≥ q/max, and the last pass is no shorter than itself, than ℓx + s, and than w((1−ℓ)x + s) + ℓx with w = 2^(1/γ − 1)
+    /// (the mean of powers is no less than the power of the mean). So a step is above four lines A + C·q; on each the
+    /// best of all real q from the least on is √(φA/C).
+    #[must_use]
+    pub fn goodput_bound(&self) -> f64 {
+        let Case { compute_constant, compute_per_sample, sync_seconds, lead, update, .. } = *self;
+        let replicas = self.replicas as f64;
+        let least = self.min_batch.div_ceil(self.replicas).max(1) as f64;
+        let phi = self.noise_scale / replicas;
+        let shared = (1.0 / self.overlap - 1.0).exp2();
+        let share = lead + shared * (1.0 - lead);
+        let lines = [
+            (update + compute_constant, compute_per_sample),
+            (update, compute_per_sample + compute_constant / self.max_micro_batch as f64),
+            (update + sync_seconds + lead * compute_constant, lead * compute_per_sample),
+            (update + shared * sync_seconds + share * compute_constant, share * compute_per_sample),
+        ];
+        let best = |(constant, slope): (f64, f64)| {
+            let samples = (phi * constant / slope).sqrt().max(least);
+            1.0 / ((constant / samples + slope) * (phi + samples))
+        };
+        // A line without a slope gives NaN, and bounds nothing.
+        let most = lines.map(best).into_iter().fold(f64::INFINITY, f64::min);
+        most * (self.noise_scale + self.tuned_batch as f64)
     }
 
     /// What a split brings.
@@ -392,6 +421,7 @@ mod tests {
                 prop_assert!(case.min_batch <= batch && batch <= case.max_batch);
                 prop_assert!(found.micro_batch <= max_micro_batch);
                 prop_assert!(found.goodput >= brute(&case).unwrap() * (1.0 - 1e-12), "{:?} {:?}", found, brute(&case));
+                prop_assert!(found.goodput <= case.goodput_bound() * (1.0 + 1e-12), "{:?} {}", found, case.goodput_bound());
             }
         }
     }

@@ -35,6 +35,8 @@ pub struct Profile {
     pub lead: Constant,
     /// Bytes whatever the micro-batch.
     pub memory_fixed: Constant,
+    /// Bytes that the replicas share: each holds its part (`ZeRO`, FSDP).
+    pub memory_sharded: Constant,
     /// Bytes a sample of the micro-batch.
     pub memory_per_sample: Constant,
     /// Relative scatter of what was measured around the model, as half the width of a 95 % interval.
@@ -113,6 +115,14 @@ impl Profile {
         (accumulation - 1) as f64 * compute + last + self.update.value
     }
 
+    /// Seconds that a step takes at least: as [`step_seconds`](Self::step_seconds), with all hidden of the reducing that can be.
+    #[must_use]
+    pub fn least_step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
+        let compute = self.compute_seconds(micro_batch as f64);
+        let last = compute.max(self.lead.value * compute + sync_seconds);
+        (accumulation - 1) as f64 * compute + last + self.update.value
+    }
+
     /// What is to be expected of a shape.
     #[must_use]
     pub fn forecast(&self, shape: &Shape, table: &AllReduceTable) -> Forecast {
@@ -139,7 +149,7 @@ impl Profile {
             step_error: variance.sqrt(),
             samples_per_second: samples as f64 / step_seconds,
             efficiency: unhindered / step_seconds,
-            memory_bytes: self.memory_fixed.value + self.memory_per_sample.value * shape.micro_batch as f64,
+            memory_bytes: self.memory_bytes(shape.micro_batch, placement.all),
             inside: within(shape.micro_batch, self.measured.micro_batch)
                 && within(placement.per_node, self.measured.replicas_per_node)
                 && within(placement.groups, self.measured.nodes),
@@ -169,10 +179,18 @@ impl Profile {
         })
     }
 
-    /// The largest micro-batch that fits into this many bytes, up to `most`; none where not even one sample does.
+    /// Bytes on one GPU of so many replicas; NaN where memory was not measured.
     #[must_use]
-    pub fn largest_micro_batch(&self, bytes: f64, most: u64) -> Option<u64> {
-        let fits = |b: u64| self.memory_fixed.value + self.memory_per_sample.value * b as f64 <= bytes;
+    pub fn memory_bytes(&self, micro_batch: u64, replicas: u64) -> f64 {
+        let states = self.memory_fixed.value + self.memory_sharded.value / replicas as f64;
+        states + self.memory_per_sample.value * micro_batch as f64
+    }
+
+    /// The largest micro-batch that fits into this many bytes on one of so many replicas, up to `most`; none where not even one
+    /// sample does.
+    #[must_use]
+    pub fn largest_micro_batch(&self, bytes: f64, replicas: u64, most: u64) -> Option<u64> {
+        let fits = |b: u64| self.memory_bytes(b, replicas) <= bytes;
         // The last that fits: `low` always does, `high` never.
         let (mut low, mut high) = (0, most + 1);
         while high - low > 1 {
@@ -231,6 +249,7 @@ pub(crate) mod tests {
             overlap: exact(1.0),
             lead: exact(0.0),
             memory_fixed: exact(2e9),
+            memory_sharded: exact(0.0),
             memory_per_sample: exact(1e8),
             scatter: 0.0,
             measured: Measured { micro_batch: (1, 64), replicas_per_node: (1, 8), nodes: (1, 4) },
@@ -337,9 +356,12 @@ pub(crate) mod tests {
 
     #[test]
     fn the_largest_micro_batch_that_fits() {
-        assert_eq!(profile().largest_micro_batch(5.2e9, 1 << 40), Some(32));
-        assert_eq!(profile().largest_micro_batch(5.199e9, 1 << 40), Some(31));
-        assert_eq!(profile().largest_micro_batch(5.2e9, 16), Some(16));
-        assert_eq!(profile().largest_micro_batch(2.0e9, 1 << 40), None);
+        assert_eq!(profile().largest_micro_batch(5.2e9, 4, 1 << 40), Some(32));
+        assert_eq!(profile().largest_micro_batch(5.199e9, 4, 1 << 40), Some(31));
+        assert_eq!(profile().largest_micro_batch(5.2e9, 4, 16), Some(16));
+        assert_eq!(profile().largest_micro_batch(2.0e9, 4, 1 << 40), None);
+        let sharded = Profile { memory_sharded: exact(8e9), ..profile() };
+        let most = [1, 2, 8].map(|replicas| sharded.largest_micro_batch(1.02e10, replicas, 1 << 40));
+        assert_eq!(most, [Some(2), Some(42), Some(72)]);
     }
 }

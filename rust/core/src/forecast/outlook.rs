@@ -2,7 +2,7 @@
 
 use super::{Case, Constant, Profile, Shape, Workload, optimize};
 use crate::batch::MAX_BATCH;
-use crate::input::{Input, Settings};
+use crate::input::{Cluster, Recipe, Settings};
 use crate::reason::{Reason, Reasons};
 
 /// Bytes in a GiB.
@@ -29,10 +29,9 @@ macro_rules! outlook {
 
 outlook! { step_seconds step_error samples_per_second efficiency hours gpu_hours cost memory_gib }
 
-/// A workload's profile on the GPUs of one row's cluster, with the row's input.
-#[derive(Clone, Debug)]
-pub struct ClusterProfile<'a> {
-    input: &'a Input,
+/// The profile that fits a cluster's GPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct Fitted<'a> {
     workload: &'a Workload,
     /// The workload's, its unknown links taken from the cluster.
     profile: Profile,
@@ -40,11 +39,10 @@ pub struct ClusterProfile<'a> {
     borrowed: bool,
 }
 
-impl<'a> ClusterProfile<'a> {
-    /// The profile that fits the GPUs; of several GPU types none can be meant without a name.
+impl<'a> Fitted<'a> {
+    /// Of several GPU types none can be meant without a name.
     #[must_use]
-    pub fn of(input: &'a Input, workloads: &'a [Workload]) -> Option<ClusterProfile<'a>> {
-        let cluster = &input.cluster;
+    pub fn of(cluster: &Cluster, workloads: &'a [Workload]) -> Option<Fitted<'a>> {
         let fits = |workload: &&Workload| match (&workload.gpu, &cluster.gpu) {
             (Some(ours), Some(asked)) => ours == asked,
             (None, _) => true,
@@ -63,7 +61,35 @@ impl<'a> ClusterProfile<'a> {
                 borrowed = true;
             }
         }
-        Some(ClusterProfile { input, workload, profile, borrowed })
+        Some(Fitted { workload, profile, borrowed })
+    }
+
+    /// With a job on that cluster.
+    #[must_use]
+    pub fn on(
+        &'a self,
+        recipe: &'a Recipe,
+        settings: &'a Settings,
+        cluster: &'a Cluster,
+    ) -> ClusterProfile<'a> {
+        ClusterProfile { recipe, settings, cluster, fitted: self }
+    }
+}
+
+/// The profile that fits a cluster's GPUs, with the job that is planned there.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterProfile<'a> {
+    recipe: &'a Recipe,
+    settings: &'a Settings,
+    cluster: &'a Cluster,
+    fitted: &'a Fitted<'a>,
+}
+
+impl ClusterProfile<'_> {
+    /// The replicas that share what is sharded.
+    fn replicas(&self) -> u64 {
+        let shape = self.shape(1, 1);
+        (shape.world_size / shape.model_parallel).max(1)
     }
 
     /// The largest micro-batch that fits in the cluster's memory; none where that is not known.
@@ -71,19 +97,22 @@ impl<'a> ClusterProfile<'a> {
     /// # Errors
     /// When not even one sample fits.
     pub fn memory_cap(&self) -> Result<Option<u64>, Reason> {
-        let profile = &self.profile;
-        let bytes = self.input.cluster.memory_gib * GIB;
+        let profile = &self.fitted.profile;
+        let bytes = self.cluster.memory_gib * GIB;
         if bytes.is_nan() || profile.memory_fixed.value.is_nan() || profile.memory_per_sample.value.is_nan() {
             return Ok(None);
         }
-        profile.largest_micro_batch(bytes, i32::MAX as u64).map(Some).ok_or(Reason::AboveMemory)
+        profile
+            .largest_micro_batch(bytes, self.replicas(), i32::MAX as u64)
+            .map(Some)
+            .ok_or(Reason::AboveMemory)
     }
 
     /// The noise scale over the run: the recipe's, else the profile's.
     fn noise_scale(&self) -> Result<f64, Reason> {
-        let given = self.input.recipe.noise_scale;
-        let tuned_batch = self.input.recipe.effective_batch as f64;
-        let known = if given.is_nan() { self.workload.noise_over_run(tuned_batch) } else { given };
+        let given = self.recipe.noise_scale;
+        let tuned_batch = self.recipe.effective_batch as f64;
+        let known = if given.is_nan() { self.fitted.workload.noise_over_run(tuned_batch) } else { given };
         if known.is_nan() { Err(Reason::NeedsNoise) } else { Ok(known) }
     }
 
@@ -92,7 +121,7 @@ impl<'a> ClusterProfile<'a> {
     /// # Errors
     /// When no noise scale is known.
     pub fn gain(&self, batch: f64) -> Result<f64, Reason> {
-        let (phi, tuned) = (self.noise_scale()?, self.input.recipe.effective_batch as f64);
+        let (phi, tuned) = (self.noise_scale()?, self.recipe.effective_batch as f64);
         Ok(batch / tuned * (phi + tuned) / (phi + batch))
     }
 
@@ -101,15 +130,26 @@ impl<'a> ClusterProfile<'a> {
     /// # Errors
     /// When the profile does not know the links, no noise scale is known, or no batch lies below the cap.
     pub fn best_batch(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<u64, Reason> {
-        let (input, profile) = (self.input, &self.profile);
+        let case = self.case(replicas, micro_batch_cap, divisor)?;
+        let none = if case.has_split() { Reason::TooLarge } else { Reason::AboveMaxBatch };
+        let best = optimize(&case).ok_or(none)?;
+        Ok(best.micro_batch * best.accumulation * case.replicas)
+    }
+
+    /// The question of [`best_batch`](Self::best_batch).
+    ///
+    /// # Errors
+    /// When the profile does not know the links, or no noise scale is known.
+    pub fn case(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<Case, Reason> {
+        let profile = &self.fitted.profile;
         let noise_scale = self.noise_scale()?;
-        let (sync_seconds, _) = profile.sync_seconds(&self.shape(1, 1), &self.workload.table);
+        let sync_seconds = self.sync_seconds();
         if sync_seconds.is_nan() {
             return Err(Reason::NeedsProfile);
         }
         // Micro-batches come in multiples of the divisor: to the search, a replica's sample is that many.
         let unit = divisor as f64;
-        let case = Case {
+        Ok(Case {
             replicas: replicas * divisor,
             compute_constant: profile.compute_constant.value,
             compute_per_sample: profile.compute_per_sample.value * unit,
@@ -119,24 +159,62 @@ impl<'a> ClusterProfile<'a> {
             lead: profile.lead.value,
             update: profile.update.value,
             noise_scale,
-            tuned_batch: input.recipe.effective_batch,
-            min_batch: input.recipe.effective_batch,
-            max_batch: input.settings.max_batch.unwrap_or(MAX_BATCH),
+            tuned_batch: self.recipe.effective_batch,
+            min_batch: self.recipe.effective_batch,
+            max_batch: self.settings.max_batch.unwrap_or(MAX_BATCH),
             max_micro_batch: micro_batch_cap.min(i32::MAX as u64) / divisor,
-        };
-        let none = if case.has_split() { Reason::TooLarge } else { Reason::AboveMaxBatch };
-        let best = optimize(&case).ok_or(none)?;
-        Ok(best.micro_batch * best.accumulation * case.replicas)
+        })
     }
 
     fn shape(&self, micro_batch: u64, accumulation: u64) -> Shape {
-        let Input { recipe, cluster, .. } = self.input;
+        let ClusterProfile { recipe, cluster, .. } = self;
         Shape {
             world_size: cluster.nodes * cluster.gpus_per_node,
             gpus_per_node: cluster.gpus_per_node,
             model_parallel: cluster.model_parallel.unwrap_or(recipe.model_parallel),
             micro_batch,
             accumulation,
+        }
+    }
+
+    /// Seconds a step at this split.
+    #[must_use]
+    pub fn step_seconds(&self, micro_batch: u64, accumulation: u64) -> f64 {
+        self.fitted.profile.step_seconds(micro_batch, accumulation, self.sync_seconds())
+    }
+
+    /// Seconds that a step at this split takes at least: cheaply.
+    #[must_use]
+    pub fn least_step_seconds(&self, micro_batch: u64, accumulation: u64) -> f64 {
+        self.fitted.profile.least_step_seconds(micro_batch, accumulation, self.sync_seconds())
+    }
+
+    /// Seconds to reduce the gradients, whatever the split.
+    fn sync_seconds(&self) -> f64 {
+        self.fitted.profile.sync_seconds(&self.shape(1, 1), &self.fitted.workload.table).0
+    }
+
+    /// What a run of `total_steps` (none: without an end) costs, given the seconds of a step; without the error of these and the
+    /// efficiency.
+    #[must_use]
+    pub fn costs(
+        &self,
+        effective_batch: u64,
+        micro_batch: u64,
+        total_steps: Option<u64>,
+        step_seconds: f64,
+    ) -> Outlook {
+        let cluster = self.cluster;
+        let hours = total_steps.map_or(f64::NAN, |steps| steps as f64 * step_seconds / 3600.0);
+        let gpu_hours = hours * (cluster.nodes * cluster.gpus_per_node) as f64;
+        Outlook {
+            step_seconds,
+            samples_per_second: effective_batch as f64 / step_seconds,
+            hours,
+            gpu_hours,
+            cost: gpu_hours * cluster.price_per_gpu_hour,
+            memory_gib: self.fitted.profile.memory_bytes(micro_batch, self.replicas()) / GIB,
+            ..Outlook::UNKNOWN
         }
     }
 
@@ -149,20 +227,14 @@ impl<'a> ClusterProfile<'a> {
         accumulation: u64,
         total_steps: Option<u64>,
     ) -> (Outlook, Reasons) {
-        let ClusterProfile { input, workload, profile, borrowed } = self;
+        let Fitted { workload, profile, borrowed } = self.fitted;
         let shape = self.shape(micro_batch, accumulation);
         let forecast = profile.forecast(&shape, &workload.table);
-        let hours = total_steps.map_or(f64::NAN, |steps| steps as f64 * forecast.step_seconds / 3600.0);
-        let gpu_hours = hours * shape.world_size as f64;
         let outlook = Outlook {
-            step_seconds: forecast.step_seconds,
-            step_error: forecast.step_error,
-            samples_per_second: effective_batch as f64 / forecast.step_seconds,
+            // One that no float holds is not known.
+            step_error: Some(forecast.step_error).filter(|error| error.is_finite()).unwrap_or(f64::NAN),
             efficiency: forecast.efficiency,
-            hours,
-            gpu_hours,
-            cost: gpu_hours * input.cluster.price_per_gpu_hour,
-            memory_gib: forecast.memory_bytes / GIB,
+            ..self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds)
         };
         let mut reasons = Reasons::default();
         let estimated = workload.estimated || *borrowed;
@@ -180,8 +252,9 @@ impl<'a> ClusterProfile<'a> {
 /// # Errors
 /// When it does not, or when nobody can say: no profile fits, the run has no end, the GPUs have no price.
 pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reason> {
-    let Outlook { step_seconds, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
-    if [step_seconds, hours, gpu_hours, cost, memory_gib].contains(&f64::INFINITY) {
+    let Outlook { step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
+    let figures = [step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib];
+    if figures.contains(&f64::INFINITY) {
         return Err(Reason::TooLarge);
     }
     let (deadline, budget) =

@@ -41,6 +41,7 @@ impl Input {
                     || recipe.drop_last.loader
                     || !recipe.drop_last.sampler,
             ),
+            (Field::EvenBatches, recipe.even_batches || recipe.convention == Convention::Transformers),
             (Field::DatasetSize, recipe.dataset_size.is_some() || !in_unit(Unit::Epochs)),
             (Field::SeqLen, recipe.seq_len.is_some() || !in_unit(Unit::Tokens)),
             (
@@ -65,6 +66,21 @@ impl Input {
                     }),
             ),
             (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
+            (
+                Field::FixedMicroBatch,
+                settings.fixed_micro_batch.is_none_or(|fixed| {
+                    fixed <= settings.max_micro_batch.unwrap_or(fixed)
+                        && fixed.is_multiple_of(settings.micro_batch_multiple)
+                        && !settings.ragged
+                }),
+            ),
+            (
+                Field::MinMicroBatch,
+                settings.min_micro_batch == 1
+                    || !(settings.ragged || searched)
+                        && settings.asked_micro_batch().is_none_or(|cap| settings.min_micro_batch <= cap),
+            ),
+            (Field::DecreaseBatch, !settings.decrease_batch || settings.batch_tolerance == 0.0 && !searched),
             (Field::AccumulationMultiple, settings.accumulation_multiple == 1 || !(unlike || searched)),
             (Field::MinAccumulation, settings.min_accumulation == 1 || !(unlike || searched)),
             (Field::BatchMultiple, settings.batch_multiple == 1 || !searched),

@@ -163,6 +163,7 @@ fields! {
         MinLr min_lr: f64 = 0.0, Real(0.0, f64::MAX), InvalidLr, "a finite number from 0 to lr";
         SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength, "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
         DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";
+        EvenBatches even_batches: bool = true, Flag, InvalidLength, "true or false; false under convention transformers alone";
         Convention convention: Convention = Convention::Torch, Other, InvalidLength, "a convention's name";
         Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch";
         MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
@@ -202,8 +203,11 @@ fields! {
         Policy policy: Policy = Policy::Keep, Other, InvalidSetting, "keep, grow, goodput, or the effective batch to reach (1 to 2^40)";
         Rule rule: Rule = Rule::Auto, Other, InvalidSetting, "a scaling rule's name";
         MaxMicroBatch max_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
+        FixedMicroBatch fixed_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1, a multiple of micro_batch_multiple and at most max_micro_batch; not with ragged";
+        MinMicroBatch min_micro_batch: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1, at most max_micro_batch and fixed_micro_batch; above 1 not with ragged or policy goodput";
         MaxBatch max_batch: Option<u64> = None, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40";
         BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a fraction from 0 to below 1";
+        DecreaseBatch decrease_batch: bool = false, Flag, InvalidSetting, "true or false; not with batch_tolerance or policy goodput";
         MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
         RequireMultiple require_multiple: bool = false, Flag, InvalidSetting, "true or false";
         AccumulationMultiple accumulation_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with ragged, uneven or policy goodput";
@@ -211,6 +215,7 @@ fields! {
         BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40; above 1 not with policy goodput";
         Ragged ragged: bool = false, Flag, InvalidSetting, "true or false; not with uneven or require_multiple";
         Uneven uneven: bool = false, Flag, InvalidSetting, "true or false; not with ragged";
+        ShortEpochs short_epochs: bool = false, Flag, InvalidSetting, "true or false";
         RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
         BetaHalfLife beta_half_life: bool = false, Flag, InvalidSetting, "true or false";
         DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";

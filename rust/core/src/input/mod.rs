@@ -5,6 +5,7 @@ mod fields;
 mod policy;
 mod precision;
 mod recipe;
+mod settings;
 mod types;
 mod value;
 

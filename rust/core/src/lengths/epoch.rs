@@ -93,15 +93,23 @@ impl Epoch {
     /// Runs the arithmetic of an epoch over `dataset` samples. `steps` is 0 where the dataset gives no full micro-batch.
     #[must_use]
     #[inline]
-    pub fn of(dataset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
-        Epoch::rest(dataset, 0, layout, drop, convention)
+    pub fn of(dataset: u64, layout: Layout, drop: DropLast, convention: Convention, fills: bool) -> Epoch {
+        Epoch::rest(dataset, 0, layout, drop, convention, fills)
     }
 
     /// What is left of an epoch behind its first `offset` samples. Padding and dropping are as if the rest were a dataset of
-    /// its own. Exact steps take any number of samples, and so do those whose micro-batches differ: they need no padding.
+    /// its own. Exact steps take any number of samples, and so do those whose micro-batches differ: they need no padding. `fills` says whether
+    /// Accelerate fills up the last micro-batches of the processes (its `even_batches`).
     #[must_use]
     #[inline]
-    pub fn rest(dataset: u64, offset: u64, layout: Layout, drop: DropLast, convention: Convention) -> Epoch {
+    pub fn rest(
+        dataset: u64,
+        offset: u64,
+        layout: Layout,
+        drop: DropLast,
+        convention: Convention,
+        fills: bool,
+    ) -> Epoch {
         let Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged } = layout;
         let pass = micro_batch * data_parallel;
         let sampled = |n: u64| if drop.sampler { n / data_parallel } else { n.div_ceil(data_parallel) };
@@ -114,8 +122,11 @@ impl Epoch {
         } else {
             let (passes, served) = match (convention, drop.loader) {
                 // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
-                // there is one process, it leaves the loader alone.
-                (Convention::Transformers, false) if data_parallel == 1 => (rest.div_ceil(micro_batch), rest),
+                // there is one process, it leaves the loader alone. Where it fills nothing up, the first process takes the steps
+                // that are counted here, and others may have fewer.
+                (Convention::Transformers, false) if data_parallel == 1 || !fills => {
+                    (rest.div_ceil(pass), rest)
+                }
                 (Convention::Transformers, true) => (rest / pass, rest / pass * pass),
                 (Convention::Transformers, false) => (rest.div_ceil(pass), rest.div_ceil(pass) * pass),
                 (_, true) => (sampled(rest) / micro_batch, sampled(rest) / micro_batch * pass),
@@ -128,7 +139,7 @@ impl Epoch {
             served,
             padded: served.saturating_sub(rest),
             dropped: rest.saturating_sub(served),
-            uneven_tail: (accumulation > 1 || exact) && served != steps * effective_batch,
+            uneven_tail: (accumulation > 1 || exact || !fills) && served != steps * effective_batch,
         }
     }
 }
@@ -145,10 +156,19 @@ mod tests {
 
     #[test]
     fn goyal_takes_157_steps_an_epoch() {
-        let keep = Epoch::of(1_281_167, plain(256, 32, 1), DropLast::default(), Convention::Torch);
+        let keep = Epoch::of(1_281_167, plain(256, 32, 1), DropLast::default(), Convention::Torch, true);
         assert_eq!((keep.steps, keep.padded), (157, 113));
         let drop = DropLast { sampler: false, loader: true };
-        assert_eq!(Epoch::of(1_281_167, plain(256, 32, 1), drop, Convention::Torch).steps, 156);
+        assert_eq!(Epoch::of(1_281_167, plain(256, 32, 1), drop, Convention::Torch, true).steps, 156);
+    }
+
+    #[test]
+    fn without_even_batches_nothing_is_filled_up() {
+        let of = |drop, fills| Epoch::of(100, plain(4, 8, 1), drop, Convention::Transformers, fills);
+        let (filled, bare) = (of(DropLast::NONE, true), of(DropLast::NONE, false));
+        assert_eq!((filled.steps, filled.served, filled.padded, filled.uneven_tail), (4, 128, 28, false));
+        assert_eq!((bare.steps, bare.served, bare.padded, bare.uneven_tail), (4, 100, 0, true));
+        assert_eq!(of(DropLast::both(true), true), of(DropLast::both(true), false));
     }
 
     #[test]
@@ -156,11 +176,11 @@ mod tests {
         for replicas in 1..=7 {
             let layout =
                 Layout { effective_batch: 51, ragged: true, ..plain(replicas, 51_u64.div_ceil(replicas), 1) };
-            let e = Epoch::of(255, layout, DropLast::NONE, Convention::Torch);
+            let e = Epoch::of(255, layout, DropLast::NONE, Convention::Torch, true);
             assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (5, 255, 0, false));
-            let e = Epoch::of(260, layout, DropLast::NONE, Convention::Exact);
+            let e = Epoch::of(260, layout, DropLast::NONE, Convention::Exact, true);
             assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (6, 260, 0, true));
-            let e = Epoch::of(260, layout, DropLast::both(true), Convention::Exact);
+            let e = Epoch::of(260, layout, DropLast::both(true), Convention::Exact, true);
             assert_eq!((e.steps, e.served, e.dropped, e.uneven_tail), (5, 255, 5, false));
         }
     }
@@ -172,7 +192,7 @@ mod tests {
             sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {
             let layout = Layout { ragged, ..plain(dp, micro, accumulation) };
-            let e = Epoch::of(dataset, layout, DropLast { sampler, loader }, Convention::ALL[convention].1);
+            let e = Epoch::of(dataset, layout, DropLast { sampler, loader }, Convention::ALL[convention].1, true);
             prop_assert_eq!(dataset + e.padded, e.served + e.dropped);
             prop_assert!(e.padded == 0 || e.dropped == 0);
             prop_assert!(e.served <= e.steps * layout.effective_batch);
@@ -188,10 +208,10 @@ mod tests {
                 layout.effective_batch -= less.min(layout.effective_batch - 1);
             }
             let (drop, convention) = (DropLast { sampler, loader }, Convention::ALL[convention].1);
-            let whole = Epoch::of(dataset, layout, drop, convention);
+            let whole = Epoch::of(dataset, layout, drop, convention, true);
             for step in 0..whole.steps {
                 let done = step * layout.effective_batch;
-                let rest = Epoch::rest(dataset, done, layout, drop, convention);
+                let rest = Epoch::rest(dataset, done, layout, drop, convention, true);
                 prop_assert_eq!((rest.steps, rest.served), (whole.steps - step, whole.served - done));
             }
         }

@@ -71,6 +71,38 @@ pub(crate) fn smallest_divisor_from(n: u64, from: u64) -> u64 {
     small.get(small.partition_point(|&(d, _)| d < from)).map_or(partner, |&(d, _)| d)
 }
 
+/// The divisors next to numbers, for one n after another: what is asked of the same n again is looked up.
+#[derive(Debug, Default)]
+pub(crate) struct DivisorsOf {
+    n: u64,
+    found: Vec<(u64, u64)>,
+}
+
+impl DivisorsOf {
+    /// The largest divisor of `n` up to `around`, and the smallest from there on (1 ≤ around, 1 ≤ n ≤ 2^40).
+    pub fn next_to(&mut self, n: u64, around: u64) -> (u64, Option<u64>) {
+        if n < KNOWN as u64 {
+            let known = known(index(n));
+            let at = known.partition_point(|&d| u64::from(d) < around);
+            let above = known.get(at).map(|&d| u64::from(d));
+            return (above.filter(|&d| d == around).unwrap_or_else(|| u64::from(known[at - 1])), above);
+        }
+        if self.n != n {
+            // Often it is asked but once.
+            self.n = n;
+            self.found.clear();
+            let above = (around <= n).then(|| smallest_divisor_from(n, around));
+            return (n / smallest_divisor_from(n, n.div_ceil(around)), above);
+        }
+        if self.found.is_empty() {
+            divisors(n, n, &mut self.found);
+        }
+        let at = self.found.partition_point(|&(d, _)| d < around);
+        let above = self.found.get(at).map(|&(d, _)| d);
+        (above.filter(|&d| d == around).unwrap_or_else(|| self.found[at - 1].0), above)
+    }
+}
+
 fn known(n: usize) -> &'static [u16] {
     struct Known {
         ends: Vec<usize>,
@@ -118,6 +150,20 @@ mod tests {
             divisors(n, n.isqrt(), &mut all);
             let both = all.iter().flat_map(|&(d, left)| [d, left]);
             prop_assert_eq!(both.filter(|&d| d >= from).min(), Some(found));
+        }
+    }
+
+    #[test]
+    fn the_divisors_next_to_a_number_are_those_of_one_question() {
+        let mut again = DivisorsOf::default();
+        for n in [1, 2, 12, 8191, 8192, 8192, 720_720, 1_048_573 * 3] {
+            for around in [1, 2, 3, 7, 12, 90, 8191, 8192, 8193, 1 << 20, 1 << 40] {
+                assert_eq!(
+                    again.next_to(n, around),
+                    crate::batch::nearest_divisors(n, around),
+                    "{n} {around}"
+                );
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 mod divisor;
 mod prime;
 
-pub(crate) use divisor::{divisors, smallest_divisor_from};
+pub(crate) use divisor::{DivisorsOf, divisors, smallest_divisor_from};
 pub(crate) use prime::{MOST, primes};
 
 /// Of two numbers above 0, by halves: a division takes longer.

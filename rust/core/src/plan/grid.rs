@@ -7,6 +7,9 @@ use crate::lengths::Stage;
 use crate::numbers::gcd;
 use crate::reason::Reason;
 
+/// Multiples of the unit that are looked at in each direction for a micro-batch that is not too small.
+const LOOKS: u64 = 256;
+
 /// No batch is a multiple of more.
 const NEVER: u64 = 1 << 62;
 
@@ -21,6 +24,10 @@ pub(super) struct Grid {
     groups: u64,
     /// No step has fewer passes.
     min_passes: u64,
+    /// No micro-batch is smaller; a multiple of the divisor.
+    min_micro: u64,
+    /// Whether the divisor is a micro-batch that was fixed.
+    fixed: bool,
     /// The tuned batch; what divides each of its stages that are to come; and the smallest of them.
     tuned: u64,
     common: u64,
@@ -28,13 +35,21 @@ pub(super) struct Grid {
     /// A full batch that can be laid out is a multiple of this, and not below the least.
     pub unit: u64,
     pub least: u64,
+    /// That if the micro-batch may be as small as the divisor.
+    least_of_any: u64,
 }
 
 impl Grid {
     /// That of a run whose ramp has these stages left at the tuned batch.
     pub fn of(input: &Input, replicas: Replicas, stages: &[Stage]) -> Grid {
-        let Settings { accumulation_multiple: passes, min_accumulation, batch_multiple: groups, .. } =
-            input.settings;
+        let Settings {
+            accumulation_multiple: passes,
+            min_accumulation,
+            batch_multiple: groups,
+            min_micro_batch,
+            fixed_micro_batch,
+            ..
+        } = input.settings;
         let Replicas { count, divisor, .. } = replicas;
         let tuned = input.recipe.effective_batch;
         let common = stages.iter().fold(tuned, |common, stage| gcd(common, stage.batch));
@@ -45,22 +60,34 @@ impl Grid {
             passes,
             groups,
             min_passes: min_accumulation,
+            min_micro: min_micro_batch.next_multiple_of(divisor),
+            fixed: fixed_micro_batch.is_some(),
             tuned,
             common,
             smallest,
             unit: count * divisor,
             least: 0,
+            least_of_any: 0,
         };
         if passes > 1 || groups > 1 || common != tuned {
             grid.unit = bounded(grid.step(passes) * u128::from(tuned / common));
         }
-        grid.least = grid.unit;
+        (grid.least, grid.least_of_any) = (grid.unit, grid.unit);
         if min_accumulation > 1 {
-            let samples = u128::from(count) * u128::from(divisor) * u128::from(min_accumulation);
-            let least = (samples * u128::from(tuned)).div_ceil(u128::from(smallest));
-            grid.least = bounded(least.next_multiple_of(u128::from(grid.unit))).max(grid.unit);
+            grid.least_of_any = grid.least_with(divisor);
+            grid.least = grid.least_of_any;
+        }
+        if grid.min_micro > divisor {
+            grid.least = grid.least_with(grid.min_micro);
         }
         grid
+    }
+
+    /// The smallest full batch whose every stage holds the fewest passes of such a micro-batch.
+    fn least_with(&self, micro_batch: u64) -> u64 {
+        let samples = u128::from(self.replicas) * u128::from(micro_batch) * u128::from(self.min_passes);
+        let least = samples.saturating_mul(u128::from(self.tuned)).div_ceil(u128::from(self.smallest));
+        bounded(least.next_multiple_of(u128::from(self.unit))).max(self.unit)
     }
 
     /// What each step's samples are a multiple of, where its passes are one of `passes`.
@@ -70,15 +97,39 @@ impl Grid {
         samples / gcd_wide(samples, groups) * groups
     }
 
-    /// Whether the batch lies on it.
-    pub fn has(&self, batch: u64) -> bool {
-        batch >= self.least && batch.is_multiple_of(self.unit)
+    /// Whether the batch can be laid out in micro-batches up to the cap.
+    pub fn fits(&self, batch: u64, cap: u64) -> bool {
+        batch >= self.least && batch.is_multiple_of(self.unit) && self.is_coarse(batch, cap)
     }
 
-    /// The batches next to one, below and above.
-    pub fn neighbours(&self, batch: u64) -> (Option<u64>, u64) {
-        let (below, above) = batch::neighbours(batch, self.unit);
-        (below.filter(|&batch| batch >= self.least), above.max(self.least))
+    /// Whether the largest micro-batch up to the cap is not too small.
+    fn is_coarse(&self, batch: u64, cap: u64) -> bool {
+        self.min_micro == self.divisor
+            || self.split(batch, cap, self.divisor).is_some_and(|split| split.micro_batch >= self.min_micro)
+    }
+
+    /// What certainly fits from the least batch on: multiples of this, in which a replica has whole smallest micro-batches.
+    fn coarse_unit(&self) -> u64 {
+        bounded(u128::from(self.unit) * u128::from(self.min_micro / self.divisor))
+    }
+
+    /// The largest batch below this one, or it, that fits; where the smallest micro-batch has hundreds of samples, one that fits.
+    pub fn below(&self, batch: u64, cap: u64) -> Option<u64> {
+        let last = batch / self.unit;
+        let near = (0..LOOKS.min(last)).map(|n| (last - n) * self.unit);
+        let near = near.take_while(|&batch| batch >= self.least).find(|&batch| self.is_coarse(batch, cap));
+        near.or_else(|| batch::neighbours(batch, self.coarse_unit()).0.filter(|&batch| self.fits(batch, cap)))
+    }
+
+    /// The smallest batch above this one that fits, as [`below`](Self::below).
+    pub fn above(&self, batch: u64, cap: u64) -> u64 {
+        let first = batch::neighbours(batch, self.unit).1.max(self.least);
+        let near =
+            (0..LOOKS).map(|n| first.saturating_add(n * self.unit)).take_while(|&batch| batch <= MAX_BATCH);
+        near.clone().find(|&batch| self.is_coarse(batch, cap)).unwrap_or_else(|| {
+            let coarse = self.coarse_unit();
+            first.checked_next_multiple_of(coarse).map_or(NEVER, |batch| batch.min(NEVER))
+        })
     }
 
     /// Whether the batch as asked for needs nothing but other sizes or numbers of micro-batches.
@@ -115,7 +166,7 @@ impl Grid {
         if !common.is_multiple_of(self.groups) || !common.is_multiple_of(each) {
             return (None, None);
         }
-        let most = smallest / self.divisor / self.min_passes;
+        let most = smallest / self.min_micro / self.min_passes;
         let down = down.min(most);
         let below = (down > 0).then(|| batch::nearest_divisors(common / each, down).0);
         (below, batch::nearest_divisors(common / each, up).1.filter(|&count| count <= most))
@@ -135,11 +186,13 @@ impl Grid {
         if !divides(count) || !divides(groups) {
             Reason::NotDivisible
         } else if !divides(samples) {
-            Reason::MultipleUnmet
+            if self.fixed { Reason::MicroBatchUnmet } else { Reason::MultipleUnmet }
         } else if !divides(samples * u128::from(self.passes))
             || u128::from(batch) < samples * u128::from(self.min_passes)
         {
             Reason::AccumulationUnmet
+        } else if batch >= self.least_of_any && batch.is_multiple_of(self.unit) {
+            Reason::MicroBatchUnmet
         } else {
             Reason::RampNotDivisible
         }

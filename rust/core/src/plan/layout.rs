@@ -19,13 +19,13 @@ pub(super) fn target(
     row: &mut Row,
     replicas: Replicas,
 ) -> Result<u64, Reason> {
-    let Replicas { count, model_parallel, divisor } = replicas;
+    let Replicas { count, model_parallel, divisor, .. } = replicas;
     let Input { recipe, settings, .. } = input;
     match settings.policy {
         Policy::Keep => Ok(recipe.effective_batch),
         Policy::Batch(batch) => Ok(batch),
         Policy::Goodput => profile.ok_or(Reason::NeedsProfile)?.best_batch(count, row.cap.samples(), divisor),
-        Policy::Grow => match (recipe.tuned_replicas(), settings.max_micro_batch) {
+        Policy::Grow => match (recipe.tuned_replicas(), settings.asked_micro_batch()) {
             (Some(tuned), _) => {
                 let samples = u128::from(recipe.effective_batch) * u128::from(count);
                 if !samples.is_multiple_of(tuned.into()) {
@@ -62,6 +62,9 @@ pub(super) fn layout(
     if row.cap.samples() < replicas.divisor {
         return Err(Reason::MultipleUnmet);
     }
+    if row.cap.samples() < settings.min_micro_batch {
+        return Err(Reason::MicroBatchUnmet);
+    }
     if target > most_of(settings) && settings.batch_tolerance == 0.0 {
         return Err(Reason::AboveMaxBatch);
     }
@@ -71,9 +74,11 @@ pub(super) fn layout(
         return Ok(layout);
     }
     let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), seek)?;
-    row.reasons.insert_if(effective_batch != target, Reason::BatchMoved);
+    let moved = if settings.decrease_batch { Reason::BatchDecreased } else { Reason::BatchMoved };
+    row.reasons.insert_if(effective_batch != target, moved);
     let cap = row.cap.samples();
-    let split = match grid.split(effective_batch, cap, settings.micro_batch_multiple) {
+    let wanted = grid.split(effective_batch, cap, settings.wanted_multiple());
+    let split = match wanted.filter(|split| split.micro_batch >= settings.min_micro_batch) {
         Some(split) => split,
         None if settings.require_multiple => return Err(Reason::MultipleUnmet),
         None => {
@@ -117,9 +122,11 @@ fn unlike(
     if !common.is_multiple_of(replicas.count) {
         // As many micro-batches as replicas at least, so that every replica has one.
         let cap = cap.min(smallest / replicas.count);
-        let multiple = settings.micro_batch_multiple;
-        let split =
-            batch::split(common, cap, multiple).or_else(|| batch::split(common, cap, replicas.divisor))?;
+        let multiple = settings.wanted_multiple();
+        let split = [multiple, replicas.divisor].into_iter().find_map(|multiple| {
+            let split = batch::split(common, cap, multiple)?;
+            (split.micro_batch >= settings.min_micro_batch).then_some(split)
+        })?;
         row.reasons.insert(Reason::Uneven);
         row.reasons.insert_if(!split.micro_batch.is_multiple_of(multiple), Reason::MultipleMissed);
         let accumulation = (target / split.micro_batch).div_ceil(replicas.count);
@@ -137,21 +144,24 @@ fn even_batch(
     (grid, tuned_stages): (&Grid, &[Stage]),
     seek: Seek,
 ) -> Result<u64, Reason> {
-    let Replicas { count, model_parallel, divisor } = replicas;
+    let Replicas { count, model_parallel, divisor, cap } = replicas;
     let settings = &input.settings;
     let most = most_of(settings).min(batch::MAX_BATCH);
-    if target <= most && grid.has(target) {
+    if target <= most && grid.fits(target, cap) {
         return Ok(target);
     }
-    let below = grid.neighbours(target.min(most)).0;
-    let above = Some(grid.neighbours(target).1).filter(|&b| b <= most);
+    let below = grid.below(target.min(most), cap);
+    if let (true, Some(below)) = (settings.decrease_batch, below) {
+        return Ok(below);
+    }
+    let above = Some(grid.above(target, cap)).filter(|&b| b <= most);
     let share = settings.batch_tolerance;
     let nearest = batch::nearer(target, below, above);
     if let Some(nearest) = nearest.filter(|&b| batch::change(b, target) <= share) {
-        let cap = row.cap.samples();
         let within = batch::Tolerance { target, unit: grid.unit, least: grid.least, most, share };
         let micro_batch = |units| {
             let split = grid.split(units * grid.unit, cap, divisor);
+            let split = split.filter(|split| split.micro_batch >= settings.min_micro_batch);
             split.map_or(0, |split| split.micro_batch / divisor)
         };
         let plain_cap = grid.is_plain().then_some(cap / divisor);

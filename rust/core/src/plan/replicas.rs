@@ -12,6 +12,8 @@ pub(super) struct Replicas {
     pub model_parallel: u64,
     /// What every micro-batch must be a multiple of.
     pub divisor: u64,
+    /// No micro-batch is larger.
+    pub cap: u64,
 }
 
 impl Replicas {

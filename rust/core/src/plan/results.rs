@@ -85,9 +85,9 @@ macro_rules! results {
             /// on a GPU
             MemoryGib memory_gib F64 = row.outlook.memory_gib, f64::NAN;
             /// where nothing divides: the nearest GPU count that works
-            NearestWorldSize nearest_world_size I64 = row.nearest_world_size.nearest, UNKNOWN;
+            NearestWorldSize nearest_world_size I64 = row.nearest_world_size.nearest, column(l.nearest_world_size[i]);
             /// and the nearest batch
-            NearestBatch nearest_batch I64 = row.nearest_batch.nearest, UNKNOWN;
+            NearestBatch nearest_batch I64 = row.nearest_batch.nearest, column(l.nearest_batch[i]);
         }
     };
 }

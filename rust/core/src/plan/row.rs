@@ -2,9 +2,9 @@
 
 use super::results::results;
 use crate::batch;
-use crate::forecast::Outlook;
-use crate::input::{Input, MAX_GPUS};
-use crate::reason::Reasons;
+use crate::forecast::{ClusterProfile, Outlook};
+use crate::input::{MAX_GPUS, Recipe, Settings};
+use crate::reason::{Reason, Reasons};
 use crate::rules::{Moments, Rule};
 
 /// A count that is not known, in a column.
@@ -99,6 +99,8 @@ impl Nearest {
 /// What limits the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
+    /// `fixed_micro_batch`.
+    Fixed(u64),
     /// `max_micro_batch`.
     Asked(u64),
     /// The GPU's memory, by the profile.
@@ -110,11 +112,32 @@ pub enum Cap {
 }
 
 impl Cap {
-    pub(super) fn of(input: &Input) -> Cap {
-        match (input.settings.max_micro_batch, input.recipe.micro_batch) {
+    /// What the job says.
+    pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
+        let &Settings { fixed_micro_batch, max_micro_batch, .. } = settings;
+        match (fixed_micro_batch.or(max_micro_batch), recipe.micro_batch) {
+            (Some(cap), _) if fixed_micro_batch.is_some() => Cap::Fixed(cap),
             (Some(cap), _) => Cap::Asked(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,
+        }
+    }
+
+    /// With the profile of its cluster.
+    ///
+    /// # Errors
+    /// When not even one sample fits in memory.
+    pub fn here(
+        recipe: &Recipe,
+        settings: &Settings,
+        profile: Option<&ClusterProfile<'_>>,
+    ) -> Result<Cap, Reason> {
+        match profile {
+            Some(profile) if settings.asked_micro_batch().is_none() => {
+                let memory = profile.memory_cap()?;
+                Ok(memory.map_or(Cap::of(recipe, settings), Cap::Memory))
+            }
+            _ => Ok(Cap::of(recipe, settings)),
         }
     }
 
@@ -122,7 +145,7 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
+            Cap::Fixed(samples) | Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
             Cap::Open => u64::MAX,
         }
     }

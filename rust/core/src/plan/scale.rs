@@ -55,7 +55,7 @@ pub(super) fn scale(
     }
     let gain = match settings.policy {
         Policy::Goodput => profile.ok_or(Reason::NeedsProfile)?.gain(to)?,
-        _ if rule == Rule::Adascale => lr_scale,
+        _ if rule.holds_loss() && moves(k) => rules::lr_scale(Rule::Adascale, from, to, recipe.noise()),
         _ => k,
     };
     // Also where the learning rate stays: more samples a step stretch the timescale.

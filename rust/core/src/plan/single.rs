@@ -5,7 +5,7 @@ use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
 use super::ways_out::{Seek, neighbouring_replicas, not_sought};
 use super::{caution, layout, scale, steps};
 use crate::batch;
-use crate::forecast::{ClusterProfile, Outlook, Workload, within_limits};
+use crate::forecast::{Fitted, Outlook, Workload, within_limits};
 use crate::input::{Field, Input, Policy};
 use crate::lengths::Layout;
 use crate::reason::{Reason, Reasons};
@@ -25,7 +25,7 @@ fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> 
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
     row.nearest_batch = Nearest::NONE;
-    row.cap = Cap::of(input);
+    row.cap = Cap::of(&input.recipe, &input.settings);
     let invalid = input.invalid();
     let found = match invalid {
         Some(field) => {
@@ -47,9 +47,9 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
     row.world_size = as_column(world_size);
     row.data_parallel = UNKNOWN;
-    let divisor = if settings.require_multiple { settings.micro_batch_multiple } else { 1 };
+    let divisor = settings.demanded_multiple();
     if !world_size.is_multiple_of(model_parallel) {
-        let one = Replicas { count: 1, model_parallel, divisor };
+        let one = Replicas { count: 1, model_parallel, divisor, cap: row.cap.samples() };
         let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;
         let (below, above) = match settings.policy {
             Policy::Batch(batch) => seek(input, &stages, batch, world_size, one),
@@ -62,15 +62,12 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
         return Err(Reason::ModelParallel);
     }
-    let replicas = Replicas { count: world_size / model_parallel, model_parallel, divisor };
-    row.data_parallel = as_column(replicas.count);
-    let profile = ClusterProfile::of(input, workloads);
-    if settings.max_micro_batch.is_none()
-        && let Some(profile) = &profile
-        && let Some(cap) = profile.memory_cap()?
-    {
-        row.cap = Cap::Memory(cap);
-    }
+    let count = world_size / model_parallel;
+    row.data_parallel = as_column(count);
+    let fitted = Fitted::of(cluster, workloads);
+    let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
+    row.cap = Cap::here(recipe, settings, profile.as_ref())?;
+    let replicas = Replicas { count, model_parallel, divisor, cap: row.cap.samples() };
 
     let target = layout::target(input, profile.as_ref(), row, replicas)?;
     let chosen = layout::layout(input, row, target, replicas, seek)?;

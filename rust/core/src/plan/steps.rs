@@ -4,7 +4,6 @@ use super::row::{Row, UNKNOWN, as_column};
 use crate::input::{Input, Policy, Recipe};
 use crate::lengths::{self, Convention, Epoch, Layout, Length, MAX_COUNT, Stage, Unit};
 use crate::reason::Reason;
-use crate::rules::Rule;
 
 /// The stages of the recipe's ramp when it ends at `full`, those left out that end before `consumed` samples; empty without one.
 ///
@@ -39,7 +38,9 @@ impl<'a> Clock<'a> {
     fn new(recipe: &'a Recipe, layout: Layout, stages: Vec<Stage>) -> Clock<'a> {
         let epoch = match (recipe.dataset_size, recipe.convention) {
             (None, _) | (_, Convention::Megatron) => None,
-            (Some(dataset), convention) => Some(Epoch::of(dataset, layout, recipe.drop_last, convention)),
+            (Some(dataset), convention) => {
+                Some(Epoch::of(dataset, layout, recipe.drop_last, convention, recipe.even_batches))
+            }
         };
         Clock { recipe, batch: layout.effective_batch, epoch, stages }
     }
@@ -128,9 +129,11 @@ pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> 
     let stages = stages(recipe, full, 0).or_else(|_| stages(recipe, full, input.consumed))?;
     let clock = Clock::new(recipe, layout, stages);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, recipe.dataset_size) {
-        if epoch.steps == 0 || layout.effective_batch > dataset {
+        let short = layout.effective_batch > dataset;
+        if epoch.steps == 0 || (short && !input.settings.short_epochs) {
             return Err(Reason::BatchAboveDataset);
         }
+        row.reasons.insert_if(short, Reason::ShortEpochs);
         row.steps_per_epoch = as_column(epoch.steps);
         row.samples_per_epoch = as_column(epoch.served);
         row.padded_samples = as_column(epoch.padded);
@@ -146,7 +149,7 @@ pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> 
         row.dropped_samples = UNKNOWN;
     }
     // Those that hold the loss, not the samples.
-    let holds_loss = row.rule == Rule::Adascale || input.settings.policy == Policy::Goodput;
+    let holds_loss = row.rule.holds_loss() || input.settings.policy == Policy::Goodput;
     // A quotient that is whole must not become one more by its rounding.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
     let stretched = |steps: Option<u64>| {

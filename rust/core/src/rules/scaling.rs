@@ -40,6 +40,7 @@ rules! {
     Sqrt "sqrt" "η' = √k·η" "the Adam family; a safe start for all" "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
     Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k" "Adam and RMSprop while noise dominates; k(1−β) < 1" "Malladi et al. 2022, arXiv 2205.10287"
     Adascale "adascale" "η' = rη, r = (σ²+μ²)/(σ²/k+μ²); a step counts for r" "SGD; σ² and μ² measured at the tuned batch" "Johnson et al. 2020, arXiv 2007.05105"
+    Adamscale "adamscale" "η' = √r·η, r as in adascale; a step counts for r" "the Adam family; σ² and μ² measured at the tuned batch" "AdaptDL's AdamScale (petuum/adaptdl, torch/scaling_rules.py); no paper derives it"
     Saturating "saturating" "η' = η(1+Bn/B)/(1+Bn/B')" "SGD; noise scale Bn measured" "McCandlish et al. 2018, arXiv 1812.06162, eq. 2.6"
     Surge "surge" "η' = η·(√(Bn/B)+√(B/Bn))/(√(Bn/B')+√(B'/Bn))" "Adam-like; noise scale Bn measured" "Li et al. 2024, arXiv 2405.14578, eq. 13"
     Muon "muon" "η' = η·√((1+Bn/B)/(1+Bn/B'))" "Muon, on request; noise scale Bn measured, and the usual one, of Euclidean norms, is not Muon's own" "kexue.fm/archives/11285"
@@ -64,13 +65,19 @@ impl Rule {
         }
     }
 
+    /// Whether it holds the loss and not the samples: a step then counts for the gain of `adascale`.
+    #[must_use]
+    pub fn holds_loss(self) -> bool {
+        matches!(self, Rule::Adascale | Rule::Adamscale)
+    }
+
     /// Whether the optimizer is of the family that the rule was not made for.
     #[must_use]
     pub fn mismatches(self, optimizer: Optimizer) -> bool {
         match self {
             Rule::Linear => optimizer.adam_like(),
             Rule::Sqrt => optimizer == Optimizer::Sgd,
-            Rule::Sde | Rule::Surge => !optimizer.adam_like(),
+            Rule::Sde | Rule::Surge | Rule::Adamscale => !optimizer.adam_like(),
             Rule::Adascale | Rule::Saturating => optimizer != Optimizer::Sgd,
             Rule::Muon => optimizer != Optimizer::Muon,
             Rule::None | Rule::Power | Rule::Auto => false,
@@ -98,7 +105,7 @@ pub struct RampRule(pub Rule);
 impl RampRule {
     /// All there are, by name: the other rules move the optimizer's averages too, or what a step counts for.
     pub fn all() -> impl Iterator<Item = (&'static str, RampRule)> {
-        let alone = |card: &&Card| !matches!(card.rule, Rule::Sde | Rule::Adascale);
+        let alone = |card: &&Card| card.rule != Rule::Sde && !card.rule.holds_loss();
         Rule::ALL.iter().filter(alone).map(|card| (card.name, RampRule(card.rule)))
     }
 }
@@ -112,6 +119,7 @@ pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
         Rule::Linear => k,
         Rule::Sqrt | Rule::Sde => k.sqrt(),
         Rule::Adascale => (noise.sigma_sq + noise.mu_sq) / (noise.sigma_sq / k + noise.mu_sq),
+        Rule::Adamscale => lr_scale(Rule::Adascale, from, to, noise).sqrt(),
         Rule::Saturating => (1.0 + noise.scale / from) / (1.0 + noise.scale / to),
         Rule::Muon => ((1.0 + noise.scale / from) / (1.0 + noise.scale / to)).sqrt(),
         // Its limit: from a noise scale of 0 on the learning rate falls with the root.
@@ -144,6 +152,7 @@ mod tests {
         assert_eq!(scale(Rule::Linear).to_bits(), 4.0f64.to_bits());
         assert_eq!(scale(Rule::Sqrt).to_bits(), 2.0f64.to_bits());
         assert!((scale(Rule::Adascale) - 4.0 / 1.75).abs() < 1e-15);
+        assert!((scale(Rule::Adamscale) - (4.0_f64 / 1.75).sqrt()).abs() < 1e-15);
         // kexue 11285's own example: 2.09 where √ has 5.66.
         assert!((lr_scale(Rule::Muon, 256.0, 8192.0, NOISE) - 2.09).abs() < 0.005);
         // The larger of the two batches saturates towards 1 + Bn/B.

@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from isobatch.integrations.torch.rounds import rounds
 from isobatch.planning.plan import Plan
 
 
 class Span(NamedTuple):
-    """The samples of one optimizer step: `samples` of them behind the first `offset` of the epoch's order."""
+    """The samples of one optimizer step: `samples` of them behind the first `offset` of the epoch's order.
+
+    `full` steps have the batch of their stage. A stream, whose epochs do not end steps, goes on in the next epoch's order; it is one
+    epoch where the dataset's size is not known.
+    """
 
     number: int
     epoch: int
     offset: int
     samples: int
+    full: bool
     last_of_epoch: bool
 
 
 class Pass(NamedTuple):
-    """One forward and backward of a replica: every `stride`-th place of the epoch's order from `start` to `stop`.
+    """One forward and backward of a replica: the places of the epoch's order that it takes.
 
     `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its collectives.
     """
 
-    start: int
-    stop: int
-    stride: int
+    places: range
     samples: int
     last: bool
 
@@ -35,20 +39,43 @@ class Pass(NamedTuple):
         return not self.samples
 
 
-def spans(plan: Plan, dataset: int, step: int) -> Iterator[Span]:
+def spans(course: Plan, step: int) -> Iterator[Span]:
     """The steps of a run from `step` to its end.
 
     An epoch is ⌈dataset / batch⌉ steps, the last of them with what is left of it; ⌊dataset / batch⌋ where the recipe drops that.
+    Under a batch ramp, which counts through the epochs, and where the dataset's size is not known, all steps are full.
     """
-    here = plan.position(step)
+    dataset = course.recipe.dataset_size
+    if dataset is None or course.recipe.ramp is not None:
+        yield from _of_a_stream(course, dataset, step)
+        return
+    here = course.position(step)
     epoch, offset = here.epoch or 0, here.offset or 0
-    batch = plan.effective_batch or 0
-    least = batch if plan.recipe.drop_last else 1
-    for number in range(step, plan.total_steps or 0):
+    batch = course.effective_batch or 0
+    least = batch if course.recipe.drop_last else 1
+    for number in range(step, course.total_steps or 0):
         samples = min(batch, dataset - offset)
         ends = dataset - offset - samples < least
-        yield Span(number, epoch, offset, samples, ends)
+        yield Span(number, epoch, offset, samples, samples == batch, ends)
         epoch, offset = (epoch + 1, 0) if ends else (epoch, offset + samples)
+
+
+def _of_a_stream(course: Plan, dataset: int | None, step: int) -> Iterator[Span]:
+    at = course.position(step).samples
+    stages = course.stages
+    ends = [*(stage.step for stage in stages[1:]), course.total_steps or 0]
+    for stage, end in zip(stages, ends, strict=True):
+        for number in range(max(step, stage.step), end):
+            epoch, offset = (0, at) if dataset is None else divmod(at, dataset)
+            at += stage.batch
+            yield Span(
+                number,
+                epoch,
+                offset,
+                stage.batch,
+                True,
+                dataset is not None and offset + stage.batch >= dataset,
+            )
 
 
 def passes(
@@ -65,18 +92,10 @@ def passes(
     """
     micro, replicas = plan.micro_batch or 1, plan.data_parallel or 1
     stop = span.offset + span.samples
-    whole = uneven and span.samples == plan.effective_batch
-    own: list[Pass] = []
-    rounds = 0
-    for low in range(span.offset, stop, micro * replicas):
-        rounds += 1
-        high = min(low + micro * replicas, stop)
-        sharing = (high - low) // micro if whole else min(high - low, replicas)
-        if replica < sharing:
-            own.append(
-                Pass(low + replica, high, sharing, len(range(low + replica, high, sharing)), last=False)
-            )
-    stand_in = Pass(span.offset, span.offset + 1, 1, 0, last=False)
-    own += [stand_in] * (max(least, rounds if equal else 1) - len(own))
+    dealt = [*rounds(span.offset, stop, micro, replicas, whole=uneven and span.full)]
+    places = [one.of(replica) for one in dealt if replica < one.sharing]
+    own = [Pass(mine, len(mine), last=False) for mine in places]
+    stand_in = Pass(range(span.offset, span.offset + 1), 0, last=False)
+    own += [stand_in] * (max(least, len(dealt) if equal else 1) - len(own))
     own[-1] = own[-1]._replace(last=True)
     return own

@@ -8,8 +8,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from isobatch.integrations.torch.elastic.agreement import Pending, Ranks
-from isobatch.integrations.torch.elastic.batches import RunBatches
+from isobatch.integrations.torch.elastic.agreement import Agreements, Ranks
+from isobatch.integrations.torch.elastic.batches import loader_of
 from isobatch.integrations.torch.elastic.progress import Progress
 from isobatch.integrations.torch.elastic.rates import ElasticLR
 from isobatch.integrations.torch.elastic.steps import Step, next_batch
@@ -27,23 +27,21 @@ class Driven:
     unfinished: str | None = None
 
     def __init__(self, progress: Progress, ranks: Ranks) -> None:
-        self._progress, self._ranks = progress, ranks
+        self._progress = progress
         self.passes = progress.rounds
         self._signals = Signals()
-        self._pending: Pending | None = None
+        self._agreements = Agreements(ranks)
         self.asked = False
 
     @property
     def stopping(self) -> bool:
-        """Whether some rank was asked to stop, as agreed on in this step."""
-        return self._pending is not None and self._pending.result().stopping
+        """Whether some rank was asked to stop, as agreed on last."""
+        return self._agreements.stopping
 
     def loader(self, dataset: Any, join: Join, **options: Any) -> WholeSteps:
         """The micro-batches of the steps that are left, each joined with its factor."""
-        batches = RunBatches(self._progress, len(dataset), equal=True, least=self.passes)
-        return WholeSteps(
-            self._progress, self.passes, DataLoader(dataset, batch_sampler=batches, **options), join
-        )
+        batches = loader_of(self._progress, dataset, options, equal=True, least=self.passes)
+        return WholeSteps(self._progress, self.passes, batches, join)
 
     def scheduler(self, optimizer: Optimizer) -> ElasticLR:
         """A scheduler that the trainer steps, or not where its scaler skipped the optimizer's step."""
@@ -56,8 +54,8 @@ class Driven:
         self._signals.__enter__()
 
     def begin_step(self) -> None:
-        """A step begins: the ranks agree on whether to stop after it."""
-        self._pending = self._ranks.begin(self._signals.received or self.asked or self.stopping)
+        """A step begins: if it is time, the ranks agree on whether to stop after it."""
+        self._agreements.begin_step(self._signals.received or self.asked)
 
     def end_step(self) -> None:
         """A step is done, also where the optimizer's was skipped."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.agreement import Pending, Ranks
+from isobatch.integrations.torch.elastic.agreement import Agreements, Ranks
+from isobatch.integrations.torch.elastic.batches import passes_are_equal
 from isobatch.integrations.torch.elastic.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.progress import Progress
 from isobatch.integrations.torch.elastic.steps import Micro, Step, micros, next_batch
@@ -33,17 +34,16 @@ class Loop:
     def __init__(
         self, progress: Progress, ranks: Ranks, loader: Iterable[Any], tokens: Tokens | None
     ) -> None:
-        self._run, self._ranks, self._loader, self._tokens = progress, ranks, loader, tokens
-        sampler = getattr(loader, "batch_sampler", None)
-        self._equal = bool(getattr(sampler, "equal", False))
-        self._pending: Pending | None = None
+        self._run, self._loader, self._tokens = progress, loader, tokens
+        self._equal = passes_are_equal(loader)
+        self._agreements = Agreements(ranks)
         self.asked = False
         self.current: Step | None = None
 
     @property
     def stopping(self) -> bool:
-        """What the ranks agreed on in the step under way, or in the last one."""
-        return self._pending is not None and self._pending.result().stopping
+        """What the ranks agreed on last."""
+        return self._agreements.stopping
 
     @property
     def unfinished(self) -> str | None:
@@ -62,22 +62,21 @@ class Loop:
             windows = self._windows(iter(self._loader))
             window = next(windows, None)
             if window is not None and self._tokens is not None:
-                self._pending = self._ranks.begin(False, window.own)
+                self._agreements.begin_step(False, window.own)
             while window is not None:
-                # With tokens the next window is read while the device still computes the last step.
-                total = 0.0
-                if self._tokens is not None and self._pending is not None:
-                    total = self._pending.result().total
+                asked = signals.received or self.asked
+                total, ahead = 0.0, None
+                if self._tokens is None:
+                    self._agreements.begin_step(asked)
+                else:  # The next window is read while the device still computes the last step.
+                    total = self._agreements.total
                     check_window(total, window.own, window.span.number)
-                ahead = next(windows, None) if self._tokens is not None else None
-                self._pending = self._ranks.begin(
-                    signals.received or self.asked or self.stopping, 0.0 if ahead is None else ahead.own
-                )
+                    ahead = next(windows, None)
+                    self._agreements.begin_step(asked, 0.0 if ahead is None else ahead.own)
                 step = self._step(window, total)
                 yield from self._finished(step)
                 window = ahead if self._tokens is not None else next(windows, None)
-            if self._pending is not None:
-                self._pending.result()
+            self._agreements.end()
 
     def _finished(self, step: Step) -> Iterator[Step]:
         """Gives a step to the training, and counts it when it is done; also where the training leaves the loop behind it."""

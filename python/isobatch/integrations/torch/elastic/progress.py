@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from isobatch.integrations.torch.elastic.dealing import Pass, Span, passes, spans
 from isobatch.integrations.torch.elastic.exact import Planned
@@ -34,7 +35,7 @@ class Progress:
     def rounds(self) -> int:
         """The passes of a full step, of the replica that makes the most: the first."""
         plan = self.planned.plan
-        step = Span(0, 0, 0, plan.effective_batch or 0, last_of_epoch=False)
+        step = Span(0, 0, 0, plan.effective_batch or 0, full=True, last_of_epoch=False)
         return len(passes(plan, step, 0, uneven=self._uneven))
 
     @property
@@ -43,8 +44,12 @@ class Progress:
 
     def spans(self) -> Iterator[Span]:
         """The samples of each step that is left."""
-        return spans(self.planned.course, self.planned.plan.recipe.dataset_size or 0, self.step)
+        return spans(self.planned.course, self.step)
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """What this replica does in a step."""
         return passes(self.planned.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a DataLoader's worker, which needs no schedulers: they are tied to their optimizers."""
+        return {**self.__dict__, "schedulers": []}

@@ -13,17 +13,28 @@ from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as make_plan
 
+_SCALED_FOR = "velocity_scaled_for_lr"
+
 
 class ElasticLR(PlanLR):
     """A PlanLR at the step of a run. A step that a GradScaler skipped counts: its samples are consumed.
 
     Where the plan moves betas, eps or the weight decay, the optimizer's groups have them from the start, and again after the
     optimizer's state is loaded; a group's weight decay keeps its ratio to the recipe's, and 0 stays 0.
+
+    A velocity that holds the learning rate moves with it, once (Goyal et al. 2017, remark 2): `velocity` is its name in the
+    optimizer's state. That of timm's RMSpropTF (`lr_in_momentum`) is found without it; torch's own optimizers have none.
     """
 
     def __init__(
-        self, optimizer: Optimizer, plan: Plan, step: int, completes: Callable[[ElasticLR], None]
+        self,
+        optimizer: Optimizer,
+        plan: Plan,
+        step: int,
+        completes: Callable[[ElasticLR], None],
+        velocity: str | None = None,
     ) -> None:
+        self._velocity = velocity
         self._tuned = make_plan(plan.recipe, 1, max_micro_batch=plan.recipe.effective_batch)
         super().__init__(optimizer, plan)
         self._completes = completes
@@ -69,6 +80,20 @@ class ElasticLR(PlanLR):
                     # The group keeps its tuned value beside: a checkpoint has the one that the plan made of it.
                     tuned = group.setdefault(own, group[name])
                     group[name] = tuned if moved is None else moved(tuned)
+            self._scale_velocity(group)
+
+    def _scale_velocity(self, group: dict[str, Any]) -> None:
+        name = self._velocity or ("momentum_buffer" if group.get("lr_in_momentum") else None)
+        lr = self.plan.lr
+        if name is None or not lr:
+            return
+        # The group keeps the learning rate that its velocity was scaled for, also in a checkpoint: so it is scaled once.
+        before = group.setdefault(_SCALED_FOR, lr)
+        if before != lr:
+            group[_SCALED_FOR] = lr
+            for parameter in group["params"]:
+                if (velocity := self.optimizer.state.get(parameter, {}).get(name)) is not None:
+                    velocity.mul_(lr / before)
 
     def _moved(self) -> dict[str, Callable[[Any], Any] | None]:
         """What the plan makes of a group's own values; None where it leaves them."""

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Ranks
-from isobatch.integrations.torch.elastic.batches import RunBatches
+from isobatch.integrations.torch.elastic.batches import loader_of
 from isobatch.integrations.torch.elastic.driven import Driven
 from isobatch.integrations.torch.elastic.exact import Planned, planned
 from isobatch.integrations.torch.elastic.loop import Loop
@@ -180,7 +180,7 @@ class ElasticRun:
             raise InputError(
                 f"state must be of a step up to {total:,}, the run's end, got {self._start:,}", field="state"
             )
-        settings = states.settings_given(self._settings)
+        settings = self._settings.changed()
         leg = Leg(self._start, self.world.size, self.plan.effective_batch or 0, settings)
         self._legs = states.extended(self._legs, leg)
 
@@ -203,7 +203,7 @@ class ElasticRun:
             "seed": self.seed,
             "shuffle": self.shuffle,
             **{f"recipe's {name}": value for name, value in states.recipe_given(self.recipe).items()},
-            "settings": states.settings_given(self._settings),
+            "settings": self._settings.changed(),
             "legs": self._legs,
         }
 
@@ -218,35 +218,35 @@ class ElasticRun:
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> DataLoader[Any]:
         """A DataLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
 
+        A stream (an IterableDataset, or what can only be iterated) is read by every rank, in the same order, and each keeps its part;
+        a restart reads over what was consumed. An epoch is its first dataset_size samples; without that it is begun anew where it ends.
+
         Args:
-            dataset: as long as the recipe's dataset_size.
+            dataset: as long as the recipe's dataset_size; or a stream.
             equal_passes: every replica makes the same number of passes in a step; FSDP and SyncBatchNorm need it where micro-batches
                 do not divide evenly. Passes that a replica lacks are stand-ins: one sample, weight 0.
-            options: the DataLoader's own, but for batch_size, shuffle, sampler, batch_sampler and drop_last, which the plan decides.
+            options: the DataLoader's own, but for batch_size, shuffle, sampler, batch_sampler and drop_last, which the plan decides; of a
+                stream num_workers is 0 or 1.
 
         Raises:
             InputError: the dataset is not as long as the recipe says, or an option is the plan's.
         """
-        for name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
-            if name in options:
-                raise InputError(f"{name} is the plan's to decide: leave it out", field=name)
-        size = len(dataset)
-        if self.recipe.dataset_size != size:
-            raise InputError(
-                f"dataset_size must be {size:,}, as the dataset has, got {self.recipe.dataset_size!r}",
-                field="dataset_size",
-            )
-        return DataLoader(
-            dataset, batch_sampler=RunBatches(self._progress, size, equal=equal_passes), **options
-        )
+        return loader_of(self._progress, dataset, options, equal=equal_passes)
 
-    def scheduler(self, optimizer: Optimizer) -> ElasticLR:
+    def scheduler(self, optimizer: Optimizer, *, velocity: str | None = None) -> ElasticLR:
         """A scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
+
+        It moves betas, eps and the weight decay where the plan moves them.
+
+        Args:
+            optimizer: its state may be loaded before or after.
+            velocity: the name, in the optimizer's state, of a momentum that holds the learning rate, and so moves with it; None: there
+                is none, or the optimizer is timm's RMSpropTF.
 
         Raises:
             InputError: as PlanLR.
         """
-        made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled)
+        made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled, velocity)
         others = [other for other in self._progress.schedulers if other.optimizer is not optimizer]
         self._progress.schedulers = [*others, made]
         return made
@@ -287,7 +287,10 @@ class ElasticRun:
         return self._done == self.plan.total_steps
 
     def stop(self) -> None:
-        """Asks the run to stop after this step or the next, as a signal does; one rank is enough."""
+        """Asks the run to stop after one of the next steps, as a signal does; one rank is enough.
+
+        After this step or the next where steps take 50 ms; quick steps agree only that often, at least every ten.
+        """
         if self._loop is not None:
             self._loop.asked = True
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isobatch.errors import InputError, together
-from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule
 from isobatch.words import shown
@@ -58,11 +57,6 @@ def recipe_given(recipe: Recipe) -> dict[str, Any]:
     }
     plain: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=_plain)
     return plain
-
-
-def settings_given(settings: Settings) -> dict[str, Any]:
-    """The settings that are not as they are by default."""
-    return {name: value for name, value in settings._asdict().items() if value != getattr(DEFAULTS, name)}
 
 
 def write(state: State) -> dict[str, Any]:

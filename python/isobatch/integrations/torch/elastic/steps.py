@@ -12,6 +12,7 @@ from torch import nn
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.dealing import Pass, Span
+from isobatch.integrations.torch.elastic.norms import without_statistics
 
 _FSDP1 = "FullyShardedDataParallel"
 _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -36,7 +37,8 @@ class Micro(NamedTuple):
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Around forward and backward: gradients are synchronized in the step's last micro-batch only.
 
-        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing.
+        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left out of the statistics of
+        batch norms.
 
         Raises:
             InputError: the model has collectives inside its forward, and the replicas may make different numbers of passes.
@@ -55,6 +57,8 @@ class Micro(NamedTuple):
                 sharded(self.last)
             elif quiet is not None and not self.last:
                 stack.enter_context(quiet())
+            if self.stand_in:
+                stack.enter_context(without_statistics(model))
         return stack
 
 

@@ -2,6 +2,7 @@
 
 use super::arithmetic::BLOCK;
 use super::clusters::ClusterShapes;
+use crate::numbers::DivisorsOf;
 use crate::reason::Reasons;
 
 macro_rules! lanes {
@@ -16,6 +17,8 @@ macro_rules! lanes {
             pub open: [u64; BLOCK],
             /// Whether the row is one for `plan`.
             pub left: [u64; BLOCK],
+            /// Of the batch of the row before, mostly.
+            pub divisors: DivisorsOf,
         }
 
         impl Lanes {
@@ -25,6 +28,7 @@ macro_rules! lanes {
                     reasons: [Reasons::default(); BLOCK],
                     open: [0; BLOCK],
                     left: [0; BLOCK],
+                    divisors: DivisorsOf::default(),
                 }
             }
         }
@@ -36,6 +40,7 @@ lanes! {
     batch micro_batch accumulation
     k batch_change lr lr_scale weight_decay
     steps_per_epoch samples_per_epoch padded_samples dropped_samples total_steps warmup_steps
+    nearest_world_size nearest_batch
 }
 
 impl Lanes {

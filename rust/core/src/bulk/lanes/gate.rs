@@ -166,6 +166,7 @@ fn one(
         min_lr,
         seq_len,
         drop_last: DropLast { sampler, loader },
+        even_batches,
         convention,
         gpus,
         micro_batch,
@@ -188,7 +189,7 @@ fn one(
         device_batches: Stated(unequal_devices),
     } = recipe;
     let intervals = eval_every.or(save_every).or(log_every);
-    if ramp.is_some() || intervals.is_some() || convention == Convention::Exact {
+    if ramp.is_some() || intervals.is_some() || convention == Convention::Exact || !even_batches {
         return None;
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;

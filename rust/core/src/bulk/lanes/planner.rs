@@ -27,8 +27,13 @@ impl<'a> Prepared<'a> {
         if !fleet.workloads.is_empty() {
             return None;
         }
-        let shapes = ClusterShapes::of(&fleet.shared, &fleet.clusters)?;
-        Some(Prepared { shapes, groups: RecipeGroups::of(&fleet.shared, &fleet.jobs, fleet.rows()) })
+        let alone = Prepared::for_single_jobs(fleet)?;
+        Some(Prepared { groups: RecipeGroups::of(&fleet.shared, &fleet.jobs, fleet.rows()), ..alone })
+    }
+
+    /// Without groups, and whether or not there is a profile: what depends on that is not planned here.
+    pub fn for_single_jobs(fleet: &Fleet<'_>) -> Option<Prepared<'a>> {
+        Some(Prepared { shapes: ClusterShapes::of(&fleet.shared, &fleet.clusters)?, groups: None })
     }
 }
 

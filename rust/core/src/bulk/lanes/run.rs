@@ -5,13 +5,14 @@ use super::block::Lanes;
 use super::recipe::LaneRecipe;
 use super::stages::{caution, count, judge, scale, split};
 use super::write::write_lanes;
+use crate::batch::{self, MAX_BATCH};
 use crate::bulk::results::{ResultColumn, ResultSlice};
+use crate::input::MAX_GPUS;
 use crate::numbers::smallest_divisor_from;
-use crate::reason::Reasons;
+use crate::reason::{Reason, Reasons};
 
 impl Lanes {
-    /// Plans the first `rows` rows and writes them out from `at` on. Gives the rows
-    /// that are left; those that divide over no replicas are among them if the nearest values that would do are wanted.
+    /// Plans the first `rows` rows and writes them out from `at` on. Gives the rows that are left.
     pub fn plan<T: At<f64>, R: At<Reasons>>(
         &mut self,
         recipe: &LaneRecipe<T, R>,
@@ -27,7 +28,10 @@ impl Lanes {
         scale(self, recipe, lanes);
         count(self, recipe, lanes);
         caution(self, recipe, lanes);
-        judge(self, recipe, lanes, nearest);
+        judge(self, recipe, lanes);
+        if nearest {
+            self.ways_out(recipe, rows);
+        }
         for (column, out) in out {
             write_lanes(*column, self, recipe, out, at, rows);
         }
@@ -36,6 +40,36 @@ impl Lanes {
             return Vec::new();
         }
         (0..rows).filter(|&i| self.left[i] != 0).collect()
+    }
+
+    /// What would work instead, in rows whose batch does not divide over the replicas: as the planner of single rows has it
+    /// where all settings but the lanes' are at their defaults.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::float_cmp,
+        reason = "whole, below 2^53"
+    )]
+    fn ways_out<T: At<f64>, R: At<Reasons>>(&mut self, recipe: &LaneRecipe<T, R>, rows: usize) {
+        for i in 0..rows {
+            (self.nearest_world_size[i], self.nearest_batch[i]) = (-1.0, -1.0);
+            if self.left[i] != 0 || self.reasons[i] != Reason::NotDivisible.alone() {
+                continue;
+            }
+            // Under grow every count divides.
+            let recipe = recipe.lane(i);
+            let asked = if recipe.keeps == 1.0 { recipe.tuned_batch } else { recipe.batch } as u64;
+            let count = self.replicas[i] as u64;
+            let model_parallel = self.world_size[i] as u64 / count;
+            let (below, above) = batch::neighbours(asked, count);
+            let above = Some(above).filter(|&batch| batch <= MAX_BATCH);
+            self.nearest_batch[i] = batch::nearer(asked, below, above).map_or(-1.0, |batch| batch as f64);
+            let (below, above) = self.divisors.next_to(asked, count);
+            let gpus = |count: u64| count * model_parallel;
+            let above = above.map(gpus).filter(|&gpus| gpus <= MAX_GPUS);
+            let nearest = batch::nearer(gpus(count), Some(gpus(below)), above);
+            self.nearest_world_size[i] = nearest.map_or(-1.0, |gpus| gpus as f64);
+        }
     }
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and below 2^41")]

@@ -23,14 +23,14 @@ use crate::batch::MAX_BATCH;
 use crate::reason::{Reason, Reasons};
 
 macro_rules! stages {
-    ($(#[doc = $doc:literal] fn $name:ident($lanes:ident, $recipe:ident, $i:ident $(, $more:ident: $type:ty)?) $body:block)*) => {
+    ($(#[doc = $doc:literal] fn $name:ident($lanes:ident, $recipe:ident, $i:ident) $body:block)*) => {
         $(
             #[doc = $doc]
             #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
             pub(super) fn $name<T: At<f64>, R: At<Reasons>>(
                 $lanes: &mut Lanes,
                 $recipe: &LaneRecipe<T, R>,
-                rows: usize $(, $more: $type)?
+                rows: usize,
             ) {
                 for $i in 0..rows.min(BLOCK) {
                     let $recipe = &$recipe.lane($i);
@@ -166,7 +166,7 @@ stages! {
     }
 
     /// Where there is no plan, nothing is known.
-    fn judge(lanes, recipe, i, nearest: bool) {
+    fn judge(lanes, recipe, i) {
         let (batch, micro_batch, accumulation) = (lanes.batch[i], lanes.micro_batch[i], lanes.accumulation[i]);
         let (lr, steps) = (lanes.lr[i], lanes.steps_per_epoch[i]);
         let (total, warmup) = (lanes.total_steps[i], lanes.warmup_steps[i]);
@@ -179,7 +179,7 @@ stages! {
         let finite = (lr < f64::INFINITY) & (lanes.weight_decay[i] < f64::INFINITY);
         let legal = (micro_batch <= most) & (accumulation <= most) & (lr > 0.0) & finite;
         let exact = ((total > 0.0) | ((recipe.ends == 0.0) & (total == 0.0))) & (warmup >= 0.0);
-        let ready = (divides & legal & (above | exact)) | !(divides | nearest);
+        let ready = !divides | (legal & (above | exact));
         lanes.left[i] |= u64::from(!ready);
 
         let failure = if divides { Reason::BatchAboveDataset.alone() } else { Reason::NotDivisible.alone() };

@@ -84,6 +84,8 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
             prop_oneof![1 => texts(&["auto"]), 4 => select(rules)].boxed()
         }
         Field::MaxMicroBatch => ints(&[MISSING, MISSING, 1, 7, 32, (1 << 31) - 1]),
+        Field::EvenBatches => ints(&[MISSING, 1, 1, 1, 1, 0]),
+        Field::FixedMicroBatch | Field::MinMicroBatch => ints(&[MISSING, MISSING, 1, 2, 8]),
         Field::MaxBatch => ints(&[MISSING, MISSING, 512, 1 << 20]),
         Field::BatchTolerance => reals(&[f64::NAN, 0.0, 0.02, 0.2]),
         Field::AccumulationMultiple | Field::MinAccumulation => ints(&[MISSING, 1, 2, 3, 0]),

@@ -1,11 +1,19 @@
 //! The best rows of each job.
+//!
+//! One row of many is asked for, so that most need no plan. Every row first gets a bound, which its worth cannot exceed
+//! (`candidates.rs`); the row with the highest bound is looked at, and of the others only those whose bound is no worse than
+//! what was found. Rows that the lanes can plan have their split and steps from them, and only a step time is left to
+//! work out; under policy goodput the bound is a formula. All others are planned one by one, as is what passes its bound.
+
+mod candidates;
+mod kept;
+mod sites;
 
 use rayon::prelude::*;
 
-use super::fleet::{Fleet, INPUTS, Pairs};
-use crate::forecast::{ClusterProfile, Workload};
-use crate::input::Input;
-use crate::plan::{Row, UNKNOWN, plan_or_not};
+use super::fleet::{Fleet, Pairs};
+use candidates::Candidates;
+use sites::Sites;
 
 /// What makes one row of a job better than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,23 +26,30 @@ pub enum Criterion {
     Goodput,
 }
 
+/// What the rows of a job are compared by.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    step_seconds: f64,
+    /// None where the run has no end.
+    total_steps: Option<u64>,
+    effective_batch: u64,
+    world_size: u64,
+    price_per_gpu_hour: f64,
+    /// The steps of the tuned run that one is worth; asked for by goodput alone.
+    gain: f64,
+}
+
 impl Criterion {
-    /// More is better; NaN where the row cannot be compared. Without an end of the run, a sample stands for it.
-    fn worth(self, input: &Input, workloads: &[Workload], row: &Row) -> f64 {
-        let outlook = &row.outlook;
-        let share = if row.total_steps == UNKNOWN {
-            outlook.step_seconds / row.effective_batch as f64
-        } else {
-            outlook.hours
-        };
+    /// More is better; NaN where the row cannot be compared. It falls with the seconds of a step, also in its last bit.
+    fn worth(self, row: &Figures) -> f64 {
+        // Without an end of the run, a sample stands for it.
+        let share = row.total_steps.map_or(row.step_seconds / row.effective_batch as f64, |steps| {
+            steps as f64 * row.step_seconds / 3600.0
+        });
         match self {
             Criterion::Fastest => -share,
-            Criterion::Cheapest => -share * row.world_size as f64 * input.cluster.price_per_gpu_hour,
-            Criterion::Goodput => {
-                let profile = ClusterProfile::of(input, workloads);
-                let gain = profile.and_then(|profile| profile.gain(row.effective_batch as f64).ok());
-                gain.unwrap_or(f64::NAN) / outlook.step_seconds
-            }
+            Criterion::Cheapest => -share * row.world_size as f64 * row.price_per_gpu_hour,
+            Criterion::Goodput => row.gain / row.step_seconds,
         }
     }
 }
@@ -56,38 +71,19 @@ impl Fleet<'_> {
         } else {
             of_job.push((0_u32..).take(self.clusters.rows).collect());
         }
-        let of_job = |job: usize| &of_job[job.min(of_job.len() - 1)];
-        let chosen: Vec<Vec<u32>> = (0..self.jobs.rows)
+        let of_job = |job: u32| &of_job[(job as usize).min(of_job.len() - 1)];
+        let sites = Sites::of(self);
+        let chosen: Vec<Vec<u32>> = (0_u32..)
+            .take(self.jobs.rows)
+            .collect::<Vec<_>>()
             .into_par_iter()
-            .map(|job| self.choose_of(job, of_job(job), by, top))
+            .map_init(
+                || Candidates::new(self, sites.as_ref(), by, top),
+                |candidates, job| candidates.choose(job, of_job(job)),
+            )
             .collect();
         let jobs = (0_u32..).zip(&chosen).flat_map(|(job, chosen)| chosen.iter().map(move |_| job)).collect();
         (jobs, chosen.concat())
-    }
-
-    #[allow(clippy::cast_possible_truncation, reason = "tables of 2^32 rows are refused by the binding")]
-    fn choose_of(&self, job: usize, clusters: &[u32], by: Criterion, top: usize) -> Vec<u32> {
-        let mut inputs = vec![self.shared.clone(); clusters.len().min(INPUTS)];
-        let mut row = Row::unknown();
-        let mut found: Vec<(f64, u32)> = Vec::new();
-        for block in clusters.chunks(INPUTS).take_while(|_| !self.stopped()) {
-            let inputs = &mut inputs[..block.len()];
-            self.fill(&[job as u32; INPUTS][..block.len()], block, inputs);
-            for (input, cluster) in inputs.iter().zip(block) {
-                plan_or_not(input, self.workloads, &mut row);
-                let worth = by.worth(input, self.workloads, &row);
-                let at = found.partition_point(|(other, _)| *other >= worth);
-                if !worth.is_nan() && at < top {
-                    found.truncate(top - 1);
-                    found.insert(at, (worth, *cluster));
-                }
-            }
-        }
-        if found.is_empty() {
-            clusters.first().copied().into_iter().collect()
-        } else {
-            found.into_iter().map(|(_, cluster)| cluster).collect()
-        }
     }
 }
 
@@ -95,8 +91,8 @@ impl Fleet<'_> {
 mod tests {
     use super::*;
     use crate::bulk::{InputColumn, InputTable};
-    use crate::forecast::{AllReduceTable, tests::profile};
-    use crate::input::{Field, Value};
+    use crate::forecast::{AllReduceTable, Workload, tests::profile};
+    use crate::input::{Field, Input, Value};
 
     #[test]
     fn the_best_rows_of_each_job() {

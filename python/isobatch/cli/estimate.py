@@ -1,0 +1,156 @@
+"""`isobatch estimate`: a profile from a model's size and a data sheet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from isobatch import words
+from isobatch.cli.options.values import count, path
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.terminal.tables import show_table
+from isobatch.errors import InputError
+
+
+def add(subparsers: Any) -> None:
+    """Registers the command."""
+    command = subparsers.add_parser(
+        "estimate",
+        help="estimate a profile from a model's size and a data sheet",
+        description="Estimates a profile, for forecasts before anything is measured: every figure with its range and source.",
+    )
+    command.add_argument(
+        "model", nargs="?", metavar="CONFIG", help="a transformers config.json, or the folder that has it"
+    )
+    command.add_argument("--parameters", type=_size, metavar="N", help="in place of a config, such as 7e9")
+    command.add_argument("--seq-len", type=count, metavar="TOKENS", help="tokens in a sample")
+    command.add_argument("--gpu", metavar="NAME", help="the data sheet; --gpu list shows all")
+    command.add_argument(
+        "--precision", default="bf16", metavar="FORMAT", help="bf16 (default), fp16, tf32 or fp32"
+    )
+    command.add_argument(
+        "--optimizer", default="adamw", metavar="NAME", help="the recipe's optimizer (default: adamw)"
+    )
+    command.add_argument(
+        "--tensor-parallel", type=count, default=1, metavar="N", help="GPUs that share a layer (default: 1)"
+    )
+    command.add_argument(
+        "--pipeline-parallel", type=count, default=1, metavar="N", help="stages of a pipeline (default: 1)"
+    )
+    command.add_argument(
+        "--micro-batch", type=count, default=1, metavar="N", help="of the pipeline's bubble (default: 1)"
+    )
+    command.add_argument(
+        "--utilization",
+        type=_shares,
+        default=(0.3, 0.5),
+        metavar="A..B",
+        help="the share of the peak that is reached (default: 0.3..0.5)",
+    )
+    command.add_argument(
+        "--recompute",
+        default="attention",
+        metavar="WHAT",
+        help="what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full",
+    )
+    command.add_argument(
+        "--shards",
+        type=count,
+        default=1,
+        metavar="N",
+        help="GPUs over which weights, gradients and optimizer are sharded (default: 1)",
+    )
+    command.add_argument(
+        "--inter-gb-s", type=float, metavar="GB", help="a node's network, 1e9 bytes a second, one direction"
+    )
+    command.add_argument("-o", "--output", type=path, metavar="FILE", help="write the profile here, as JSON")
+    command.add_argument("--json", action="store_true", help="print the profile as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the figures with their ranges and writes the profile; what is missing goes to stderr."""
+    import msgspec
+
+    from isobatch.forecast.estimate import estimated
+    from isobatch.forecast.sheets import SHEETS
+
+    if args.gpu == "list":
+        _list(SHEETS.values())
+        return 0
+    for name in ("gpu", "seq_len"):
+        if getattr(args, name) is None:
+            raise InputError(f"missing --{name.replace('_', '-')}", field=name)
+    found = estimated(
+        args.model,
+        gpu=args.gpu,
+        parameters=args.parameters,
+        seq_len=args.seq_len,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        tensor_parallel=args.tensor_parallel,
+        pipeline_parallel=args.pipeline_parallel,
+        micro_batch=args.micro_batch,
+        utilization=args.utilization,
+        recompute=args.recompute,
+        shards=args.shards,
+        inter_gb_s=args.inter_gb_s,
+    )
+    if args.output:
+        found.profile.save(args.output)
+    if args.json:
+        write_json(json.dumps(msgspec.to_builtins(found.profile)))
+    else:
+        rows = [(it.name, _ends(it.low, it.high), it.unit, it.source) for it in found.figures]
+        show_table(("figure", "range", "unit", "source"), rows)
+    for line in found.missing:
+        say(f"not in it: {line}")
+    parallel = args.tensor_parallel * args.pipeline_parallel
+    if parallel > 1:
+        say(f"plan with --model-parallel {parallel}")
+    return 0
+
+
+def _list(sheets: Any) -> None:
+    rows = [
+        (
+            sheet.name,
+            sheet.title,
+            f"{sheet.memory_gb:g}",
+            f"{sheet.memory_gb_s:g}",
+            *(f"{sheet.tflops.get(name, ''):g}" if name in sheet.tflops else "" for name in ("bf16", "fp16", "tf32", "fp32")),
+            f"{sheet.link} {sheet.link_gb_s:g}",
+            sheet.source,
+        )
+        for sheet in sheets
+    ]  # fmt: skip
+    show_table(("gpu", "", "GB", "GB/s", "bf16", "fp16", "tf32", "fp32", "link, GB/s", "source"), rows)
+
+
+def _ends(low: float, high: float) -> str:
+    return words.figure(low) if low == high else f"{words.figure(low)} to {words.figure(high)}"
+
+
+def _size(text: str) -> int:
+    """A whole number, `7e9` and `7,000,000,000` too."""
+    try:
+        number = float(text.replace(",", "").replace("_", ""))
+        whole = int(number)
+    except (ValueError, OverflowError):
+        whole = 0
+    if whole < 1 or whole != number or whole > 2**53:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 1, such as 7e9, got {words.shown(text)}"
+        )
+    return whole
+
+
+def _shares(text: str) -> tuple[float, float]:
+    """`0.3..0.5`, or one share."""
+    low, dots, high = text.partition("..")
+    try:
+        return float(low), float(high if dots else low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a range such as 0.3..0.5, got {words.shown(text)}"
+        ) from None

@@ -1,0 +1,1 @@
+"""Commands that answer many questions in one process."""

@@ -1,0 +1,325 @@
+"""A profile from a model's size and a data sheet, before anything is measured: every figure a range.
+
+What is guessed has a range, and a constant's error covers it: the share of the peak that training reaches, the share of a link, what
+kernels keep beside what must be kept. `Estimate.missing` says what is not in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Required, TypeAlias, TypedDict, Unpack, get_args
+
+from isobatch import _core
+from isobatch.checked import real, wholes
+from isobatch.errors import missing, must_be, unknown
+from isobatch.forecast.decoder import Decoder
+from isobatch.forecast.model_config import read_model
+from isobatch.forecast.profile import GIB, Constant, Profile
+from isobatch.forecast.sheets import Sheet, peak_of, sheet_of
+
+Recompute: TypeAlias = Literal["attention", "none", "full"]
+
+UTILIZATION = (0.3, 0.5)
+LINK_SHARE = (0.5, 0.9)
+LATENCY_US = 10.0
+KEPT_GATED, KEPT_PLAIN = 1.3, 2.0
+"""How much more than the count is kept where operations are not fused: see docs/forecast.md, "Before anything is measured"."""
+LOGITS_BYTES = 10.0
+"""Bytes a logit beside its float32: in 16 bits, a float32 copy and its gradient."""
+
+
+class Figure(NamedTuple):
+    """A line of an estimate: `low` and `high` are the ends of its range, in `unit`."""
+
+    name: str
+    low: float
+    high: float
+    unit: str
+    source: str
+
+
+class Keywords(TypedDict, total=False):
+    """The arguments of `estimate`, by name."""
+
+    gpu: Required[str]
+    seq_len: Required[int]
+    parameters: int | None
+    precision: str
+    optimizer: str
+    tensor_parallel: int
+    pipeline_parallel: int
+    micro_batch: int
+    utilization: float | Sequence[float]
+    recompute: Recompute
+    shards: int
+    inter_gb_s: float | None
+
+
+class Estimate(NamedTuple):
+    """The profile, the figures that it was made of, and what it leaves out."""
+
+    profile: Profile
+    figures: tuple[Figure, ...]
+    missing: tuple[str, ...]
+
+
+class _Asked(NamedTuple):
+    decoder: Decoder | None
+    parameters: int
+    seq_len: int
+    sheet: Sheet
+    precision: str
+    optimizer: str
+    tensor: int
+    pipeline: int
+    micro_batch: int
+    utilization: tuple[float, float]
+    recompute: str
+    shards: int
+    inter_gb_s: float | None
+
+    @property
+    def width(self) -> int:
+        """Bytes of a value in the format of computation."""
+        return _core.precisions()[self.precision]
+
+    @property
+    def replays(self) -> float:
+        """Operations that are done over those that a step needs: with full recomputation the forward pass twice."""
+        return 4 / 3 if self.recompute == "full" else 1.0
+
+
+def estimate(model: str | os.PathLike[str] | None = None, **given: Unpack[Keywords]) -> Profile:
+    """A profile for `plan`, `plan_fleet` and `sweep`, every constant marked as an estimate with an error that covers its range.
+
+    Args:
+        model: a transformers config.json, or the folder that has it, read as data (gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma,
+            phi3); None with `parameters`.
+        parameters: the number of them, where there is no config: then attention's operations and activations are missing.
+        seq_len: tokens in a sample.
+        gpu: a name of `isobatch.forecast.sheets`, such as "H100-80".
+        precision: bf16, fp16, tf32 or fp32. optimizer: as in a Recipe.
+        tensor_parallel, pipeline_parallel: GPUs that share a layer, and stages; plan with model_parallel, their product.
+        micro_batch: of the pipeline's bubble, (stages − 1) micro-batches a step (Narayanan et al. 2021, arXiv 2104.04473).
+        utilization: the share of the peak that is reached, one or a range; 0.3 to 0.5 unless given (PaLM's table 3 has 0.21 to 0.46
+            for four models, arXiv 2204.02311; Llama 3 405B 0.38 to 0.43, arXiv 2407.21783).
+        recompute: "attention" (scores are not kept, as in flash attention), "none" or "full".
+        shards: GPUs over which weights, gradients and optimizer are sharded (ZeRO 3, FSDP).
+        inter_gb_s: of a node's network, in 1e9 bytes a second and one direction.
+
+    Raises:
+        InputError: a value is illegal, the config is of a model without an estimate, or the GPU has no such precision.
+
+    >>> profile = estimate(parameters=7_000_000_000, seq_len=4096, gpu="H100-80")
+    >>> profile.estimated, round(profile.compute_per_sample.value, 3), round(profile.compute_per_sample.error, 3)
+    (True, 0.464, 0.116)
+    """
+    return estimated(model, **given).profile
+
+
+def estimated(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    gpu: str,
+    parameters: int | None = None,
+    seq_len: int,
+    precision: str = "bf16",
+    optimizer: str = "adamw",
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    micro_batch: int = 1,
+    utilization: float | Sequence[float] = UTILIZATION,
+    recompute: Recompute = "attention",
+    shards: int = 1,
+    inter_gb_s: float | None = None,
+) -> Estimate:
+    """The same with its figures, and what is missing."""
+    decoder = _model(model, parameters)
+    sheet = sheet_of(gpu)
+    for name, value, known in (
+        ("precision", precision, _core.precisions()),
+        ("optimizer", optimizer, _core.optimizers()),
+        ("recompute", recompute, get_args(Recompute)),
+    ):
+        if not isinstance(value, str) or value not in known:
+            raise unknown(name, value, known, field=name)
+    peak_of(sheet, precision)
+    if inter_gb_s is not None:
+        real(inter_gb_s, "inter_gb_s", "a finite number above 0", lambda x: x > 0)
+    asked = _Asked(
+        decoder,
+        decoder.parameters if decoder else _count("parameters", parameters),
+        _count("seq_len", seq_len),
+        sheet,
+        precision,
+        optimizer,
+        _count("tensor_parallel", tensor_parallel),
+        _count("pipeline_parallel", pipeline_parallel),
+        _count("micro_batch", micro_batch),
+        _range(utilization),
+        recompute,
+        _count("shards", shards),
+        inter_gb_s,
+    )
+    _check_parallel(asked)
+    return _made(asked)
+
+
+def _model(path: Any, parameters: Any) -> Decoder | None:
+    if (path is None) == (parameters is None):
+        raise missing("a model", "give its config.json or its parameters, one of them")
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise must_be("the path of a config.json", path, field="model")
+    return None if path is None else read_model(path)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise must_be("a whole number from 1", value, field=name)
+    return int(wholes(value, name, 1, 2**53)[0])
+
+
+def _range(given: Any) -> tuple[float, float]:
+    ends = given if isinstance(given, (tuple, list)) else (given, given)
+    says = "a share above 0 and at most 1, or two that ascend"
+    if len(ends) != 2:
+        raise must_be(says, given, field="utilization")
+    low, high = (real(end, "utilization", says, lambda x: (x > 0) & (x <= 1)) for end in ends)
+    if low > high:
+        raise must_be(says, given, field="utilization")
+    return low, high
+
+
+def _check_parallel(asked: _Asked) -> None:
+    model = asked.decoder
+    if model is None:
+        return
+    if model.heads % asked.tensor:
+        raise must_be(f"a divisor of the model's {model.heads} heads", asked.tensor, field="tensor_parallel")
+    if model.layers % asked.pipeline:
+        raise must_be(
+            f"a divisor of the model's {model.layers} layers", asked.pipeline, field="pipeline_parallel"
+        )
+
+
+def _made(asked: _Asked) -> Estimate:
+    compute, latency, figures = _pass(asked)
+    bubble = _each(compute, lambda end: (asked.pipeline - 1) * (latency + end * asked.micro_batch))
+    fixed, sample, of_memory = _memory(asked)
+    link = _each(LINK_SHARE, lambda share: share * asked.sheet.link_gb_s)
+    lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", f"{asked.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed")]  # fmt: skip
+    if asked.pipeline > 1:
+        lines.append(Figure("pipeline bubble", *bubble, "s a step", "Narayanan et al. 2021, arXiv 2104.04473"))  # fmt: skip
+    family = asked.decoder.family if asked.decoder else "model"
+    profile = Profile(
+        workload=f"{family} of {asked.parameters} parameters, {asked.seq_len} tokens",
+        gpu=asked.sheet.name,
+        gradient_bytes=float(asked.parameters * asked.width),
+        compute_constant=Constant(value=latency, estimated=True),
+        compute_per_sample=_constant(*compute),
+        update=_constant(*bubble) if asked.pipeline > 1 else None,
+        intra_latency_us=Constant(value=LATENCY_US, estimated=True),
+        intra_gb_s=_constant(*link),
+        inter_latency_us=None if asked.inter_gb_s is None else Constant(value=LATENCY_US, estimated=True),
+        inter_gb_s=None
+        if asked.inter_gb_s is None
+        else _constant(*_each(LINK_SHARE, lambda share: share * (asked.inter_gb_s or 0.0))),
+        overlap=Constant(value=1.0, estimated=True),
+        memory_fixed_gib=_constant(*fixed),
+        memory_per_sample_gib=None if sample is None else _constant(*sample),
+    )
+    return Estimate(profile, tuple(lines), _missing(asked))
+
+
+def _pass(asked: _Asked) -> tuple[tuple[float, float], float, list[Figure]]:
+    """Seconds a sample of a stage's forward and backward pass (fastest, slowest), seconds a micro-batch beside them, and the lines."""
+    peak, gpus = peak_of(asked.sheet, asked.precision), asked.tensor * asked.pipeline
+    model = asked.decoder
+    operations = model.operations(asked.seq_len) if model else 6.0 * asked.parameters * asked.seq_len
+    low, high = asked.utilization
+    ideal = operations * asked.replays / (peak * 1e12 * gpus)
+    fastest, slowest = ideal / high, ideal / low
+    lines = [
+        Figure("parameters", asked.parameters, asked.parameters, "", "the config" if model else "as given"),
+        Figure("operations", operations, operations, "a sample", "PaLM, arXiv 2204.02311, appendix B" if model else "6 a parameter and token"),
+        Figure("peak", peak, peak, f"TFLOP/s, {asked.precision}", asked.sheet.source),
+        Figure("share of the peak", low, high, "", "PaLM, table 3; Llama 3, arXiv 2407.21783" if asked.utilization == UTILIZATION else "as given"),
+    ]  # fmt: skip
+    latency = 0.0
+    if asked.tensor > 1 and model:
+        # Two all-reduces in a layer's forward pass, two in its backward, and the forward's again where all is recomputed.
+        reduces = model.layers / asked.pipeline * (6 if asked.recompute == "full" else 4)
+        ring = 2 * (asked.tensor - 1)
+        traffic = reduces * ring / asked.tensor * asked.seq_len * model.hidden * asked.width
+        quick, slow = (traffic / (share * asked.sheet.link_gb_s * 1e9) for share in reversed(LINK_SHARE))
+        latency = reduces * ring * LATENCY_US * 1e-6
+        lines.append(Figure("tensor-parallel traffic", quick, slow, "s a sample", "Shoeybi et al. 2019, arXiv 1909.08053"))  # fmt: skip
+        fastest, slowest = fastest + quick, slowest + slow
+    lines.append(Figure("pass", fastest, slowest, "s a sample", "the lines above"))
+    return (fastest, slowest), latency, lines
+
+
+def _memory(asked: _Asked) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
+    """GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
+    gpus = asked.tensor * asked.pipeline * asked.shards
+    base = Profile.estimate(
+        parameters=asked.parameters,
+        flops_per_sample=1.0,
+        gpu_tflops=1.0,
+        precision=asked.precision,
+        optimizer=asked.optimizer,
+    ).memory_fixed_gib
+    assert base is not None  # it always has it
+    least = base.value / gpus
+    most = least + (base.error or 0.0) / gpus
+    lines = [Figure("weights, gradients, optimizer", least, most, "GiB", "16 to 18 B a parameter for AdamW in 16 bits")]  # fmt: skip
+    model = asked.decoder
+    if model is None:
+        return (least, most), None, lines
+    layer = model.layer_bytes(asked.seq_len, asked.width, keep_scores=asked.recompute == "none")
+    factor = KEPT_GATED if model.gated else KEPT_PLAIN
+    # The first stage keeps as many micro-batches as there are stages, each of its share of the layers.
+    kept = model.layers * layer, model.layers * layer * factor
+    if asked.recompute == "full":
+        inputs = float(model.layers * asked.seq_len * model.hidden * asked.width)
+        kept = inputs + layer, inputs + layer * factor
+    head = model.head_bytes(asked.seq_len, asked.width)
+    heads = head, head + LOGITS_BYTES * asked.seq_len * model.vocabulary
+    if asked.pipeline > 1:  # The head is on the last stage, which keeps one micro-batch.
+        sample = tuple(max(a, a / asked.pipeline + b) for a, b in zip(kept, heads, strict=True))
+    else:
+        sample = tuple(a + b for a, b in zip(kept, heads, strict=True))
+    ends = sample[0] / asked.tensor / GIB, sample[1] / asked.tensor / GIB
+    lines.append(Figure("activations", *ends, "GiB a sample", "Korthikanti et al. 2022, arXiv 2205.05198"))
+    return (least, most), ends, lines
+
+
+def _missing(asked: _Asked) -> tuple[str, ...]:
+    found = ["communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come out long"]  # fmt: skip
+    if asked.decoder is None:
+        found.append("operations of attention, and activations: give the model's config.json")
+        if asked.tensor > 1:
+            found.append("traffic of tensor parallelism: give the model's config.json")
+    elif asked.tensor > 1:
+        found.append(
+            "activations that tensor parallelism does not split: sequence parallelism is taken as on"
+        )
+    if asked.pipeline > 1:
+        found.append("what stages send to each other; a bubble of other micro-batches than "
+                     f"{asked.micro_batch}")  # fmt: skip
+    if asked.inter_gb_s is None:
+        found.append("the network between nodes: give inter_gb_s, or plan on a cluster that has it")
+    if asked.shards > 1:
+        found.append("gathers of sharded weights, half as many bytes again as the gradient's")
+    found.append("memory of the driver's context, communication buffers and fragmentation")
+    found.append("time of the loader, the optimizer's update and checkpoints")
+    return tuple(found)
+
+
+def _each(ends: tuple[float, float], of: Callable[[float], float]) -> tuple[float, float]:
+    return of(ends[0]), of(ends[1])
+
+
+def _constant(low: float, high: float) -> Constant:
+    return Constant(value=(low + high) / 2, error=(high - low) / 2, estimated=True)

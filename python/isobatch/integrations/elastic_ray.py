@@ -1,0 +1,88 @@
+"""An elastic run in Ray Train, whose `ScalingConfig(num_workers=(least, most))` starts the workers again in other numbers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic import ElasticRun
+from isobatch.planning.plan import Plan
+from isobatch.recipes.recipe import Recipe
+
+_FILE = "isobatch.pt"
+_RUN = "isobatch"
+
+
+def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict[str, Any]]:
+    """The run on Ray's workers of now, and what `report` saved last, which is empty at the run's first start.
+
+    For the function that a TorchTrainer runs on each worker, whose process group is there already.
+
+        def train(config):
+            model = ray.train.torch.prepare_model(make_model())
+            optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr)
+            run, saved = elastic_run(recipe, uneven=True)
+            loader, scheduler = run.loader(dataset), run.scheduler(optimizer)
+            if saved:
+                model.load_state_dict(saved["model"])
+                optimizer.load_state_dict(saved["optimizer"])
+            for step in run.steps(loader):
+                ...
+                if run.finished or (step.number + 1) % 500 == 0:
+                    report(run, {"loss": loss}, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+    Args:
+        recipe: what was tuned, or a plan.
+        options: the other arguments of ElasticRun, but for its state.
+
+    Raises:
+        InputError: as ElasticRun; or the checkpoint is not one of `report`.
+    """
+    if "state" in options:
+        raise InputError("state is in Ray's checkpoint: leave it out", field="state")
+    saved = _saved()
+    return ElasticRun(recipe, state=saved.get(_RUN), **options), saved
+
+
+def report(run: ElasticRun, metrics: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Reports metrics and a checkpoint to Ray Train, with the run's state in it; all workers call it, and rank 0 writes.
+
+    Args:
+        run: the run; in its loop, after the scheduler's step.
+        metrics: as `ray.train.report` takes them; `step` is added, the steps that are done.
+        states: what the checkpoint has beside the run, such as the model's and the optimizer's state_dict.
+
+    Raises:
+        InputError: as `run.state_dict()`; or a name is the run's own.
+    """
+    if _RUN in states:
+        raise InputError(f"states must not have the name {_RUN!r}, which is the run's", field="states")
+    state = run.state_dict()
+    reported = {"step": state["step"], **metrics}
+    if run.world.rank != 0:
+        ray.train.report(reported)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save({**states, _RUN: state}, Path(folder) / _FILE)
+        ray.train.report(reported, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def _saved() -> dict[str, Any]:
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return {}
+    with checkpoint.as_directory() as folder:
+        path = Path(folder) / _FILE
+        if not path.exists():
+            raise InputError(
+                f"{_FILE} is missing in Ray's checkpoint: it must be one that isobatch.integrations.elastic_ray.report made",
+                file=folder,
+            )
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return saved

@@ -1,0 +1,170 @@
+"""A fleet's table of plans as columns to count in, whatever file it came from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch.errors import InputError, must_be
+from isobatch.fleet.results import RESULTS, STATUS
+from isobatch.reason import Reason
+
+INFEASIBLE = STATUS.tolist().index("infeasible")
+
+
+class Plans(NamedTuple):
+    """Columns of equal length: numbers with NaN where they are not known, texts as indices into their values, status as a code,
+    reasons as bit sets; `settings` are those that the file says it was made with."""
+
+    rows: int
+    texts: dict[str, tuple[list[str | None], NDArray[np.int64]]]
+    numbers: dict[str, NDArray[np.float64]]
+    status: NDArray[np.int64]
+    reasons: NDArray[np.uint64]
+    settings: dict[str, Any]
+
+    def number(self, name: str) -> NDArray[np.float64]:
+        """A column, of which nothing is known where the table has none."""
+        found = self.numbers.get(name)
+        return np.full(self.rows, np.nan) if found is None else found
+
+    def text(self, name: str) -> tuple[list[str | None], NDArray[np.int64]]:
+        """A column's values, and which each row has; one value where the table has none."""
+        return self.texts.get(name, ([""], np.zeros(self.rows, np.int64)))
+
+    def has(self, reason: Reason) -> NDArray[np.bool_]:
+        """Which rows have a reason."""
+        return (self.reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
+
+
+def plans_of(table: Any, file: str | None = None) -> Plans:
+    """The columns of what `plan_fleet` gave, or of a file that a fleet was written to.
+
+    Raises:
+        InputError: it is no fleet's table.
+    """
+    import pyarrow as pa
+
+    if isinstance(table, dict):
+        table = pa.table({name: _array(name, values) for name, values in table.items()})
+    whole = pa.table(table)
+    for name in ("status", "reasons"):
+        if name not in whole.column_names:
+            raise InputError(f"has no column {name!r}: it is no fleet's plans", file=file)
+    texts, numbers = {}, {}
+    for name in whole.column_names:
+        if name in ("status", "reasons"):
+            continue
+        column = whole[name].combine_chunks()
+        kind = column.type
+        is_result = name in RESULTS or name in ("gpus", "samples_over_least", "steps_over_least")
+        if is_result or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            numbers[name] = _numbers(column, name, file)
+        else:
+            texts[name] = _texts(column)
+    if "job" in numbers:
+        texts["job"] = _named(numbers.pop("job"))
+    if "cluster" in numbers:
+        texts["cluster"] = _named(numbers.pop("cluster"))
+    return Plans(
+        whole.num_rows,
+        texts,
+        numbers,
+        _status(whole["status"].combine_chunks(), file),
+        _reasons(whole["reasons"].combine_chunks(), file),
+        _settings(whole.schema.metadata),
+    )
+
+
+def _array(name: str, values: Any) -> Any:
+    """A column of a dict as Arrow has it."""
+    import pyarrow as pa
+
+    from isobatch.fleet.results import result_in_arrow
+
+    array = np.asarray(values)
+    return result_in_arrow(name, array) if name in RESULTS and array.dtype.kind in "uif" else pa.array(values)
+
+
+def _numbers(column: Any, name: str, file: str | None) -> NDArray[np.float64]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = pc.if_else(pc.equal(column, ""), None, column)
+        found = column.cast(pa.float64(), safe=False)
+    except pa.ArrowException as error:
+        raise InputError(f"column {name!r} must have numbers: {str(error)[:120]}", file=file) from None
+    values: NDArray[np.float64] = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return values
+
+
+def _texts(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
+    import pyarrow as pa
+
+    if pa.types.is_null(column.type):
+        return [None], np.zeros(len(column), np.int64)
+    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+        every = [None if value is None else str(value) for value in column.to_pylist()]
+        column = pa.array(every, pa.string())
+    encoded = (
+        column if pa.types.is_dictionary(column.type) else column.dictionary_encode(null_encoding="encode")
+    )
+    values = [None if value is None else str(value) for value in encoded.dictionary.to_pylist()]
+    if encoded.indices.null_count:
+        values.append(None)
+    at = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
+    return values, at.astype(np.int64)
+
+
+def _named(numbers: NDArray[np.float64]) -> tuple[list[str | None], NDArray[np.int64]]:
+    """Ids that are numbers, as texts."""
+    values, at = np.unique(numbers, return_inverse=True)
+    return [None if value != value else f"{value:.15g}" for value in values.tolist()], at.astype(np.int64)
+
+
+def _status(column: Any, file: str | None) -> NDArray[np.int64]:
+    values, at = _texts(column)
+    known = STATUS.tolist()
+    for value in values:
+        if value not in known:
+            raise must_be("ok, caution or infeasible", value, field="status", file=file)
+    codes: NDArray[np.int64] = np.array([known.index(value) for value in values], np.int64)
+    return codes[at]
+
+
+def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
+    """The bit set of each row: of lists in Arrow, of texts with `;` between them in CSV."""
+    import pyarrow as pa
+
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        bits = np.zeros(len(column), np.uint64)
+        rows = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
+        names = column.flatten()
+        if len(names):
+            values, at = _texts(names)
+            np.bitwise_or.at(bits, rows, np.array([_bit(it, file) for it in values], np.uint64)[at])
+        return bits
+    values, at = _texts(column)
+    sets = [sum(_bit(name, file) for name in (text or "").split(";") if name) for text in values]
+    found: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
+    return found
+
+
+def _bit(name: str | None, file: str | None) -> int:
+    try:
+        return 1 << Reason(name or "").bit
+    except ValueError:
+        raise must_be("reasons, as a fleet's table has them", name, field="reasons", file=file) from None
+
+
+def _settings(metadata: Any) -> dict[str, Any]:
+    try:
+        found = json.loads((metadata or {}).get(b"isobatch.settings", b"{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

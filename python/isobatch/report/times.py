@@ -1,0 +1,175 @@
+"""Hours and cost over GPU counts, the knee and the deadline: of a fleet and of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch import words
+from isobatch.report.page import Drawing, Headline, Section, Table
+from isobatch.report.plans import Plans
+from isobatch.words import count, counted, printable
+
+_MOST_POINTS = 200
+"""GPU counts that a line has."""
+
+
+def times_known(plans: Plans) -> bool:
+    """Whether any row has hours."""
+    return not np.isnan(plans.number("hours")).all()
+
+
+def gpus_of(plans: Plans) -> NDArray[np.float64]:
+    """The GPU count of each row."""
+    return plans.numbers["gpus"] if "gpus" in plans.numbers else plans.number("world_size")
+
+
+def knees(plans: Plans) -> dict[int, int]:
+    """The row of each job at which hours × GPU-hours is least: past it, 1 % less time costs more than 1 % more GPU-hours."""
+    _, job = plans.text("job")
+    product = plans.number("hours") * plans.number("gpu_hours")
+    best: dict[int, int] = {}
+    for row in np.flatnonzero(~np.isnan(product)).tolist():
+        at = int(job[row])
+        if at not in best or product[row] < product[best[at]]:
+            best[at] = row
+    return best
+
+
+def knee_of(plans: Plans) -> list[Headline]:
+    """The knee of a single job, or of the middle one of several."""
+    found = sorted(float(gpus_of(plans)[row]) for row in knees(plans).values())
+    if not found:
+        return []
+    middle = found[len(found) // 2]
+    note = "past it, more GPUs cost more than they save" + ("; the middle job" if len(found) > 1 else "")
+    return [Headline("knee", counted(middle, "GPU"), note)]
+
+
+def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
+    """Charts of hours and cost, and the figures at the ends and the knee of each job; none where no time is known."""
+    if not times_known(plans):
+        return []
+    from isobatch.charts.times import MOST_LINES, over_gpus
+
+    names, job = plans.text("job")
+    jobs = list(dict.fromkeys(job[~np.isnan(plans.number("hours"))].tolist()))
+    drawings = []
+    marks = knees(plans)
+    for name, label in (("hours", "hours"), ("cost", f"cost, {currency}")):
+        if np.isnan(plans.number(name)).all():
+            continue
+        points = _lines(plans, name, jobs) if len(jobs) <= MOST_LINES else _middle(plans, name)
+        marked = [
+            {
+                "job": _called(names[at]),
+                "gpus": float(gpus_of(plans)[row]),
+                name: float(plans.number(name)[row]),
+                "said": "knee",
+            }
+            for at, row in marks.items()
+        ]
+        chart = over_gpus(
+            points,
+            name,
+            printable(label),
+            deadline=deadline if name == "hours" else None,
+            knees=marked if len(jobs) <= MOST_LINES else (),
+        )
+        what = (
+            "a line for each job"
+            if len(jobs) <= MOST_LINES
+            else f"the median of {count(len(jobs))} jobs and the range of the middle 80 %, at each count of those that can run there"
+        )
+        described = f"{name.capitalize()} over GPUs, both axes logarithmic: {what}; {_ends(points, name)}."
+        drawings.append(Drawing(chart, f"{name.capitalize()} over GPUs", described))
+    return [
+        Section("Time and cost", drawings=drawings, tables=[_table(plans, names, marks, deadline, currency)])
+    ]
+
+
+def _called(name: str | None) -> str:
+    return printable(name or "the job", 60)
+
+
+def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
+    """The figure over GPUs of each job; the least where several clusters have as many."""
+    names, job = plans.text("job")
+    gpus, values = gpus_of(plans), plans.number(name)
+    points = []
+    for at in jobs:
+        rows = (job == at) & ~np.isnan(values)
+        least: dict[float, float] = {}
+        for many, value in zip(gpus[rows].tolist(), values[rows].tolist(), strict=True):
+            least[many] = min(value, least.get(many, np.inf))
+        points += [
+            {"job": _called(names[at]), "gpus": many, name: least[many]} for many in _some(sorted(least))
+        ]
+    return points
+
+
+def _middle(plans: Plans, name: str) -> list[dict[str, Any]]:
+    """The figure's median over all jobs, and the range of its middle 80 %, at each GPU count."""
+    gpus, values = gpus_of(plans), plans.number(name)
+    known = ~np.isnan(values)
+    points = []
+    for many in _some(np.unique(gpus[known]).tolist()):
+        low, middle, high = np.quantile(values[known & (gpus == many)], (0.1, 0.5, 0.9)).tolist()
+        points.append({"job": "median of the jobs", "gpus": many, name: middle, "low": low, "high": high})
+    return points
+
+
+def _some(counts: list[float]) -> list[float]:
+    """At most as many counts as a line shows, both ends among them."""
+    if len(counts) <= _MOST_POINTS:
+        return counts
+    places = np.unique(np.rint(np.geomspace(1, len(counts), _MOST_POINTS)).astype(int) - 1)
+    return [counts[place] for place in places]
+
+
+def _ends(points: list[dict[str, Any]], name: str) -> str:
+    first, last = min(points, key=lambda it: it["gpus"]), max(points, key=lambda it: it["gpus"])
+    return (
+        f"{words.figure(first[name])} on {counted(first['gpus'], 'GPU')}, {words.figure(last[name])} on "
+        f"{counted(last['gpus'], 'GPU')}"
+    )
+
+
+def _table(
+    plans: Plans, names: list[str | None], marks: dict[int, int], deadline: float | None, currency: str
+) -> Table:
+    _, job = plans.text("job")
+    gpus, hours, work, cost = (
+        gpus_of(plans),
+        plans.number("hours"),
+        plans.number("gpu_hours"),
+        plans.number("cost"),
+    )
+
+    def said(row: int) -> str:
+        price = "" if np.isnan(cost[row]) else f", {currency}{words.figure(cost[row])}"
+        return f"{counted(gpus[row], 'GPU')}, {words.duration(hours[row] * 3600)}{price}"
+
+    rows = []
+    for at, knee in list(marks.items())[:20]:
+        own = np.flatnonzero((job == at) & ~np.isnan(hours))
+        fastest = int(own[np.argmin(hours[own])])
+        priced = cost if not np.isnan(cost[own]).all() else work
+        cheapest = int(own[np.nanargmin(priced[own])])
+        line = [_called(names[at]), said(fastest), said(cheapest), said(knee)]
+        if deadline is not None:
+            met = own[hours[own] <= deadline]
+            line.append(said(int(met[np.nanargmin(work[met])])) if len(met) else "none of these")
+        rows.append(line)
+    headers = (
+        "job",
+        "fastest",
+        "cheapest",
+        "knee",
+        *(("least GPU-hours within the deadline",) if deadline else ()),
+    )
+    more = f" (the first 20 of {count(len(marks))} jobs)" if len(marks) > 20 else ""
+    caption = f"Where each job is fastest, cheapest, and at its knee{more}"
+    return Table(caption, headers, rows, ("text",) * len(headers))

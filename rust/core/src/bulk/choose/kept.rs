@@ -1,0 +1,36 @@
+//! The best rows so far.
+
+/// The best `top` rows of those offered, in whatever order they come: the best first, ties in the order of the rows.
+#[derive(Debug)]
+pub(super) struct Kept {
+    top: usize,
+    /// What each is worth, and its place among the job's rows.
+    rows: Vec<(f64, usize)>,
+}
+
+impl Kept {
+    pub fn new(top: usize) -> Kept {
+        Kept { top, rows: Vec::new() }
+    }
+
+    /// Whether a row that is worth no more than `bound` may be among the best. NaN is worth nothing.
+    pub fn may_take(&self, bound: f64, at: usize) -> bool {
+        !bound.is_nan() && self.place(bound, at) < self.top
+    }
+
+    pub fn offer(&mut self, worth: f64, at: usize) {
+        if self.may_take(worth, at) {
+            self.rows.truncate(self.top - 1);
+            self.rows.insert(self.place(worth, at), (worth, at));
+        }
+    }
+
+    fn place(&self, worth: f64, at: usize) -> usize {
+        self.rows.partition_point(|&(other, before)| other > worth || (other >= worth && before < at))
+    }
+
+    /// Their places, the best first.
+    pub fn places(&self) -> impl Iterator<Item = usize> {
+        self.rows.iter().map(|&(_, at)| at)
+    }
+}

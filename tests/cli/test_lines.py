@@ -1,0 +1,176 @@
+"""Programs and pipes: JSON lines in and out, `-` for stdin and stdout, GPU counts in the place of clusters."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+RECIPE = {"effective_batch": 256, "lr": 0.1}
+
+
+class Pipe(io.TextIOWrapper):
+    def __init__(self, text):
+        super().__init__(io.BytesIO(text.encode() if isinstance(text, str) else text), encoding="utf-8")
+
+
+def served(monkeypatch, capsysbinary, requests, *words):
+    text = "\n".join(it if isinstance(it, str) else json.dumps(it) for it in requests)
+    monkeypatch.setattr(sys, "stdin", Pipe(text))
+    code = main(["plan", "-", *words])
+    shown = capsysbinary.readouterr()
+    return code, [json.loads(line) for line in shown.out.splitlines()], shown.err.decode()
+
+
+def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
+    requests = [
+        {"id": "a", "recipe": RECIPE, "gpus": 8},
+        {
+            "id": 2,
+            "recipe": RECIPE,
+            "cluster": {"nodes": 2, "gpus_per_node": 8},
+            "max_micro_batch": 4,
+            "explain": True,
+        },
+        {"recipe": RECIPE, "gpus": 7, "settings": {"ragged": True}},
+    ]
+    code, answers, said = served(monkeypatch, capsysbinary, requests)
+    assert code == 0 and said == "" and [it["id"] for it in answers] == ["a", 2, None]
+    recipe = ib.Recipe(**RECIPE)
+    wanted = [
+        ib.plan(recipe, 8),
+        ib.plan(recipe, ib.Cluster(nodes=2, gpus_per_node=8), max_micro_batch=4),
+        ib.plan(recipe, 7, ragged=True),
+    ]
+    assert [ib.Plan.from_json(json.dumps(it["plan"])) for it in answers] == wanted
+    assert [it["status"] for it in answers] == [plan.status for plan in wanted]
+    assert answers[1]["explain"] == wanted[1].explain() and "explain" not in answers[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message", "fields"),
+    [
+        ("nonsense", "the line is no JSON", []),
+        ("[1]", "the line must be an object", ["the line"]),
+        ({"recipe": RECIPE}, "cluster is missing", ["cluster"]),
+        ({"gpus": 8}, "recipe is missing", ["recipe"]),
+        ({"recipe": RECIPE, "gpus": 0}, "must be at least 1, got 0", None),
+        ({"recipe": {**RECIPE, "lr": -1}, "gpus": 8}, "lr must be a finite number above 0, got -1", ["lr"]),
+        ({"recipe": {**RECIPE, "weight_dcay": 1}, "gpus": 8}, "did you mean 'weight_decay'?", None),
+        ({"recipe": RECIPE, "gpu": 8}, "unknown key 'gpu': did you mean 'gpus'?", ["gpu"]),
+        ({"recipe": RECIPE, "gpus": 8, "policy": "grw"}, "policy must be keep, grow", ["policy"]),
+        ({"recipe": RECIPE, "gpus": 8, "cluster": {}}, "gpus goes without cluster", ["gpus"]),
+        ({"recipe": 7, "gpus": 8}, "recipe must be an object, got 7", ["recipe"]),
+    ],
+)
+def test_a_bad_line_is_answered_with_its_error_and_the_others_go_on(
+    monkeypatch, capsysbinary, request_, message, fields
+):
+    good = {"id": 1, "recipe": RECIPE, "gpus": 8}
+    code, answers, said = served(monkeypatch, capsysbinary, [good, request_, "", good])
+    assert code == 2 and "1 of 3 requests could not be answered" in said
+    assert [it.get("status") for it in answers] == ["ok", None, "ok"]
+    assert message in answers[1]["error"]
+    assert fields is None or answers[1]["fields"] == fields
+
+
+def test_the_command_line_gives_what_requests_leave_out(monkeypatch, capsysbinary):
+    words = ["--gpus", "16", "--policy", "grow", "--set", "gpus=8", "--set", "micro_batch=32"]
+    requests = [{"recipe": RECIPE}, {"recipe": {**RECIPE, "micro_batch": 16}, "gpus": 32, "policy": "keep"}]
+    code, answers, _ = served(monkeypatch, capsysbinary, requests, *words)
+    assert code == 0
+    assert [it["plan"]["world_size"] for it in answers] == [16, 32]
+    assert [it["plan"]["effective_batch"] for it in answers] == [512, 256]
+
+
+def test_a_fault_of_our_own_ends_no_other(monkeypatch, capsysbinary):
+    monkeypatch.setattr("isobatch.cli.serving.lines._cluster", lambda *_: 1 / 0)
+    code, answers, _ = served(monkeypatch, capsysbinary, [{"id": 1, "recipe": RECIPE, "gpus": 8}] * 2)
+    assert (
+        code == 3
+        and len(answers) == 2
+        and "a fault of isobatch itself (ZeroDivisionError" in answers[1]["error"]
+    )
+
+
+def test_an_answer_comes_before_the_next_question():
+    program = [sys.executable, "-m", "isobatch", "plan", "-"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asked:
+        for gpus in (8, 16):
+            asked.stdin.write(json.dumps({"id": gpus, "recipe": RECIPE, "gpus": gpus}) + "\n")
+            asked.stdin.flush()
+            assert json.loads(asked.stdout.readline())["id"] == gpus
+        asked.stdin.close()
+        assert asked.wait(timeout=200) == 0
+
+
+def test_a_plan_to_stdout(capsys):
+    words = ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8"]
+    assert main([*words, "-o", "-"]) == 0
+    assert ib.Plan.from_json(capsys.readouterr().out) == ib.plan(ib.Recipe(**RECIPE), 8)
+    assert main(["plan", "-", "-o", "plan.json"]) == 2
+    assert "- reads requests from stdin" in capsys.readouterr().err
+
+
+def lines(jobs):
+    return "".join(json.dumps(job) + "\n" for job in jobs)
+
+
+def test_a_fleet_from_stdin_on_gpu_counts(monkeypatch, capsysbinary):
+    pq = pytest.importorskip("pyarrow.parquet", reason="tables in files come with the extra 'fleet'")
+    import pyarrow as pa
+
+    jobs = [{"job": f"j{n}", **RECIPE} for n in range(3)]
+    parquet = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(jobs), parquet)
+    csv = "job,effective_batch,lr\n" + "".join(f"j{n},256,0.1\n" for n in range(3))
+    for content in (lines(jobs), csv, parquet.getvalue()):
+        monkeypatch.setattr(sys, "stdin", Pipe(content))
+        words = [
+            "fleet",
+            "-",
+            "--gpus",
+            "8,16",
+            "--json",
+            "--columns",
+            "job,world_size,micro_batch",
+            "-o",
+            "-",
+        ]
+        assert main(words) == 0
+        found = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+        assert found == [
+            {"job": f"j{n}", "world_size": gpus, "micro_batch": 256 // gpus}
+            for n in range(3)
+            for gpus in (8, 16)
+        ]
+
+
+def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    monkeypatch.setattr(sys, "stdin", Pipe(lines([{"job": "a", **RECIPE}])))
+    assert main(["fleet", "-", "--gpus", "8"]) == 0
+    monkeypatch.setattr(sys, "stdin", Pipe(capsysbinary.readouterr().out))
+    assert main(["explain", "-"]) == 0
+    assert b"job a, cluster 0, 8 GPUs: ok" in capsysbinary.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fleet", "-", "-"], "- stands for stdin, and cannot be both jobs and clusters"),
+        (["fleet", "jobs.csv", "clusters.csv", "--gpus", "8"], "--gpus goes without clusters"),
+        (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
+        (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
+    ],
+)
+def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.csv").write_text("effective_batch,lr\n256,0.1\n")
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

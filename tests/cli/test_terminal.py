@@ -1,0 +1,210 @@
+"""What a terminal shows: colours where they are wanted, whole words at 80 columns, signs of any encoding."""
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import isobatch.cli
+from isobatch.cli import main
+from isobatch.cli.options.examples import EXAMPLES
+from isobatch.cli.terminal import tables
+
+RECIPE = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "gpus=8", "--set", "micro_batch=32"]
+CODES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
+
+
+def on_a_terminal(*words, columns=80, code=0, **environment):
+    """What a terminal shows, stderr too."""
+    main_end, its_end = pty.openpty()
+    try:
+        program = [sys.executable, "-m", "isobatch", *map(str, words)]
+        kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+        done = subprocess.Popen(
+            program,
+            stdout=its_end,
+            stderr=its_end,
+            env={**kept, "COLUMNS": str(columns), "TERM": "xterm", **environment},
+        )
+        os.close(its_end)
+        shown = b""
+        while True:
+            try:
+                more = os.read(main_end, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            shown += more
+        assert done.wait(timeout=200) == code, shown
+        return shown.decode().replace("\r\n", "\n")
+    finally:
+        os.close(main_end)
+
+
+def piped(*words, **environment):
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    program = [sys.executable, "-m", "isobatch", *words]
+    return subprocess.run(program, capture_output=True, text=True, env={**kept, **environment}).stdout
+
+
+def test_a_plan_has_the_colour_of_its_status():
+    shown = on_a_terminal("plan", *RECIPE, "--gpus", "64")
+    assert shown.startswith("\x1b[33m64 GPUs: ") and "\x1b[33mWarnings:\x1b[0m" in shown
+    shown = on_a_terminal("plan", *RECIPE, "--gpus", "7", code=1)
+    assert shown.startswith("\x1b[1;31mCannot train on 7 GPUs as asked:\x1b[0m")
+    assert on_a_terminal("plan", *RECIPE, "--gpus", "8").startswith("\x1b[32m8 GPUs: ")
+
+
+def test_colours_can_be_refused_and_forced():
+    words = ["plan", *RECIPE, "--gpus", "8"]
+    assert "\x1b" not in on_a_terminal(*words, NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal(*words, TERM="dumb")
+    assert "\x1b" not in piped(*words)
+    assert piped(*words, FORCE_COLOR="1").startswith("\x1b[32m")
+    assert "\x1b" not in piped(*words, FORCE_COLOR="1", NO_COLOR="1")
+    assert "\x1b" not in piped(*words, FORCE_COLOR="0")
+    assert json.loads(piped(*words, "--json", FORCE_COLOR="1"))["status"] == "ok"
+
+
+def test_no_word_is_cut_at_80_columns():
+    whole = piped("plan", *RECIPE, "--gpus", "64").split()
+    shown = CODES.sub("", on_a_terminal("plan", *RECIPE, "--gpus", "64"))
+    assert shown.split() == whole and max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    pytest.importorskip("rich", reason="progress on a terminal comes with the extra 'fleet'")
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(
+        "job,effective_batch,lr,team\nresnet50-goyal-imagenet-1k,256,0.1,the first team\na-job-名前-with-wide-signs,7,0.1,x\n"
+    )
+    return [jobs, "--gpus", "7,8"]
+
+
+def table_of(shown):
+    lines = CODES.sub("", shown).splitlines()
+    start = next(number for number, line in enumerate(lines) if re.match(r"\s*job\b", line))
+    return lines[start:]
+
+
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_nothing(fleet):
+    shown = on_a_terminal("fleet", *fleet)
+    lines = table_of(shown)
+    assert (
+        "resnet50-goyal-imagenet-1k" in lines[1]
+        and "infeasible" in lines[1]
+        and "a-job-名前-with-wide-signs" in shown
+    )
+    assert lines[0].split()[:3] == ["job", "cluster", "status"] and "total_steps" not in lines[0]
+    assert all(tables._width(line) <= 80 for line in lines[:5])
+    assert re.search(r"showing 4 of 4 rows, \d of \d+ columns; use -o FILE for all", shown)
+    assert "\x1b[1;31minfeasible\x1b[0m" in shown and "\x1b[32mok\x1b[0m" in shown
+    wide = table_of(on_a_terminal("fleet", *fleet, columns=200))
+    assert "total_steps" in wide[0] or "effective_batch" in wide[0]
+
+
+def test_columns_that_were_asked_for_are_all_shown(fleet):
+    asked = "job,cluster,status,reasons,nearest_world_size,nearest_batch,effective_batch,team"
+    shown = CODES.sub("", on_a_terminal("fleet", *fleet, "--columns", asked))
+    for name in asked.split(","):
+        assert name in shown
+    # Too many for a row: each is a block, and nothing is cut.
+    assert re.search(r"^nearest_world_size +8$", shown, re.MULTILINE)
+    assert re.search(r"^team +the first team$", shown, re.MULTILINE)
+
+
+def test_the_progress_leaves_nothing_behind(fleet):
+    shown = on_a_terminal("fleet", *fleet, "-o", fleet[0].with_name("plans.parquet"))
+    # The cursor is shown again, a line up, and that line is wiped.
+    assert shown.rindex("\x1b[?25h") < shown.rindex("\x1b[1A\x1b[2K") < shown.index("4 rows: ")
+
+
+def test_texts_are_wrapped_between_words(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    names = tables.show_table(["job", "notes"], [["a", "one two three four five six seven eight nine ten"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert names == ["job", "notes"] and len(lines) == 3 and max(map(len, lines)) <= 40
+    assert " ".join(lines).split() == [
+        "job",
+        "notes",
+        "a",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+    ]
+    assert tables.show_table(["a", "b"], [["x" * 30, "y" * 30]], spare=["b"]) == ["a"]
+    tables.show_table(["a", "b"], [["x" * 30, "y" * 30]])
+    assert capsys.readouterr().out.splitlines()[-2:] == [f"a  {'x' * 30}", f"b  {'y' * 30}"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+def test_any_encoding_can_print_what_is_said(encoding):
+    program = [sys.executable, "-m", "isobatch", "plan", *RECIPE, "--gpus", "128", "--policy", "grow"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = subprocess.run(program, capture_output=True, env=environment)
+    text = done.stdout.decode(encoding)
+    assert done.returncode == 0 and "->" in text and "?" not in text
+    if encoding == "ascii":
+        assert "micro-batch 32 x accumulation 1 x 128 replicas" in text and "eta' = sqrt k*eta" in text
+
+
+def test_help_has_examples_that_can_be_given(capsys):
+    assert set(EXAMPLES) == set(isobatch.cli.commands())
+    parser = isobatch.cli.parser()
+    for name, lines in EXAMPLES.items():
+        for line in lines:
+            for part in line.split(" | "):
+                if part.startswith("isobatch "):
+                    assert parser.read(shlex.split(part)[1:]).command in (name, "sweep")
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        shown = capsys.readouterr().out
+        assert f"examples:\n  {lines[0]}" in shown
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    shown = capsys.readouterr().out
+    assert "fields of a recipe" in shown and "weight_decay" in shown and "device_batches" in shown
+
+
+def test_the_core_alone_says_what_to_install(tmp_path):
+    (tmp_path / "a.csv").write_text("effective_batch,lr\n256,0.1\n")
+    program = """
+import sys
+for name in ("pyarrow", "rich", "yaml", "shtab", "torch", "scipy", "ray", "altair", "vl_convert", "jinja2", "pandas"):
+    sys.modules[name] = None
+from isobatch.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    for words, extra in (
+        (["fleet", "a.csv", "--gpus", "8"], "fleet"),
+        (["explain", "a.csv"], "fleet"),
+        (["report", "a.csv", "-o", "a.html"], "report"),
+        (["schedule", "cosine", "--steps", "9", "--plot", "a.png"], "report"),
+        (["--completion", "bash"], "fleet"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"pip install 'isobatch[{extra}]'" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program, "rules"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0 and "linear" in done.stdout

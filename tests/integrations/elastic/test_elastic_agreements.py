@@ -1,0 +1,104 @@
+"""How often the ranks agree: by what all of them know, so that none waits for another."""
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
+
+from isobatch.integrations.torch.elastic import agreement  # noqa: E402
+from isobatch.integrations.torch.elastic.agreement import Agreed, Agreements  # noqa: E402
+
+
+class Pending:
+    def __init__(self, agreed):
+        self.agreed = agreed
+
+    def result(self):
+        return self.agreed
+
+
+class Two:
+    """Two ranks, of which the other takes as long for a step as it is told, and may be asked to stop."""
+
+    size = 2
+
+    def __init__(self, micros, asked_at=None):
+        self.micros, self.asked_at, self.begun = micros, asked_at, []
+
+    def begin(self, stopping, count, micros):
+        other = len(self.begun) == self.asked_at
+        self.begun.append((stopping, count, micros))
+        return Pending(Agreed(stopping or other, count, micros + self.micros))
+
+
+def clock(monkeypatch, step):
+    """A clock on which each step takes `step` seconds."""
+    times = itertools.count(0.0, step)
+    now = [next(times)]
+    monkeypatch.setattr(agreement, "monotonic", lambda: now[0])
+
+    def tick():
+        now[0] = next(times)
+
+    return tick
+
+
+def agreed_at(monkeypatch, ranks, seconds, steps=40):
+    """The steps that agree."""
+    agreements, tick, found = Agreements(ranks), clock(monkeypatch, seconds), []
+    for step in range(steps):
+        before = len(ranks.begun)
+        agreements.begin_step(False)
+        if len(ranks.begun) > before:
+            found.append(step)
+        tick()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "every"),
+    [
+        (0.1, 100_000, 1),
+        (0.05, 50_000, 1),
+        (0.025, 25_000, 2),
+        (0.006, 6_000, 8),
+        (0.001, 1_000, 10),
+        (0.006, 94_000, 1),
+    ],
+)
+def test_quick_steps_agree_every_fifty_milliseconds_by_the_mean_of_the_ranks(monkeypatch, mine, other, every):
+    found = agreed_at(monkeypatch, Two(other), mine)
+    assert found[:2] == [0, 1]  # What a step takes is not known at the first.
+    assert {later - earlier for earlier, later in itertools.pairwise(found[1:])} == {every}
+
+
+def test_ranks_with_clocks_of_their_own_agree_at_the_same_steps(monkeypatch):
+    assert agreed_at(monkeypatch, Two(1_000), 0.019) == agreed_at(monkeypatch, Two(19_000), 0.001)
+
+
+def test_one_process_agrees_with_itself_at_once(monkeypatch):
+    alone = Two(0)
+    alone.size = 1
+    assert agreed_at(monkeypatch, alone, 0.0001, steps=5) == [0, 1, 2, 3, 4]
+
+
+def test_counts_are_agreed_on_in_every_step(monkeypatch):
+    ranks, tick = Two(1_000), clock(monkeypatch, 0.001)
+    agreements = Agreements(ranks)
+    for step in range(5):
+        agreements.begin_step(False, float(step))
+        tick()
+    assert [count for _, count, _ in ranks.begun] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_stopping_is_that_of_the_last_agreement_and_stays(monkeypatch):
+    ranks, tick = Two(6_000, asked_at=2), clock(monkeypatch, 0.006)
+    agreements, found = Agreements(ranks), []
+    for _ in range(20):
+        agreements.begin_step(False)
+        found.append(agreements.stopping)
+        tick()
+    # Agreements in steps 0, 1, 9, 17: in the third the other rank says that it was asked.
+    assert found == [False] * 9 + [True] * 11
+    assert [stopping for stopping, *_ in ranks.begun] == [False, False, False, True]

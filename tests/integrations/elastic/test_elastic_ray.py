@@ -1,0 +1,121 @@
+"""A run under Ray Train that loses a node and gets another is the run that nobody disturbed."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
+ray = pytest.importorskip("ray", reason="Ray Train comes with the extra 'ray'")
+pytest.importorskip("ray.train.v2.api.config", reason="this Ray has no elastic Ray Train")
+
+from ddp import elastic, elastic_ray  # noqa: E402
+from isobatch.integrations.elastic_ray import elastic_run, report  # noqa: E402
+
+STEPS = 18
+
+
+@pytest.fixture
+def context(monkeypatch):
+    """Ray Train's part of a worker: the checkpoint that was reported last, as a folder."""
+    import shutil
+
+    made = SimpleNamespace(folder=None, metrics=[], kept=None)
+
+    def get_checkpoint():
+        return None if made.folder is None else ray.train.Checkpoint.from_directory(made.folder)
+
+    def reported(metrics, checkpoint=None):
+        made.metrics.append(metrics)
+        if checkpoint is not None:
+            made.folder = str(shutil.copytree(checkpoint.path, made.kept / str(len(made.metrics))))
+
+    monkeypatch.setattr(ray.train, "get_checkpoint", get_checkpoint)
+    monkeypatch.setattr(ray.train, "report", reported)
+    return made
+
+
+def test_what_is_reported_is_gone_on_with(context, tmp_path):
+    context.kept = tmp_path
+    recipe = ib.Recipe(**elastic.RECIPE)
+    run, saved = elastic_run(recipe, max_micro_batch=4)
+    assert (saved, run.position.step) == ({}, 0)
+    elastic.go_on(run, until=5)
+    report(run, {"loss": 2.0}, {"model": {"weight": torch.ones(2)}})
+    again, saved = elastic_run(recipe, max_micro_batch=6)
+    assert (again.position.step, again.plan.micro_batch) == (5, 6)
+    assert torch.equal(saved["model"]["weight"], torch.ones(2))
+    assert context.metrics == [{"step": 5, "loss": 2.0}]
+
+
+def test_another_rank_reports_without_a_checkpoint(context, rank):
+    rank(1, 2)
+    run, _ = elastic_run(ib.Recipe(**elastic.RECIPE))
+    report(run, {"loss": 1.0}, {})
+    assert (context.metrics, context.folder) == ([{"step": 0, "loss": 1.0}], None)
+
+
+def test_what_cannot_be_is_refused(context, tmp_path):
+    recipe = ib.Recipe(**elastic.RECIPE)
+    with pytest.raises(ib.InputError, match="state is in Ray's checkpoint"):
+        elastic_run(recipe, state={})
+    run, _ = elastic_run(recipe)
+    with pytest.raises(ib.InputError, match="states must not have the name 'isobatch'"):
+        report(run, {}, {"isobatch": {}})
+    context.folder = str(tmp_path)
+    with pytest.raises(ib.InputError, match=r"isobatch\.pt is missing in Ray's checkpoint"):
+        elastic_run(recipe)
+
+
+def rows_of(folder):
+    """step → (samples over all workers, learning rates, workers) of the start that a step counts from, the last that has it."""
+    found = {}
+    logs = sorted(folder.glob("steps-*.jsonl"), key=lambda path: int(path.name.split("-")[1]))
+    for start in dict.fromkeys(path.name.rsplit("-", 1)[0] for path in logs):
+        steps = {}
+        for path in folder.glob(f"{start}-*.jsonl"):
+            for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+                steps.setdefault(row["step"], []).append(row)
+        for step, rows in steps.items():
+            assert len(rows) == rows[0]["world"]
+            found[step] = (
+                sorted(i for row in rows for i in row["ids"]),
+                {row["lr"] for row in rows},
+                rows[0]["world"],
+            )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.timeout(1500)
+def test_two_nodes_one_and_two_again(tmp_path):
+    alone, out = tmp_path / "alone", tmp_path / "out"
+    alone.mkdir()
+    out.mkdir()
+    elastic_ray.train({"folder": str(alone), "ray": False})
+    process = subprocess.Popen([sys.executable, elastic_ray.__file__, str(out)], start_new_session=True)
+    try:
+        assert process.wait(1200) == 0
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)  # it then ends its cluster
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    expected, found = rows_of(alone), rows_of(out)
+    assert [*sorted(found)] == [*range(STEPS)]
+    assert {step: row[:2] for step, row in found.items()} == {step: row[:2] for step, row in expected.items()}
+    # Ray may end the workers before it has noted the checkpoint that they reported last.
+    assert [workers for workers, _ in itertools.groupby(found[step][2] for step in range(STEPS))] == [2, 1, 2]
+    mine, theirs = (torch.load(Path(folder) / "model.pt") for folder in (out, alone))
+    for name in theirs:
+        assert float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) <= 1e-12

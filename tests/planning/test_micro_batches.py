@@ -1,0 +1,164 @@
+"""A fixed and a least micro-batch, a batch that is lowered, a batch above the dataset, AdamScale."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import pytest
+
+import isobatch as ib
+
+RECIPE = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st")
+
+
+def rows(recipe, gpus, **settings):
+    """The split on each count, None where there is none."""
+    plans = [ib.plan(recipe, count, **settings) for count in gpus]
+    return [plan.status != "infeasible" and plan.layout[:4] for plan in plans]
+
+
+def test_a_fixed_micro_batch_is_the_only_one():
+    assert rows(RECIPE, (2, 8, 64, 128), fixed_micro_batch=4) == [
+        (4, 32, 2, 256),
+        (4, 8, 8, 256),
+        (4, 1, 64, 256),
+        False,
+    ]
+    stuck = ib.plan(RECIPE, 128, fixed_micro_batch=4)
+    assert stuck.reasons == (ib.Reason.MICRO_BATCH_UNMET,)
+    assert "2 samples for each of 128 replicas cannot be split into micro-batches of 4" in stuck.explain()
+    assert stuck.nearest_world_size == 64
+    assert ib.plan(RECIPE, 8, fixed_micro_batch=4).cap_source == "fixed_micro_batch"
+    assert ib.plan(RECIPE, 16, policy="grow", fixed_micro_batch=4).layout[:4] == (4, 8, 16, 512)
+
+
+def test_no_micro_batch_is_below_the_least():
+    assert rows(RECIPE, (8, 16, 64, 128), min_micro_batch=4) == [
+        (32, 1, 8, 256),
+        (16, 1, 16, 256),
+        (4, 1, 64, 256),
+        False,
+    ]
+    # 508 = 4 × 127, a prime.
+    prime = ib.Recipe(effective_batch=508, lr=0.1)
+    loose, strict = (
+        ib.plan(prime, 4, max_micro_batch=64, batch_tolerance=0.1, min_micro_batch=least) for least in (1, 50)
+    )
+    assert loose.effective_batch is not None
+    assert strict.micro_batch >= 50
+    assert ib.plan(RECIPE, 8, max_micro_batch=64, min_micro_batch=33).nearest_batch == 264  # 33 × 8
+    capped = ib.plan(RECIPE, 8, min_micro_batch=33)
+    assert "the tuned micro-batch 32 is below min_micro_batch 33" in capped.explain()
+    assert capped.nearest_world_size is None  # on no number of GPUs
+
+
+def test_a_least_micro_batch_of_thousands_is_found_at_once():
+    large = ib.Recipe(effective_batch=2**30 + 2, lr=0.1)
+    plan = ib.plan(large, 2, min_micro_batch=10**6, max_micro_batch=10**6)
+    assert plan.status == "infeasible"
+    for batch in plan.nearest_batches:
+        assert batch % (2 * 10**6) == 0
+        assert (
+            ib.plan(large, 2, policy=batch, min_micro_batch=10**6, max_micro_batch=10**6).micro_batch == 10**6
+        )
+
+
+def test_a_least_micro_batch_holds_in_every_stage_of_a_ramp():
+    recipe = ib.Recipe(effective_batch=512, lr=3e-4, ramp="128 128 4096", duration="99st")
+    assert ib.plan(recipe, 8, min_micro_batch=16).micro_batch == 16
+    stuck = ib.plan(recipe, 8, min_micro_batch=17)
+    assert stuck.reasons == (ib.Reason.MICRO_BATCH_UNMET,)
+    uneven = ib.plan(RECIPE, 5, uneven=True, min_micro_batch=32)
+    assert uneven.micro_batch == 32
+    assert ib.plan(RECIPE, 5, uneven=True, min_micro_batch=8, max_micro_batch=8).micro_batch == 8
+    # 7 GPUs share 256 samples in 64 micro-batches of 4, or in 32 of 8; below 36, where each has one, none has 33 or more.
+    assert ib.plan(RECIPE, 7, uneven=True, min_micro_batch=33, max_micro_batch=64).status == "infeasible"
+
+
+def test_the_batch_is_lowered_as_megatron_lowers_it():
+    for gpus in range(1, 65):
+        plan = ib.plan(RECIPE, gpus, decrease_batch=True, fixed_micro_batch=4)
+        running = 256 // (4 * gpus) * (4 * gpus)  # Megatron's --decrease-batch-size-if-needed
+        assert plan.effective_batch == running
+        assert (ib.Reason.BATCH_DECREASED in plan.reasons) == (running != 256)
+        assert plan.lr == 0.1
+    assert ib.plan(RECIPE, 65, decrease_batch=True, fixed_micro_batch=4).status == "infeasible"
+    assert "Batch size 256 → 252" in ib.plan(RECIPE, 7, decrease_batch=True).explain()
+    assert ib.plan(RECIPE, 12, policy=500, decrease_batch=True).effective_batch == 492
+
+
+def test_a_batch_above_the_dataset_is_one_short_step_an_epoch():
+    recipe = ib.Recipe(effective_batch=256, lr=0.1, dataset_size=100, duration="3ep", gpus=8, micro_batch=32)
+    refused = ib.plan(recipe, 8)
+    assert refused.reasons == (ib.Reason.BATCH_ABOVE_DATASET,)
+    assert "--short-epochs" in refused.explain()
+    plan = ib.plan(recipe, 8, short_epochs=True)
+    assert (plan.steps_per_epoch, plan.total_steps, plan.samples_per_epoch) == (1, 3, 104)
+    assert ib.Reason.SHORT_EPOCHS in plan.reasons
+    none = ib.Recipe(effective_batch=256, lr=0.1, dataset_size=100, drop_last=True, gpus=8, micro_batch=32)
+    assert ib.plan(none, 8, short_epochs=True).status == "infeasible"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"fixed_micro_batch": 4, "max_micro_batch": 3}, "fixed_micro_batch"),
+        ({"fixed_micro_batch": 4, "micro_batch_multiple": 8}, "fixed_micro_batch"),
+        ({"fixed_micro_batch": 4, "ragged": True}, "fixed_micro_batch"),
+        ({"fixed_micro_batch": 0}, "fixed_micro_batch"),
+        ({"min_micro_batch": 9, "max_micro_batch": 8}, "min_micro_batch"),
+        ({"min_micro_batch": 9, "fixed_micro_batch": 8}, "min_micro_batch"),
+        ({"min_micro_batch": 2, "ragged": True}, "min_micro_batch"),
+        ({"min_micro_batch": 2, "policy": "goodput"}, "min_micro_batch"),
+        ({"decrease_batch": True, "batch_tolerance": 0.1}, "decrease_batch"),
+        ({"decrease_batch": True, "policy": "goodput"}, "decrease_batch"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, field):
+    with pytest.raises(ib.InputError) as caught:
+        ib.plan(RECIPE, 8, **settings)
+    assert caught.value.field == field
+
+
+def test_options_contradict_nothing():
+    """The ways out of a plan with these settings are plans: none is refused for what it is asked beside."""
+    for settings in (
+        {"decrease_batch": True, "fixed_micro_batch": 64},
+        {"min_micro_batch": 20},
+        {"fixed_micro_batch": 3},
+        {"decrease_batch": True, "min_micro_batch": 32},
+    ):
+        for gpus in (7, 12, 100):
+            plan = ib.plan(RECIPE, gpus, **settings)
+            assert all(option.status != "infeasible" for option in plan.options)
+            assert plan.explain()
+
+
+def test_adamscale_takes_the_root_of_adascales_gain():
+    """As AdaptDL's AdamScale: the learning rate by √r, the progress by r."""
+    recipe = ib.Recipe(
+        effective_batch=256,
+        lr=1e-3,
+        optimizer="adam",
+        duration="1000st",
+        warmup="100st",
+        sigma_sq=3.0,
+        mu_sq=0.5,
+    )
+    gain = (3 + 0.5) / (3 / 4 + 0.5)
+    plan = ib.plan(recipe, 8, policy=1024, rule="adamscale")
+    assert plan.lr == pytest.approx(1e-3 * sqrt(gain), rel=1e-15)
+    assert (plan.total_steps, plan.warmup_steps) == (358, 36)  # ⌈1000 / 2.8⌉, ⌈100 / 2.8⌉
+    assert ib.Reason.RULE_MISMATCH not in plan.reasons
+    sgd = ib.plan(
+        ib.Recipe(effective_batch=256, lr=1e-3, optimizer="sgd", sigma_sq=3.0, mu_sq=0.5),
+        8,
+        policy=1024,
+        rule="adamscale",
+    )
+    assert ib.Reason.RULE_MISMATCH in sgd.reasons
+    moved = ib.replan(plan, at_step=100, effective_batch=2048)
+    assert moved.total_steps < plan.total_steps
+    assert ib.Plan.from_json(moved.to_json()) == moved
+    schedule = plan.schedule
+    assert schedule.at(36) == pytest.approx(plan.lr)

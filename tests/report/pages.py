@@ -1,0 +1,104 @@
+"""Pages taken apart, and tables to make them of."""
+
+import base64
+import json
+import zlib
+from html.parser import HTMLParser
+
+import numpy as np
+
+import isobatch as ib
+from hostile import HOSTILE
+
+VOID = {"meta", "input", "br", "link", "img", "hr"}
+
+
+class Parsed(HTMLParser):
+    """What a page consists of: its tags with attributes, the texts by the tag that they are in, and whether all tags close."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.texts, self.open = [], {}, []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes what was not open"
+
+    def handle_data(self, data):
+        self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
+
+    def text(self, *names):
+        return "\n".join(part for name in names or self.texts for part in self.texts.get(name, ()))
+
+    def of(self, name):
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def columns_of(parsed):
+    """The packed rows: a column's kind and the value of each row."""
+    data = next(json.loads(text) for text in parsed.texts["script"] if text.startswith("{"))
+    found = []
+    for column in data["columns"]:
+        values = json.loads(zlib.decompress(base64.b64decode(column["packed"])))
+        found.append((column["kind"], [values["values"][at] for at in values["at"]]))
+    return found
+
+
+def hostile_fleet():
+    """A fleet's plans with hostile texts in each text column, as Arrow."""
+    import pyarrow as pa
+
+    many = len(HOSTILE)
+    jobs = pa.table(
+        {
+            "job": [f"{text}{n}" for n, text in enumerate(HOSTILE)],
+            "effective_batch": [256] * many,
+            "lr": [0.1] * many,
+            "team": list(HOSTILE),
+            "<b>no\u202ete</b>": list(HOSTILE),
+        }
+    )
+    clusters = pa.table({"cluster": [f"{HOSTILE[0]}{n}" for n in range(3)], "gpus_per_node": [8, 7, 6]})
+    return ib.plan_fleet(jobs, clusters)
+
+
+def timed_profile():
+    """A profile with which every plan has hours."""
+    from isobatch.forecast.profile import Constant, Profile
+
+    return Profile(
+        gradient_bytes=1e8,
+        compute_constant=Constant(value=0.01),
+        overlap=Constant(value=1),
+        compute_per_sample=Constant(value=0.001),
+        intra_latency_us=Constant(value=5),
+        intra_gb_s=Constant(value=100),
+        inter_latency_us=Constant(value=5),
+        inter_gb_s=Constant(value=20),
+    )
+
+
+def wide_fleet(jobs, *, profile=None):
+    """Plans of so many jobs on ten clusters, as NumPy."""
+    rng = np.random.default_rng(0)
+    table = {
+        "job": np.array([f"job-{n:05d}" for n in range(jobs)]),
+        "effective_batch": rng.integers(1, 4096, jobs) * 8,
+        "lr": rng.uniform(1e-5, 1, jobs),
+        "dataset_size": rng.integers(10**5, 10**7, jobs),
+        "duration": np.array([f"{epochs}ep" for epochs in rng.integers(1, 90, jobs)]),
+    }
+    clusters = [
+        ib.Cluster(nodes=nodes, gpus_per_node=8, price_per_gpu_hour=2.5)
+        for nodes in (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
+    ]
+    return ib.plan_fleet(table, clusters, profile=profile)

@@ -1,0 +1,112 @@
+"""The page in a headless Chromium: nothing foreign runs, the table sorts and filters, nothing is wider than the window."""
+
+import html as escapes
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from isobatch.report.page import html
+from isobatch.report.write import page_of_value
+from report.pages import hostile_fleet, timed_profile, wide_fleet
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages come with the extra 'report'")
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+]
+
+WAIT = "const wait = async () => { for (let n = 0; n < 6000 && document.getElementById('rows').dataset.ready !== 'yes'; n++) await new Promise((go) => setTimeout(go, 10)); };"
+
+
+def run(tmp_path, text, script, width=900):
+    """What a script finds in the page, as a text: the script is added, and its digest to what the page lets run."""
+    import base64
+    import hashlib
+
+    code = (
+        f"(async () => {{ {WAIT} await wait(); const found = await (async () => {{ {script} }})();"
+        "const place = document.createElement('pre'); place.id = 'found'; place.textContent = JSON.stringify(found);"
+        "document.body.append(place); })();"
+    )
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
+    page = tmp_path / "page.html"
+    page.write_text(text.replace("</body>", f"<script>{code}</script></body>"), encoding="utf-8")
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},900",
+            "--virtual-time-budget=120000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=True,
+    )
+    import json
+
+    return json.loads(escapes.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+
+
+def test_nothing_foreign_runs(tmp_path):
+    text = html(page_of_value(hostile_fleet(), title="a page"))
+    script = "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody script').length, document.querySelectorAll('#rows tbody tr').length]"
+    assert run(tmp_path, text, script) == ["a page", 0, 33]
+
+
+def test_the_table_sorts_filters_and_turns_its_pages(tmp_path):
+    table = wide_fleet(1_000, profile=timed_profile())
+    text = html(page_of_value(table))
+    script = """
+    const rows = () => [...document.querySelectorAll('#rows tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent));
+    const said = () => document.getElementById('rows-said').textContent;
+    const heads = [...document.querySelectorAll('#rows thead th')];
+    const column = heads.findIndex((head) => head.textContent === 'effective_batch');
+    const all = [said(), rows().length];
+    heads[column].querySelector('button').click();
+    const least = rows()[0][column];
+    heads[column].querySelector('button').click();
+    const most = rows()[0][column], sorted = heads[column].getAttribute('aria-sort');
+    document.getElementById('rows-on').click();
+    const second = said();
+    const find = document.getElementById('rows-find');
+    find.value = 'JOB-00007';
+    find.dispatchEvent(new Event('input'));
+    const found = [said(), rows().every((row) => row[0] === 'job-00007')];
+    const status = document.getElementById('rows-status');
+    status.value = 'infeasible';
+    status.dispatchEvent(new Event('change'));
+    return [all, least, most, sorted, second, found, said()];
+    """
+    batches = [value for value in table["effective_batch"].tolist() if value > 0]
+    bad = sum(1 for code in table["status"].tolist()[70:80] if code in (2, "infeasible"))
+    assert run(tmp_path, text, script) == [
+        ["rows 1–50 of 10,000", 50],
+        f"{min(batches):,}",
+        f"{max(batches):,}",
+        "descending",
+        "rows 51–100 of 10,000",
+        ["rows 1–10 of 10", True],
+        f"rows 1–{bad} of {bad}",
+    ]
+
+
+@pytest.mark.parametrize("width", [500, 900, 1600])
+def test_nothing_is_wider_than_the_window(tmp_path, width):
+    text = html(page_of_value(hostile_fleet()))
+    script = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert run(tmp_path, text, script, width)

@@ -1,0 +1,297 @@
+"""The page of each kind of input: well formed, self-contained, escaped, and with the figures of its input."""
+
+import json
+import re
+
+import pytest
+
+import isobatch as ib
+from hostile import HOSTILE
+from isobatch.cli import main
+from isobatch.report.page import html
+from isobatch.report.write import page_of_value, write
+from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, wide_fleet
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages come with the extra 'report'")
+
+
+RECIPE = ib.Recipe.from_gpus(
+    gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="9ep", warmup="1ep"
+)
+
+
+def shown(value, **keywords):
+    text = html(page_of_value(value, **keywords))
+    parsed = Parsed(text)
+    assert not parsed.open
+    self_contained(text, parsed)
+    readable(parsed)
+    return text, parsed
+
+
+def self_contained(text, parsed):
+    """Nothing is fetched: no address is in an attribute that loads or links, and the page forbids it, too."""
+    assert len(text.encode()) < 5_000_000
+    for tag, attributes in parsed.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), f"<{tag} {name}>"
+            if name in ("src", "href", "srcset", "data", "action", "poster", "xlink:href"):
+                assert value.startswith("#"), f'<{tag} {name}="{value}">'
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    policy = next(
+        it["content"] for it in parsed.of("meta") if it.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'")
+
+
+def readable(parsed):
+    """Headings in order, a caption for each table, a name for each chart, a language."""
+    assert parsed.of("html")[0]["lang"] == "en" and parsed.texts["title"]
+    levels = [int(tag[1]) for tag, _ in parsed.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1 and set(levels[1:]) == {2}
+    tags = [tag for tag, _ in parsed.tags]
+    assert tags.count("table") == tags.count("caption") > 0
+    assert all(it.get("scope") in ("col", "row") for it in parsed.of("th"))
+    for chart in parsed.of("svg"):
+        assert chart["role"] == "img" and len(chart["aria-label"]) > 30
+    names = [it["id"] for _, it in parsed.tags if "id" in it]
+    assert len(names) == len(set(names))
+
+
+def test_hostile_texts_stay_texts():
+    text, parsed = shown(hostile_fleet(), title=HOSTILE[0])
+    tags = {tag for tag, _ in parsed.tags}
+    assert "img" not in tags and len(parsed.of("script")) == 2
+    assert "\u202e" not in text and "\x1b" not in text and "\x00" not in text and "\u2028" not in text
+    said = parsed.text("bdi")
+    assert HOSTILE[0] in said and HOSTILE[1] in said and HOSTILE[7] in said and "\\u202egnp.exe" in said
+    columns = columns_of(parsed)
+    assert len({len(values) for _, values in columns}) == 1
+    packed = {value for kind, values in columns for value in values if kind == "text"}
+    assert HOSTILE[0] in packed and "a\\x00b\\x1b[2J\\nc" in packed
+    assert all(str(value).isprintable() for value in packed)
+
+
+def test_a_fleet_says_how_many_and_what_would_help():
+    table = hostile_fleet()
+    text, parsed = shown(table)
+    many = len(HOSTILE)
+    assert f"{many} of {3 * many} rows can be planned" in text
+    # 255 samples on 6 GPUs, 259 on 7.
+    assert f"a tolerance of 2 % on the batch makes {2 * many} of {2 * many} rows" in text
+    statuses = next(values for kind, values in columns_of(parsed) if kind == "status")
+    assert statuses == ["infeasible" if gpus < 8 else statuses[0] for gpus in table["world_size"].to_pylist()]
+    assert parsed.text("p").count("the plans were made without a profile") == 0
+    assert "unknown" in parsed.text("bdi")
+
+
+def test_a_fleet_with_times_has_the_knee_and_the_deadline():
+    table = wide_fleet(5, profile=timed_profile())
+    _, parsed = shown(table, deadline=2.0, currency="€")
+    assert [it["aria-label"].split(".")[0] for it in parsed.of("svg")][:2] == [
+        "Hours over GPUs",
+        "Cost over GPUs",
+    ]
+    said = parsed.text()
+    assert "knee" in said and "deadline met" in said and "€" in said
+    hours, gpus = table["hours"], table["world_size"]
+    least = sum(
+        min(h * g for h, g in zip(hours[at : at + 10], gpus[at : at + 10], strict=True) if h == h)
+        for at in range(0, 50, 10)
+    )
+    assert ib_figure(least) in parsed.text("bdi")
+
+
+def ib_figure(number):
+    from isobatch.words import figure
+
+    return figure(number)
+
+
+def test_many_rows_stay_small_and_whole():
+    table = wide_fleet(2_000, profile=timed_profile())
+    text, parsed = shown(table)
+    assert len(text) < 1_000_000
+    columns = columns_of(parsed)
+    assert {len(values) for _, values in columns} == {20_000}
+    # The map is in bands, and the page's own text has the first rows only.
+    assert "Feasible rows in percent" in text and text.count("<tr>") < 200
+    batches = next(
+        values
+        for kind, values in columns
+        if kind == "count" and values[:10] != [*range(10)] and max(filter(None, values)) > 1024
+    )
+    assert batches
+
+
+def test_a_plan_has_old_beside_new_and_its_curves():
+    plan = ib.plan(RECIPE, 32, policy="grow", profile=timed_profile())
+    text, parsed = shown(plan)
+    labels = [it["aria-label"].split(".")[0] for it in parsed.of("svg")]
+    assert labels == [f"Learning rate over {it}" for it in ("optimizer steps", "samples", "hours")]
+    assert "as tuned" in text and "1,024" in parsed.text("bdi") and "256" in parsed.text("bdi")
+    assert "Learning rate 0.1 → 0.4 by rule linear for sgd" in parsed.text("bdi")
+
+
+def test_a_ramp_has_its_stages():
+    import msgspec
+
+    plan = ib.plan(msgspec.structs.replace(RECIPE, ramp="64 64 10000"), 16)
+    _, parsed = shown(plan)
+    assert "The stages of this plan" in parsed.text("bdi")
+    assert [it["aria-label"] for it in parsed.of("svg")][-1].startswith(
+        "Samples per step. Samples per step in 4 stages"
+    )
+
+
+def test_a_plan_that_cannot_be_has_its_menu():
+    _, parsed = shown(ib.plan(RECIPE, 7))
+    said = parsed.text("bdi")
+    assert "Cannot train on 7 GPUs as asked:" in said and "ragged True" in said
+
+
+def test_a_sweep_has_its_knee():
+    found = ib.sweep(RECIPE, [1, 2, 4, 8, 16, 32], profile=timed_profile())
+    _, parsed = shown(found)
+    assert f"{found.knee} GPU" in parsed.text("bdi")
+    assert columns_of(parsed)[0] == ("count", [1, 2, 4, 8, 16, 32])
+
+
+def validation():
+    from isobatch.diagnosis.causes import Cause
+    from isobatch.validate import Options, Proof, Report, Verdict
+    from isobatch.validate.report.figures import AllReduce, AllReduceRow, Fit, Machine, Rank
+
+    def row(size, mode):
+        return AllReduceRow(
+            dtype="float32",
+            bytes=size,
+            ranks=2,
+            nodes=1,
+            mode=mode,
+            bucket=False,
+            time_us=10 + size / 1e3,
+            p95_us=20.0,
+            alg_bw_gb_s=1.0,
+            bus_bw_gb_s=1.0,
+            wrong_elements=0,
+            samples_us=[1.0],
+        )
+
+    fits = [
+        Fit(
+            dtype="float32",
+            mode="isolated",
+            alpha_us=10,
+            us_per_byte=1e-3,
+            median_residual=0,
+            worst_residual=0,
+        )
+    ]
+    return Report(
+        isobatch_version="0",
+        started="",
+        wall_seconds=1.0,
+        verdict=Verdict.FAIL,
+        rehearsal="2/64",
+        plan=None,
+        plan_digest="",
+        options=Options(),
+        proofs=[
+            Proof(name="world", verdict=Verdict.PASS, text=HOSTILE[0]),
+            Proof(name="gradient", verdict=Verdict.FAIL, text=HOSTILE[1], diagnosis=Cause.SLOW_LINK.likely()),
+        ],
+        machine=Machine(
+            ranks=[
+                Rank(
+                    rank=0, host=HOSTILE[2], node=0, local_rank=0, device=HOSTILE[1], device_memory_bytes=None
+                )
+            ],
+            nodes=1,
+            backend="gloo",
+            emulated=False,
+            versions={"torch": HOSTILE[0]},
+            environment={},
+            topology=None,
+        ),
+        allreduce=AllReduce(table=[row(1024 * 4**n, "isolated") for n in range(6)], fits=fits),
+    )
+
+
+def test_a_validation_has_its_verdicts_and_the_fit():
+    text, parsed = shown(validation())
+    assert "img" not in {tag for tag, _ in parsed.tags} and len(parsed.of("script")) == 1
+    assert "1 of 2 proofs passed" in text and "2/64" in text
+    assert HOSTILE[1] in parsed.text("bdi")
+    assert parsed.of("svg")[0]["aria-label"].startswith("All-reduce by size")
+    assert "latency, µs" in parsed.text("bdi")
+
+
+def test_the_command_takes_all_of_them(tmp_path, capsys):
+    import pyarrow.parquet as pq
+
+    table = hostile_fleet()
+    pq.write_table(table, tmp_path / "plans.parquet")
+    ib.plan(RECIPE, 16).save(tmp_path / "plan.json")
+    validation().save(tmp_path / "report.json")
+    found = ib.sweep(RECIPE, [8, 16])
+    lines = [{"gpus": gpus, "status": "ok", "reasons": ["padded"], "hours": None} for gpus in (8, 16)]
+    assert found.columns["gpus"].tolist() == [8, 16]
+    (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("plans.parquet", "plan.json", "report.json", "sweep.jsonl"):
+        output = tmp_path / f"{name}.html"
+        assert main(["report", str(tmp_path / name), "-o", str(output)]) == 0
+        assert not Parsed(output.read_text(encoding="utf-8")).open
+        assert f"{name}.html: 0." in capsys.readouterr().err
+    for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
+        output = tmp_path / f"plan.{suffix}"
+        assert main(["report", str(tmp_path / "plan.json"), "-o", str(output)]) == 0
+        assert output.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan.json"], "-o is missing: name the page"),
+        (["plan.json", "-o", "a.pdf"], "cannot tell the format: use .html, .svg or .png"),
+        (["no.json", "-o", "a.html"], "no.json"),
+        (["jobs.csv", "-o", "a.html"], "has no column 'status': it is no fleet's plans"),
+        (["odd.json", "-o", "a.html"], "schema must be that of a plan or of a validation"),
+        (["jobs.csv", "--clusters", "c.csv", "-o", "a.html"], "--clusters needs --jobs"),
+        (["jobs.csv", "--deadline-hours", "-1", "-o", "a.html"], "--deadline-hours must be above 0"),
+        (["never.json", "-o", "a.png"], "there is nothing to draw"),
+    ],
+)
+def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    ib.plan(RECIPE, 16).save("plan.json")
+    ib.plan(RECIPE, 7).save("never.json")
+    (tmp_path / "jobs.csv").write_text("job,lr\na,0.1\n")
+    (tmp_path / "odd.json").write_text("{}")
+    assert main(["report", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and "Traceback" not in said.err
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_in_python(tmp_path):
+    write(ib.plan(RECIPE, 16), tmp_path / "plan.html", title="My plan")
+    assert Parsed((tmp_path / "plan.html").read_text(encoding="utf-8")).texts["title"] == ["My plan"]
+    with pytest.raises(ib.InputError, match="must be a Plan, a Sweep, a Report or a table of plans"):
+        write(7, tmp_path / "a.html")
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    import subprocess
+    import sys
+
+    ib.plan(RECIPE, 16).save(tmp_path / "plan.json")
+    for package in ("altair", "vl_convert", "jinja2"):
+        program = f"import sys; sys.modules[{package!r}] = None\nfrom isobatch.cli import main\nsys.exit(main(sys.argv[1:]))"
+        words = ["report", "plan.json", "-o", "a.html"]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 2 and "pip install 'isobatch[report]'" in done.stderr
+        assert "Traceback" not in done.stderr
