@@ -60,6 +60,7 @@ const WORDS: &[&str] = &[
     "adamscale",
     "saturating",
     "surge",
+    "muon",
     "power",
     "H100",
 ];

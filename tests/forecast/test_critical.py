@@ -71,6 +71,18 @@ def test_an_interval_without_an_upper_end():
     assert ib.fit_critical_batch([100, 200, 300], [1000, 1100, 1030]).interval[1] == np.inf
 
 
+def test_an_optimum_inside_the_range_is_said_and_left_out():
+    """With it the fit gave 6,898 and an interval from 0 to infinity, without a word."""
+    found = ib.fit_critical_batch([64, 128, 256, 512, 1024], [10, 8.2, 7.5, 8, 10.1])
+    rising = ib.fit_critical_batch([256, 512, 1024], [7.5, 8, 10.1])
+    assert "lowest at batch 256" in found.caution
+    assert (found.critical_batch, found.interval) == (rising.critical_batch, rising.interval)
+    assert 1000 < found.critical_batch < 3000
+    # Scatter is no optimum, and a rising curve has none.
+    assert ib.fit_critical_batch([100, 200, 400], [1000, 980, 1300]).caution is None
+    assert rising.caution is None
+
+
 def test_weights_count_as_repeated_runs():
     twice = ib.fit_critical_batch([1, 1, 2, 4], [10, 10, 13, 17])
     weighted = ib.fit_critical_batch([1, 2, 4], [10, 13, 17], weights=[2, 1, 1])

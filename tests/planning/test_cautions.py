@@ -91,6 +91,7 @@ CASES = [
     (R.NEEDS_TUNED_GPUS, {"options": {"policy": "grow"}}, {"options": {"policy": "grow", "max_micro_batch": 8}}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0}, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0, "mu_sq": 1.0}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "saturating"}}, {"options": {"policy": 512, "rule": "saturating"}, "noise_scale": 1e4}),
+    (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "muon"}}, {"options": {"policy": 512, "rule": "muon"}, "noise_scale": 1e4}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "surge"}}, {"options": {"policy": 512, "rule": "surge"}, "noise_scale": 1e4}),
     (R.NEEDS_POWER, {"options": {"policy": 512, "rule": "power"}}, {"options": {"policy": 512, "rule": "power"}, "power": 0.5}),
     (R.RAMP_NOT_DIVISIBLE, {"ramp": "124 12 1000"}, {"ramp": "128 16 1000"}),

@@ -63,6 +63,14 @@ def test_no_noise_and_no_gradient_are_limits():
     assert scale("adascale", sigma_sq=1.0, mu_sq=0.0) == 4
     assert scale("saturating", noise_scale=0.0) == 1
     assert scale("surge", noise_scale=0.0) == pytest.approx(0.5)
+    assert scale("muon", noise_scale=0.0) == 1
+
+
+def test_the_rule_for_muon_gives_its_sources_example():
+    """Noise scale 1000, 256 → 8192: √ 5.66, this 2.09, and Adam's surge .77."""
+    known = {"optimizer": "muon", "effective_batch": 256, "noise_scale": 1000.0}
+    scales = [plan(known, policy=8192, rule=rule).lr_scale for rule in ("sqrt", "muon", "surge", "auto")]
+    assert scales == pytest.approx([5.657, 2.091, 0.773, 5.657], abs=1e-3)
 
 
 def test_what_no_column_can_hold_is_no_plan():

@@ -72,6 +72,8 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         raise NotPossible("needs_noise")
     if rule == "saturating":
         return (1 + noise.scale / tuned) / (1 + noise.scale / new)
+    if rule == "muon":
+        return sqrt((1 + noise.scale / tuned) / (1 + noise.scale / new))
     if rule == "surge" and noise.scale == 0:
         return sqrt(tuned / new)
     if rule == "surge":

@@ -61,6 +61,11 @@ def add(subparsers: Any) -> None:
         metavar="N",
         help="samples of a whole trial (default: what the budget allows)",
     )
+    _add_files(command)
+
+
+def _add_files(command: argparse.ArgumentParser) -> None:
+    """What is read and written."""
     command.add_argument(
         "--checkpoint", type=values.path, metavar="FILE", help="weights to begin with (torch.save)"
     )

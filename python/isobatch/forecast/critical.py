@@ -26,7 +26,8 @@ class CriticalBatch(msgspec.Struct, frozen=True, kw_only=True):
     the hyperbola (S/Smin − 1)(E/Emin − 1) = 1. ``critical_batch`` is Emin/Smin, where both are twice their least
     (McCandlish et al., 1812.06162; Kaplan et al., 2001.08361 eq. 5.1). ``interval`` is its 95 % interval, ``None``
     from two runs; an upper end of infinity says that the runs do not show a cost of larger batches. ``scatter`` is
-    the relative root mean square of the runs around the curve.
+    the relative root mean square of the runs around the curve. ``caution`` says where the hyperbola is not what the
+    runs look like; None where they do.
     """
 
     min_samples: float
@@ -34,6 +35,7 @@ class CriticalBatch(msgspec.Struct, frozen=True, kw_only=True):
     critical_batch: float
     interval: tuple[float, float] | None
     scatter: float
+    caution: str | None = None
 
     def samples(self, batch: ArrayLike) -> NDArray[np.float64]:
         """Samples to the target at each batch."""
@@ -64,6 +66,10 @@ def fit_critical_batch(
     Fits samples = Emin + Smin · batch with each run's relative error held equal, or with ``weights`` (one a run, above
     0: how much it counts, such as the number of seeds behind it). The interval is Fieller's for a ratio.
 
+    The hyperbola has no optimum inside: samples only grow with the batch. Where a batch inside the range takes at least a
+    tenth fewer samples than the smallest, which is usual with AdamW and decaying schedules (arXiv 2601.05034), it is
+    fitted to that batch and the larger ones alone, and ``caution`` says so.
+
     Raises :class:`isobatch.errors.InputError` for fewer than two different batches, values that are not above 0, and
     runs that contradict the hyperbola: samples that fall as the batch grows (no cost of larger batches was
     measured), or that grow faster than the batch (every run is far above the critical batch).
@@ -76,8 +82,11 @@ def fit_critical_batch(
     >>> three = fit_critical_batch([1152, 2304, 4608], [313344, 368640, 488448])
     >>> round(three.critical_batch), [round(end) for end in three.interval]
     (5021, [3386, 7933])
+    >>> print(fit_critical_batch([64, 128, 256, 512, 1024], [10, 8.2, 7.5, 8, 10.1]).caution)
+    the samples are lowest at batch 256, inside the range: the curve, which has no such optimum, is fitted from there on
     """
     b, e, w = _runs(batch, samples_to_target, "samples_to_target", weights)
+    b, e, w, caution = _rising(b, e, w)
     # Relative errors: divide each row by its measured samples.
     rows = np.stack([1 / e, b / e], axis=1)
     (least, slope), covariance, residual = _least_squares(rows, np.ones_like(e), w)
@@ -97,6 +106,30 @@ def fit_critical_batch(
         critical_batch=least / slope,
         interval=None if covariance is None else _ratio_interval(least, slope, covariance, len(e) - 2),
         scatter=residual,
+        caution=caution,
+    )
+
+
+_DIP = 0.9
+"""Below this part of the smallest batch's samples, a batch inside the range is an optimum and no scatter."""
+
+
+def _rising(
+    b: NDArray[np.float64], e: NDArray[np.float64], w: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], str | None]:
+    """The runs from an optimum inside the range on, and what is said of it; all runs where there is none."""
+    batches = np.unique(b)
+    means = np.array([np.average(e[b == one], weights=w[b == one]) for one in batches])
+    at = int(np.argmin(means))
+    if not 0 < at < len(batches) - 1 or means[at] > _DIP * means[0]:
+        return b, e, w, None
+    keep = b >= batches[at]
+    return (
+        b[keep],
+        e[keep],
+        w[keep],
+        f"the samples are lowest at batch {batches[at]:,.0f}, inside the range: the curve, which has no such optimum, is "
+        "fitted from there on",
     )
 
 

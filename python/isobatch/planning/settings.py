@@ -25,9 +25,9 @@ from isobatch.errors import together, unknown
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
 Rule: TypeAlias = Literal[
-    "none", "linear", "sqrt", "sde", "adascale", "adamscale", "saturating", "surge", "power", "auto"
+    "none", "linear", "sqrt", "sde", "adascale", "adamscale", "saturating", "surge", "muon", "power", "auto"
 ]
-RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "power", "auto"]
+RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "muon", "power", "auto"]
 
 
 class Settings(NamedTuple):

@@ -88,7 +88,7 @@ reasons! {
     NeedsTunedGpus "needs_tuned_gpus" Infeasible
         "policy grow needs the GPU count that the recipe was tuned on (gpus), or max_micro_batch" ""
     NeedsNoise "needs_noise" Infeasible
-        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale and adamscale; noise_scale for saturating, surge and policy goodput" ""
+        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale and adamscale; noise_scale for saturating, surge, muon and policy goodput" ""
     NeedsPower "needs_power" Infeasible
         "rule power needs the measured exponent in power" ""
     RampNotDivisible "ramp_not_divisible" Infeasible

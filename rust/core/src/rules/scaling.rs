@@ -43,6 +43,7 @@ rules! {
     Adamscale "adamscale" "η' = √r·η, r as in adascale; a step counts for r" "the Adam family; σ² and μ² measured at the tuned batch" "AdaptDL's AdamScale (petuum/adaptdl, torch/scaling_rules.py); no paper derives it"
     Saturating "saturating" "η' = η(1+Bn/B)/(1+Bn/B')" "SGD; noise scale Bn measured" "McCandlish et al. 2018, arXiv 1812.06162, eq. 2.6"
     Surge "surge" "η' = η·(√(Bn/B)+√(B/Bn))/(√(Bn/B')+√(B'/Bn))" "Adam-like; noise scale Bn measured" "Li et al. 2024, arXiv 2405.14578, eq. 13"
+    Muon "muon" "η' = η·√((1+Bn/B)/(1+Bn/B'))" "Muon, on request; noise scale Bn measured, and the usual one, of Euclidean norms, is not Muon's own" "kexue.fm/archives/11285"
     Power "power" "η' = k^α·η" "α measured; LLM runs gave 0.29 to 1.0" "fits of MLPerf reference convergence points"
     Auto "auto" "SGD: linear; all others: sqrt" "an assumption for Lion, Muon and Adafactor" ""
 }
@@ -78,6 +79,7 @@ impl Rule {
             Rule::Sqrt => optimizer == Optimizer::Sgd,
             Rule::Sde | Rule::Surge | Rule::Adamscale => !optimizer.adam_like(),
             Rule::Adascale | Rule::Saturating => optimizer != Optimizer::Sgd,
+            Rule::Muon => optimizer != Optimizer::Muon,
             Rule::None | Rule::Power | Rule::Auto => false,
         }
     }
@@ -119,6 +121,7 @@ pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
         Rule::Adascale => (noise.sigma_sq + noise.mu_sq) / (noise.sigma_sq / k + noise.mu_sq),
         Rule::Adamscale => lr_scale(Rule::Adascale, from, to, noise).sqrt(),
         Rule::Saturating => (1.0 + noise.scale / from) / (1.0 + noise.scale / to),
+        Rule::Muon => ((1.0 + noise.scale / from) / (1.0 + noise.scale / to)).sqrt(),
         // Its limit: from a noise scale of 0 on the learning rate falls with the root.
         Rule::Surge if noise.scale == 0.0 => k.sqrt().recip(),
         Rule::Surge => {
@@ -150,11 +153,15 @@ mod tests {
         assert_eq!(scale(Rule::Sqrt).to_bits(), 2.0f64.to_bits());
         assert!((scale(Rule::Adascale) - 4.0 / 1.75).abs() < 1e-15);
         assert!((scale(Rule::Adamscale) - (4.0_f64 / 1.75).sqrt()).abs() < 1e-15);
+        // kexue 11285's own example: 2.09 where √ has 5.66.
+        assert!((lr_scale(Rule::Muon, 256.0, 8192.0, NOISE) - 2.09).abs() < 0.005);
         // The larger of the two batches saturates towards 1 + Bn/B.
         assert!(lr_scale(Rule::Saturating, 256.0, 1e12, NOISE) - (1.0 + 1000.0 / 256.0) < 1e-6);
         // Without noise more samples are no gain; without a gradient they are worth their number.
         let silent = Noise { scale: 0.0, sigma_sq: 0.0, ..NOISE };
-        for (rule, expected) in [(Rule::Adascale, 1.0), (Rule::Saturating, 1.0), (Rule::Surge, 0.5)] {
+        for (rule, expected) in
+            [(Rule::Adascale, 1.0), (Rule::Saturating, 1.0), (Rule::Muon, 1.0), (Rule::Surge, 0.5)]
+        {
             assert!((lr_scale(rule, 256.0, 1024.0, silent) - expected).abs() < 1e-15, "{rule:?}");
         }
         let lost = Noise { mu_sq: 0.0, ..NOISE };
