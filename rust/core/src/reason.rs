@@ -160,7 +160,7 @@ reasons! {
     MicroBatchUnmet "micro_batch_unmet" Infeasible
         "no split has a micro-batch that is fixed_micro_batch, or at least min_micro_batch" ""
     BatchDecreased "batch_decreased" Caution
-        "the batch was lowered to one that divides evenly (decrease_batch); under policy keep the learning rate was not rescaled" ""
+        "the batch was lowered to the nearest that divides evenly (decrease_batch); under policy keep the learning rate was not rescaled" ""
     ShortEpochs "short_epochs" Caution
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
 }
