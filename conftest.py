@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# The installed one, with its extension: else docstrings of python/ are those of a package without.
+import isobatch  # noqa: F401
+
 # Machines are shared: a slow example is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", patient)
