@@ -18,7 +18,14 @@ from isobatch.words import few
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-SUFFIXES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,13 @@ def find(path: str | os.PathLike[str]) -> Files:
     Raises:
         InputError: there is none.
     """
-    from pyarrow.fs import FileSelector, FileType
-
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         raise must_be("a path that can be written in UTF-8", os.fspath(path), field="path") from None
-    fs, inner = location(path)
+    fs, inner = location(path)  # says which extra brings pyarrow
+    from pyarrow.fs import FileSelector, FileType
+
     with named(os.fspath(path)):
         info = fs.get_file_info(inner)
         if info.type == FileType.File:
