@@ -72,8 +72,12 @@ def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "text",
-    ["not_divisible;uneven_tail", "['not_divisible' 'uneven_tail']", "['not_divisible', 'uneven_tail']"]
-    + ["[not_divisible, uneven_tail]"],
+    [
+        "not_divisible;uneven_tail",
+        "['not_divisible' 'uneven_tail']",
+        "['not_divisible', 'uneven_tail']",
+        "[not_divisible, uneven_tail]",
+    ],
 )
 def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, capsys):
     path = tmp_path / "plans.csv"
