@@ -104,7 +104,7 @@ def test_series_are_gpu_counts_and_mixed_columns_are_named():
     jobs = pandas.DataFrame({"effective_batch": [256], "lr": [0.1]})
     assert ib.plan_fleet(jobs, pandas.Series([8, 16]))["world_size"].to_pylist() == [8, 16]
     mixed = pandas.DataFrame({"effective_batch": [256, "512"], "lr": [0.1, 0.2]})
-    with pytest.raises(ib.InputError, match="jobs cannot be read as a table: .*column effective_batch"):
+    with pytest.raises(ib.InputError, match="^the job table cannot be read: .*column effective_batch"):
         ib.plan_fleet(mixed, [8])
 
 

@@ -289,7 +289,7 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
         # Of a data frame, pyarrow's second sentence names the column.
         why = "; ".join(str(part) for part in error.args)
         raise InputError(
-            f"the {kind}s cannot be read as a table: {printable(why, 300)}. A column has values of one kind",
+            f"the {kind} table cannot be read: {printable(why, 300)}. A column has values of one kind",
             file=file,
             field=kind,
         ) from None
