@@ -148,6 +148,17 @@ def unknown(
     return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
 
 
+def not_utf8(file: str) -> InputError:
+    """A file of text in another encoding, as spreadsheets write it.
+
+    >>> str(not_utf8("jobs.csv"))
+    'jobs.csv: cannot be read: it is not UTF-8; save it as UTF-8 (spreadsheets call it "CSV UTF-8")'
+    """
+    return InputError(
+        'cannot be read: it is not UTF-8; save it as UTF-8 (spreadsheets call it "CSV UTF-8")', file=file
+    )
+
+
 def unreadable(error: Exception, file: str) -> InputError:
     """A file that cannot be read, and what the reader says of it."""
     return InputError(f"cannot be read: {printable(_said(error))}", file=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
@@ -102,22 +103,26 @@ _ALL = tuple(Reason)
 @overload
 def reasons_of(bits: int) -> tuple[Reason, ...]: ...
 @overload
-def reasons_of(bits: Iterable[int]) -> list[tuple[Reason, ...]]: ...
+def reasons_of(bits: Iterable[int | Iterable[str]]) -> list[tuple[Reason, ...]]: ...
 
 
-def reasons_of(bits: int | Iterable[int]) -> tuple[Reason, ...] | list[tuple[Reason, ...]]:
+def reasons_of(
+    bits: int | Iterable[int | Iterable[str]],
+) -> tuple[Reason, ...] | list[tuple[Reason, ...]]:
     """The reasons in a bit set, or in each of a fleet's column `reasons`; infeasibilities first.
 
     Args:
-        bits: a bit set, or a column of them.
+        bits: a bit set, or a column of them; the column of an Arrow table, whose rows are lists of names, too.
 
     Raises:
-        InputError: it is no bit set, or has a bit that is no reason's.
+        InputError: it is no bit set, or has a bit or a name that is no reason's.
 
     >>> reasons_of(1 << Reason.RAGGED.bit)
     (<Reason.RAGGED: 'ragged'>,)
     >>> import numpy as np
     >>> reasons_of(np.array([0, 1], np.uint64))
+    [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
+    >>> reasons_of([[], ["invalid_batch"]])
     [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
     """
     if type(bits) is int:  # each plan asks so
@@ -134,8 +139,35 @@ def _in(bits: int) -> tuple[Reason, ...]:
     return tuple(reason for reason in _ALL if bits >> reason.bit & 1)
 
 
+def reason_names(text: str) -> list[str]:
+    """The names in a text: between `;` as a fleet's CSV has them, or a list as pandas and DuckDB write it into theirs.
+
+    >>> reason_names("ragged;not_divisible"), reason_names("['ragged' 'not_divisible']"), reason_names("[ragged, uneven]")
+    (['ragged', 'not_divisible'], ['ragged', 'not_divisible'], ['ragged', 'uneven'])
+    >>> reason_names(""), reason_names("[]")
+    ([], [])
+    """
+    listed = text.strip()
+    if listed.startswith("[") and listed.endswith("]"):
+        return [name.strip("'\"") for name in re.split(r"[,\s]+", listed[1:-1]) if name]
+    return [name for name in text.split(";") if name]
+
+
 def _whole(bits: Any) -> int:
+    plain = bits.as_py() if hasattr(bits, "as_py") else bits
+    if isinstance(plain, Iterable) and not isinstance(plain, (str, bytes)) and getattr(plain, "ndim", 1) == 1:
+        return _named(plain)
     try:
-        return operator.index(bits)
+        return operator.index(plain)
     except TypeError:
         raise must_be("a bit set of reasons, as the column has it", bits, field="bits") from None
+
+
+def _named(names: Iterable[Any]) -> int:
+    bits = 0
+    for name in names:
+        try:
+            bits |= 1 << Reason(name).bit
+        except (TypeError, ValueError):
+            raise must_be("names of reasons, as a fleet's table has them", name, field="reasons") from None
+    return bits

@@ -150,6 +150,22 @@ def test_a_fleet_from_stdin_on_gpu_counts(monkeypatch, capsysbinary):
         ]
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("job,lr\na,1\n", 2, "isobatch fleet: stdin: effective_batch is missing"),
+        ("job,effective_batch,lr\na,256,no\n", 0, "in job a (stdin, row 1)"),
+        ('{"job": 1}\n3\n', 2, "isobatch fleet: stdin, row 2: is no JSON object"),
+    ],
+)
+def test_messages_call_stdin_by_its_name(monkeypatch, capsys, text, code, says):
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    monkeypatch.setattr(sys, "stdin", Pipe(text))
+    assert main(["fleet", "-", "--gpus", "8"]) == code
+    said = capsys.readouterr().err
+    assert says in said and "isobatch-" not in said
+
+
 def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     monkeypatch.setattr(sys, "stdin", Pipe(lines([{"job": "a", **RECIPE}])))

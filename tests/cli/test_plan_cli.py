@@ -128,6 +128,11 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
         ("a.ini", "x", "cannot tell the format: use .toml, .yaml or .json"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
         (
+            "a.json",
+            '{"schema": "isobatch.plan/1", "recipe": {}}',
+            "is a plan, not a recipe: `isobatch replan` moves it",
+        ),
+        (
             "a.toml",
             'lr = "fast"\neffective_batch = 8',
             "lr must be a finite number above 0, got the text 'fast'",
@@ -180,7 +185,7 @@ def test_a_saved_plan_of_another_version_is_refused(tmp_path):
     ):
         ib.Plan.load(path)
     path.write_text("{")
-    with pytest.raises(ib.InputError, match=r"plan\.json: no plan"):
+    with pytest.raises(ib.InputError, match=r"plan\.json: is no plan: .*isobatch plan RECIPE"):
         ib.Plan.load(path)
 
 

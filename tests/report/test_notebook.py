@@ -83,8 +83,34 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
     menu = Parsed(VALUES["never"]._repr_html_()).text("bdi")
     assert (
         menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")
-        and "--batch-tolerance" in menu
+        and "batch_tolerance=" in menu
+        and "--" not in menu
     )
+
+
+def test_what_would_work_can_be_copied_from_a_cell():
+    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
+    cells = Parsed(VALUES["never"]._repr_html_()).texts["bdi"]
+    ways = [cell for cell in cells if "=" in cell]  # each in a <bdi> of its cell
+    assert len(ways) == len(VALUES["never"].options) > 3
+    for way, option in zip(ways, VALUES["never"].options, strict=True):
+        keywords = {"cluster": 7} | eval(f"dict({way})", {"Cluster": ib.Cluster})
+        assert ib.plan(RECIPE, **keywords).layout == option.layout
+
+
+@pytest.mark.parametrize("profile", [None, timed_profile()])
+def test_a_cell_says_how_long_the_run_is(profile):
+    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
+    lines = Parsed(ib.plan(RECIPE, 32, policy="grow", profile=profile)._repr_html_()).texts["bdi"]
+    assert any(line.startswith("The run: 882 steps") for line in lines[:5])
+
+
+def test_a_forecast_without_an_error_claims_none():
+    guess = ib.Profile.estimate(
+        parameters=100_000_000, flops_per_sample=1e10, gpu_tflops=100, intra_gb_s=200, inter_gb_s=20
+    )
+    text = ib.plan(RECIPE, 8, profile=guess).explain()
+    assert "A step takes " in text and "±" not in text
 
 
 @pytest.mark.parametrize(
@@ -124,6 +150,14 @@ def test_a_schedule_has_a_chart_to_its_end():
     pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
     points = VALUES["plan"].schedule.plot().to_dict()["data"]["values"]
     assert points[-1]["step"] == 882
+
+
+def test_small_learning_rates_are_written_shortly(tmp_path):
+    pytest.importorskip("altair", reason="charts come with the extra 'report'")
+    pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
+    ib.schedules.cosine(3e-4, 9_000, end=3e-5).plot().save(tmp_path / "chart.svg")
+    text = (tmp_path / "chart.svg").read_text(encoding="utf-8")
+    assert ">2e-4<" in text and ">0<" in text and "0.0002<" not in text
 
 
 def test_what_cannot_be_drawn_says_why():

@@ -124,6 +124,35 @@ def test_every_writer_says_what_the_plan_decides(tool):
     assert "was" in said or tool == "deepspeed"
 
 
+def test_a_tool_that_is_not_written_is_named(capsys):
+    plan = ib.plan(ib.Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st"), 8)
+    with pytest.raises(
+        ib.InputError, match="^axolotl is a tool whose files are read, not written: plans are .*slurm"
+    ):
+        plan.to("axolotl")
+    with pytest.raises(ib.InputError, match="^unknown tool 'slrum': did you mean 'slurm'"):
+        plan.to("slrum")
+    words = [
+        "plan",
+        "--set",
+        "effective_batch=8",
+        "--set",
+        "lr=0.1",
+        "--set",
+        "duration=9st",
+        "--gpus",
+        "8",
+        "--to",
+    ]
+    assert main([*words, "slrum"]) == 2
+    assert "isobatch plan: unknown tool" in capsys.readouterr().err
+    assert main([*words, "skypilot"]) == 2
+    assert (
+        "isobatch plan: --gpu is missing: SkyPilot chooses machines by the GPU type"
+        in capsys.readouterr().err
+    )
+
+
 def test_forms_follow_the_name():
     assert form_of("transformers", None) == form_of("transformers", "x.yaml") == "yaml"
     assert form_of("transformers", "x.json") == "json" and form_of("transformers", "x.sh") == "sh"

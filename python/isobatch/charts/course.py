@@ -26,7 +26,9 @@ def rates(points: Sequence[dict[str, Any]], axis: str, label: str) -> Any:
             .title(label)
             .scale(nice=False)
             .axis(tickCount=6, format="~s", labelExpr=theme.FROM_0),
-            y=alt.Y("lr:Q").title("learning rate").axis(tickCount=5, format="~g"),
+            y=alt.Y("lr:Q")
+            .title("learning rate")
+            .axis(tickCount=5, format="~g", labelExpr=theme.SMALL, minExtent=50),
             order=alt.Order("at:Q"),
             **_by_run(points),
         )

@@ -37,6 +37,9 @@ PICTURES = (".svg", ".png")
 FROM_0 = "datum.value == 0 ? '0' : datum.label"
 """Of an axis in thousands or millions, the label of 0 is 0."""
 
+SMALL = "datum.value != 0 && abs(datum.value) < 0.001 ? format(datum.value, '~e') : datum.label"
+"""Of an axis of learning rates: 3e-4, as people write it; 0.00015 would reach into the axis's title where the font is wide."""
+
 _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isobatch import words
@@ -102,6 +102,10 @@ def run(args: argparse.Namespace) -> int:
     """Plans block by block; the summary goes to stderr."""
     if args.output == "-":
         args.output = None
+    if args.clusters is not None and args.clusters.isdecimal() and not Path(args.clusters).exists():
+        raise InputError(
+            f"clusters must be a file, got {args.clusters}: for that number of GPUs, --gpus {args.clusters}"
+        )
     if args.gpus is not None and args.clusters is not None:
         raise InputError("--gpus goes without clusters: give one or the other")
     with stdin_as_file(args, "jobs", "clusters", "pairs"):

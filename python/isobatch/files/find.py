@@ -12,13 +12,20 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from isobatch.errors import InputError, must_be, needs_extra, unreadable
+from isobatch.errors import InputError, must_be, needs_extra, not_utf8, unreadable
 from isobatch.words import few
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
 
 
 @dataclass(frozen=True)
@@ -59,13 +66,13 @@ def find(path: str | os.PathLike[str]) -> Files:
     Raises:
         InputError: there is none.
     """
-    from pyarrow.fs import FileSelector, FileType
-
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         raise must_be("a path that can be written in UTF-8", os.fspath(path), field="path") from None
-    fs, inner = location(path)
+    fs, inner = location(path)  # says which extra brings pyarrow
+    from pyarrow.fs import FileSelector, FileType
+
     with named(os.fspath(path)):
         info = fs.get_file_info(inner)
         if info.type == FileType.File:
@@ -157,5 +164,9 @@ def named(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise InputError("there is no such file", file=path) from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
+    except (pa.ArrowException, OSError, csv.Error) as error:
+        if "invalid UTF8" in str(error):  # pyarrow's words, of a CSV file's later blocks
+            raise not_utf8(path) from None
         raise unreadable(error, path) from None

@@ -1,9 +1,10 @@
-"""Tables in files, block by block: CSV, Parquet, JSON lines."""
+"""Tables in files, block by block: CSV (separated by commas, semicolons or tabs), Parquet, JSON lines."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def blocks(
             return
         with fs.open_input_stream(path) as stream:
             if how == "csv":
-                batches: Any = _csv_reader(stream, _csv_header(fs, path))
+                batches: Any = _csv_reader(stream, *_csv_header(fs, path))
                 schema = batches.schema
             else:
                 from isobatch.files.lines import read_lines
@@ -138,18 +139,25 @@ def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return joined
 
 
-def _csv_header(fs: FileSystem, path: str) -> list[str]:
+def _csv_header(fs: FileSystem, path: str) -> tuple[list[str], str]:
+    """The names of the columns, and what separates them: a tab or a semicolon where the header has no comma.
+
+    Spreadsheets write semicolons where the comma is the decimal sign. A cell such as 0,1 then stays the text that it is, and is
+    refused where a number is read: 1.281 may be meant as either.
+    """
     with (
         fs.open_input_stream(path) as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
     ):
-        header = next(csv.reader(text), [])
+        first = list(itertools.islice(text, 1))
+        delimiter = next((sign for sign in ",\t;" if sign in "".join(first)), ",")
+        header = next(csv.reader(itertools.chain(first, text), delimiter=delimiter), [])
     if not header:
         raise InputError("the file is empty", file=path)
-    return header
+    return header, delimiter
 
 
-def _csv_reader(stream: Any, header: list[str]) -> Any:
+def _csv_reader(stream: Any, header: list[str], delimiter: str) -> Any:
     import pyarrow as pa
     import pyarrow.csv
 
@@ -158,6 +166,7 @@ def _csv_reader(stream: Any, header: list[str]) -> Any:
     return pyarrow.csv.open_csv(
         stream,
         read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BYTES),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=dict.fromkeys(header, pa.string()),
             strings_can_be_null=True,

@@ -42,9 +42,10 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
         InputError: PyYAML is not installed.
         ValueError: it is no YAML, a key is listed twice, or a number can be read in two ways.
     """
+    needed = _needed(file)  # not inside the try: its `except` names PyYAML's error
     try:
-        return _needed(file).load(text, _loader(tagged))  # a SafeLoader
-    except yaml.YAMLError as error:
+        return needed.load(text, _loader(tagged))  # a SafeLoader
+    except needed.YAMLError as error:
         raise ValueError(error) from None
 
 

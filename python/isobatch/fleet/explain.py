@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.reason import Reason, reasons_of
+from isobatch.reason import Reason, reason_names, reasons_of
 from isobatch.words import count, counted, duration, figure, percent, printable, real
 
 
@@ -79,14 +79,14 @@ def _number(name: str, text: str) -> float:
 
 
 def _reasons(value: Any) -> tuple[Reason, ...]:
-    """A bit set in NumPy, a list in Arrow, texts with `;` between them in CSV."""
+    """A bit set in NumPy, a list in Arrow, a text in CSV."""
     if isinstance(value, int):
         return reasons_of(value)
-    names = [name for name in value.split(";") if name] if isinstance(value, str) else value or []
+    names = reason_names(value) if isinstance(value, str) else value or []
     try:
         return tuple(Reason(name) for name in names)
     except (TypeError, ValueError):
-        raise must_be("reasons, as a fleet's table has them", value, field="reasons") from None
+        raise must_be("names of reasons, as a fleet's table has them", value, field="reasons") from None
 
 
 def _lines(row: Mapping[str, Any]) -> Iterator[str]:
@@ -113,7 +113,14 @@ def _infeasible(row: Mapping[str, Any]) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
     ways = [counted(gpus, "GPU")] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
-    yield f"Nearest that works: {'; or '.join(ways)}" if ways else "Nothing close to it would work."
+    if ways:
+        yield f"Nearest that works: {'; or '.join(ways)}"
+    elif any(reason.startswith("invalid_") for reason in row["reasons"]):
+        yield "Correct the values that went in, and plan the row again; `isobatch fleet` names the first of them."
+    elif not {"nearest_world_size", "nearest_batch"} <= row.keys():
+        yield "What would work is in the columns nearest_world_size and nearest_batch, which this table lacks."
+    else:
+        yield "Nothing close to it would work."
 
 
 def _planned(row: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from isobatch.nearest import nearest
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import few, printable, redacted, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}
 _RECORDS = {"job": "Recipes", "cluster": "Clusters or whole numbers of GPUs"}
@@ -106,6 +109,8 @@ def side_of(
     """
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]
+    if hasattr(source, "__arrow_c_stream__") and len(getattr(source, "shape", ())) == 1:
+        source = np.asarray(source)  # a Series, which is no table
     if kind == "cluster" and (counts := _gpu_counts(source)) is not None:
         source = {"gpus_per_node": counts}
     elif isinstance(source, np.ndarray) and source.ndim == 1:
@@ -211,6 +216,8 @@ def _check_ids(side: Side) -> None:
     first: dict[Any, int] = {}
     for row, name in enumerate(ids, side.before + 1):
         if name is None:
+            if _is_blank(side, row - side.before - 1):
+                raise InputError("the row is blank: delete it", file=side.file, row=row)
             raise missing(side.kind, "each row needs an id", file=side.file, row=row)
         try:
             before = first.setdefault(name, row)
@@ -223,6 +230,15 @@ def _check_ids(side: Side) -> None:
                 row=row,
                 field=side.kind,
             )
+
+
+def _is_blank(side: Side, row: int) -> bool:
+    """Whether no cell of a row says anything, as in the rows that a spreadsheet has below its table."""
+    carried = [column[row] for column in side.carried.values()]
+    cells = [cell.as_py() if hasattr(cell, "as_py") else cell for cell in carried]
+    return all(
+        cell is None or cell == "" for cell in [*(side.cell(name, row) for name, _ in side.known), *cells]
+    )
 
 
 def _from_numpy(kind: str, columns: dict[str, NDArray[Any]], file: str | None) -> Side:
@@ -248,7 +264,7 @@ def _from_numpy(kind: str, columns: dict[str, NDArray[Any]], file: str | None) -
 def _from_arrow(kind: str, source: Any, file: str | None) -> Side:
     import pyarrow as pa
 
-    table = source if isinstance(source, pa.Table) else pa.table(source)
+    table = source if isinstance(source, pa.Table) else _table_of(kind, source, file)
     for index, column in enumerate(table.columns):
         plain = without_views(column)
         if plain is not column:
@@ -262,6 +278,21 @@ def _from_arrow(kind: str, source: Any, file: str | None) -> Side:
         {name: table[name] for name in carried},
         arrow=True,
     )
+
+
+def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
+    import pyarrow as pa
+
+    try:
+        return pa.table(source)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        # Of a data frame, pyarrow's second sentence names the column.
+        why = "; ".join(str(part) for part in error.args)
+        raise InputError(
+            f"the {kind} table cannot be read: {printable(why, 300)}. A column has values of one kind",
+            file=file,
+            field=kind,
+        ) from None
 
 
 def with_defaults(table: Side, settings: dict[str, Any]) -> Side:

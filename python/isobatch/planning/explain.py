@@ -239,7 +239,7 @@ def _change(before: str, old: float | None, new: float | None, behind: str) -> s
 def _outlook(plan: Planned) -> Iterator[str]:
     if plan.step_seconds is None:
         return
-    error = "" if plan.step_error is None else f" ± {_figure(plan.step_error)}"
+    error = "" if not plan.step_error else f" ± {_figure(plan.step_error)}"
     yield (
         f"A step takes {_figure(plan.step_seconds)}{error} s: {_figure(plan.samples_per_second)} samples per second, "
         f"efficiency {_figure(plan.efficiency)}."

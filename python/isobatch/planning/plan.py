@@ -311,7 +311,7 @@ class Plan(Plotting, Planned, frozen=True, dict=True, forbid_unknown_fields=True
         try:
             found = msgspec.convert(fields, kind)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise InputError(f"no plan: {str(error)[:500]}", file=file) from None
+            raise InputError(f"is no plan: {str(error)[:500]}", file=file) from None
         check(found.moves, found.legs, file, same_version=same_version)
         return cast(Self, found)
 

@@ -81,7 +81,10 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise InputError(f"no plan: {str(error)[:500]}", file=file) from None
+        raise InputError(
+            f"is no plan: {str(error)[:500]}; `isobatch plan RECIPE --gpus N -o plan.json` writes one",
+            file=file,
+        ) from None
     schema = fields.pop("schema", None) if isinstance(fields, dict) else None
     match = re.fullmatch(r"isobatch\.plan/(\d{1,9})", schema) if isinstance(schema, str) else None
     if match is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.report.frames import columns_of
 from isobatch.report.page import Table, environment
 from isobatch.validate.report.document import Report
-from isobatch.words import count, counted
+from isobatch.words import count, counted, percent
 
 _MOST_ROWS = 20
 _MOST_LINES = 4
@@ -44,10 +44,56 @@ def _plan(plan: Plan) -> Cell:
     warnings = tuple(f"{reason.text}" for reason in plan.reasons if reason.severity == "caution")
     plain = [line for line in lines[1:] if not line.startswith("  ") and not line.endswith(":")]
     if plan.status == "infeasible":
-        plain = [line.strip().removeprefix("- ") for line in lines[1:] if line.startswith("  ")]
-    # The cap is worth a line only where nothing else is to be said.
-    told = [line for line in plain if not line.startswith("The micro-batch is ")] or plain
-    return Cell(lines[0].removesuffix(":"), plan.status, tuple(told[:_MOST_LINES]), warnings)
+        plain = [line.removeprefix("  - ") for line in lines[1:] if line.startswith("  - ")]
+        plain = plain[: len(plain) - len(warnings)]
+        return Cell(
+            lines[0].removesuffix(":"), plan.status, tuple(plain[:_MOST_LINES]), warnings, _ways(plan)
+        )
+    return Cell(lines[0].removesuffix(":"), plan.status, tuple(_first(plain)), warnings)
+
+
+_LEAST = ("Per epoch: ", "Also changed: ", "Unchanged: all other ")
+"""What a cell has room for only where little else is to be said, the first to go first."""
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    """The lines of a plan that a cell shows, in their order: how long the run is comes before what is the same in each epoch."""
+    kept = [line for line in lines if not line.startswith("The micro-batch is ")] or list(lines)
+    for start in _LEAST:
+        if len(kept) > _MOST_LINES:
+            kept = [line for line in kept if not line.startswith(start)]
+    return kept[:_MOST_LINES]
+
+
+def _ways(plan: Plan) -> Table | None:
+    """What would work instead, by the keywords of `ib.plan`: in a notebook there is no command line to copy options to."""
+    rows = [
+        (
+            count(each.world_size),
+            count(each.layout.effective_batch),
+            percent(each.batch_change or 0, signed=True) if each.batch_change else "exact",
+            f"{each.micro_batch} × {each.accumulation} × {each.data_parallel}"
+            + (", weighted" if each.layout.irregular else ""),
+            _keywords(plan, each),
+        )
+        for each in plan.options
+    ]
+    if not rows:
+        return None
+    headers = ("GPUs", "samples per step", "change", "split", "ib.plan(…)")
+    return Table("What would work", headers, rows, ("number", "number", "number", "text", "text"))
+
+
+def _keywords(asked: Plan, option: Plan) -> str:
+    changed = [
+        f"{name}={value!r}"
+        for name, value in option.settings._asdict().items()
+        if getattr(asked.settings, name) != value
+    ]
+    if option.cluster != asked.cluster:
+        where = option.world_size if option.cluster.nodes == 1 else option.cluster
+        changed.insert(0, f"cluster={where!r}")
+    return ", ".join(changed)
 
 
 def _recipe(recipe: Recipe) -> Cell:

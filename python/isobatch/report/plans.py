@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.reason import Reason
+from isobatch.reason import Reason, reason_names
 
 INFEASIBLE = STATUS.tolist().index("infeasible")
 
@@ -138,7 +138,7 @@ def _status(column: Any, file: str | None) -> NDArray[np.int64]:
 
 
 def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
-    """The bit set of each row: of lists in Arrow, of texts with `;` between them in CSV."""
+    """The bit set of each row: of lists in Arrow, of texts in CSV."""
     import pyarrow as pa
 
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
@@ -150,7 +150,7 @@ def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
             np.bitwise_or.at(bits, rows, np.array([_bit(it, file) for it in values], np.uint64)[at])
         return bits
     values, at = _texts(column)
-    sets = [sum(_bit(name, file) for name in (text or "").split(";") if name) for text in values]
+    sets = [sum({_bit(name, file) for name in reason_names(text or "")}) for text in values]
     found: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
     return found
 
@@ -159,7 +159,9 @@ def _bit(name: str | None, file: str | None) -> int:
     try:
         return 1 << Reason(name or "").bit
     except ValueError:
-        raise must_be("reasons, as a fleet's table has them", name, field="reasons", file=file) from None
+        raise must_be(
+            "names of reasons, as a fleet's table has them", name, field="reasons", file=file
+        ) from None
 
 
 def _settings(metadata: Any) -> dict[str, Any]:

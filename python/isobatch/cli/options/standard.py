@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from isobatch.cli.terminal.messages import called
 from isobatch.errors import InputError
 
 _LOOK = 1 << 16
@@ -36,7 +37,8 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
             shutil.copyfileobj(sys.stdin.buffer, file)
         path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
         setattr(args, taken[0], str(path))
-        yield
+        with called(str(path), "stdin"):
+            yield
 
 
 def _suffix(path: Path) -> str:

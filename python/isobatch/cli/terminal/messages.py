@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import codecs
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from isobatch.errors import InputError
 from isobatch.words import redacted
+
+_CALLED: dict[str, str] = {}
+"""What messages call a file that nobody named."""
+
+
+@contextmanager
+def called(path: str, name: str) -> Iterator[None]:
+    """While it lasts messages call the file so; an InputError that leaves it does, too."""
+    _CALLED[path] = name
+    try:
+        yield
+    except InputError as error:
+        if error.file != path:
+            raise
+        raise error.at(file=name) from None
+    finally:
+        del _CALLED[path]
 
 
 def say(text: str) -> None:
     """Writes a message to stderr; control characters of names that others chose do not reach the terminal."""
     if sys.stderr is None:
         return
+    for path, name in _CALLED.items():
+        text = text.replace(path, name)
     lines = redacted(text).split("\n")
     print(
         "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines),

@@ -12,6 +12,7 @@ from typing import Any
 
 from isobatch.errors import InputError, unknown
 from isobatch.files.whole import write_whole
+from isobatch.tools.reading.read import READERS
 from isobatch.tools.writing import forms
 from isobatch.tools.writing.planned import Job, Planned, Sheet, leaves
 from isobatch.words import counted
@@ -76,7 +77,12 @@ def writer(name: str) -> ModuleType:
     """
     plain = name.lower().replace("-", "_")
     if plain not in WRITERS:
-        raise unknown("tool", name, [tool.replace("_", "-") for tool in WRITERS], field="tool")
+        known = [tool.replace("_", "-") for tool in WRITERS]
+        if plain in READERS:
+            raise InputError(
+                f"{name} is a tool whose files are read, not written: plans are written for {', '.join(known)}"
+            )
+        raise unknown("tool", name, known)  # what was typed is --to, and no option --tool
     return import_module(f"isobatch.tools.writing.{plain}")
 
 

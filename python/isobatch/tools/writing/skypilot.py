@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isobatch.errors import InputError
+from isobatch.errors import missing
 from isobatch.tools.writing.environment import PORT, launcher, safe_name, script
 from isobatch.tools.writing.planned import Job, Planned, Sheet
 
@@ -20,9 +20,7 @@ def write(plan: Planned, job: Job) -> Sheet:
         InputError: the GPU type is not known; SkyPilot chooses machines by it.
     """
     if plan.cluster.gpu is None:
-        raise InputError(
-            "missing: SkyPilot chooses machines by the GPU type, such as --gpu H100", field="gpu"
-        )
+        raise missing("gpu", "SkyPilot chooses machines by the GPU type, such as H100")
     sheet = launcher(plan)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
     lines = [

@@ -1,0 +1,54 @@
+"""With nothing installed but the core: each command works, or names the extra; none is a fault of isobatch."""
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import contextlib, io, json, sys
+
+class Missing:
+    packages = {"pyarrow", "rich", "yaml", "torch", "altair", "vl_convert", "jinja2", "pandas", "shtab", "scipy", "ray"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from isobatch.cli import main
+
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        code = main(words)
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
+def test_each_command_works_or_names_its_extra(tmp_path):
+    (tmp_path / "job.toml").write_text('effective_batch = 256\nlr = 0.1\nduration = "100st"\n')
+    (tmp_path / "job.yaml").write_text("effective_batch: 256\nlr: 0.1\n")
+    (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
+    expected = [
+        (["plan", "job.toml", "--gpus", "8", "-o", "plan.json"], 0, ""),
+        (["plan", "job.yaml", "--gpus", "8"], 2, "YAML files need more than the core: pip install 'isobatch[fleet]'"),
+        (["doctor", "job.yaml", "--gpus", "8"], 2, "pip install 'isobatch[fleet]'"),
+        (["sweep", "job.toml", "--gpus", "8,16"], 0, ""),
+        (["replan", "plan.json", "--at-step", "10", "--gpus", "16"], 0, ""),
+        (["fleet", "jobs.csv", "--gpus", "8"], 2, "pip install 'isobatch[fleet]'"),
+        (["explain", "jobs.csv"], 2, "pip install 'isobatch[fleet]'"),
+        (["report", "plan.json", "-o", "a.html"], 2, "pip install 'isobatch[report]'"),
+        (["validate", "plan.json"], 2, "pip install 'isobatch[validate]'"),
+        (["rules"], 0, ""),
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([words for words, *_ in expected])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for (words, code, says), line in zip(expected, done.stdout.splitlines(), strict=True):
+        got, said = json.loads(line)
+        assert got == code and says in said and "a fault of isobatch" not in said, (words, got, said)
+        assert code == 0 or len(said.splitlines()) == 1, said

@@ -1,0 +1,124 @@
+"""Tables as spreadsheets and other programs write them: separators, encodings, blank rows, lists as texts."""
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+
+from isobatch.files.read import read_table  # noqa: E402
+from isobatch.report.plans import plans_of  # noqa: E402
+
+HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
+
+
+def written(tmp_path, lines, *, name="jobs.csv", sign=",", encoding="utf-8-sig"):
+    path = tmp_path / name
+    path.write_bytes("\r\n".join([*(line.replace(",", sign) for line in lines), ""]).encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ["jobs.csv", "jobs.tsv"])
+def test_any_separator_is_read(tmp_path, sign, name):
+    plans = ib.plan_fleet(written(tmp_path, [HEADER, *ROWS], sign=sign, name=name), [8])
+    assert plans["job"].to_pylist() == ["a", "b"] and plans["lr"].to_pylist() == [0.1, 6e-4]
+    assert plans["name"].to_pylist() == ["größe", "x"] and set(plans["status"].to_pylist()) == {"ok"}
+
+
+def test_commas_separate_where_a_header_has_any(tmp_path):
+    plans = ib.plan_fleet(written(tmp_path, ["job,effective_batch,lr,a;b", "a,256,0.1,1;2"]), [8])
+    assert plans["a;b"].to_pylist() == ["1;2"]
+
+
+def test_a_decimal_comma_is_named_and_not_guessed_at(tmp_path, capsys):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job;effective_batch;lr\na;256;0,1\nb;8.192;0.1\n")
+    assert main(["fleet", str(path), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]) == 0
+    said = capsys.readouterr().err
+    assert "got the text '0,1'" in said and "2 rows: 0 feasible" in said
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("before", [0, 40_000])
+def test_another_encoding_is_named(tmp_path, encoding, before):
+    rows = [*(f"{n},256,0.1,x" for n in range(before)), *ROWS]
+    with pytest.raises(ib.InputError, match=r"jobs\.csv: cannot be read: it is not UTF-8; save it as UTF-8"):
+        ib.plan_fleet(written(tmp_path, [HEADER, *rows], encoding=encoding), [8])
+
+
+def test_plans_in_tsv_are_explained(tmp_path, capsys):
+    jobs, plans = written(tmp_path, [HEADER, *ROWS]), str(tmp_path / "plans.tsv")
+    assert main(["fleet", str(jobs), "--gpus", "8,7", "-o", plans]) == 0
+    assert main(["explain", plans, "--job", "a", "--gpus", "8"]) == 0
+    assert "job a, cluster 0, 8 GPUs: ok" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("carried", ["", ",name"])
+def test_a_blank_row_is_called_so(tmp_path, carried):
+    lines = [f"job,effective_batch,lr{carried}", f"a,256,0.1{carried}", f",,{carried and ','}"]
+    with pytest.raises(ib.InputError, match=r"jobs\.csv, row 2: the row is blank: delete it"):
+        ib.plan_fleet(written(tmp_path, lines), [8])
+    lines[-1] = f",256,{carried and ','}"
+    with pytest.raises(ib.InputError, match="row 2: job is missing: each row needs an id"):
+        ib.plan_fleet(written(tmp_path, lines), [8])
+
+
+def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):
+    assert main(["fleet", str(written(tmp_path, [HEADER, *ROWS])), "8"]) == 2
+    assert "clusters must be a file, got 8: for that number of GPUs, --gpus 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not_divisible;uneven_tail",
+        "['not_divisible' 'uneven_tail']",
+        "['not_divisible', 'uneven_tail']",
+        "[not_divisible, uneven_tail]",
+    ],
+)
+def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, capsys):
+    path = tmp_path / "plans.csv"
+    path.write_text(f'job,cluster,status,reasons,world_size\na,0,infeasible,"{text}",7\nb,0,ok,[],8\n')
+    assert main(["explain", str(path), "--gpus", "7"]) == 1
+    said = capsys.readouterr().out
+    assert "cannot be split evenly" in said and "the last step of each epoch is smaller" in said
+    assert "which this table lacks" in said and "Nothing close" not in said
+    plans = plans_of(read_table(path))
+    assert [bool(plans.has(reason)[0]) for reason in (ib.Reason.NOT_DIVISIBLE, ib.Reason.UNEVEN_TAIL)] == [
+        True
+    ] * 2
+    assert not plans.has(ib.Reason.NOT_DIVISIBLE)[1]
+
+
+def test_a_row_whose_values_are_wrong_is_not_called_hopeless():
+    table = ib.plan_fleet({"effective_batch": [256, 256], "lr": ["0,1", "0.1"]}, [8])
+    said = ib.explain(table, 0)
+    assert "Correct the values that went in" in said and "Nothing close to it" not in said
+
+
+def test_series_are_gpu_counts_and_mixed_columns_are_named():
+    pandas = pytest.importorskip("pandas")
+    jobs = pandas.DataFrame({"effective_batch": [256], "lr": [0.1]})
+    assert ib.plan_fleet(jobs, pandas.Series([8, 16]))["world_size"].to_pylist() == [8, 16]
+    mixed = pandas.DataFrame({"effective_batch": [256, "512"], "lr": [0.1, 0.2]})
+    with pytest.raises(ib.InputError, match="^the job table cannot be read: .*column effective_batch"):
+        ib.plan_fleet(mixed, [8])
+
+
+def test_reasons_of_reads_the_column_of_any_table():
+    jobs = {"effective_batch": [256], "lr": [0.1]}
+    arrays = ib.plan_fleet(jobs, [8, 7])
+    table = ib.plan_fleet(pa.table(jobs), [8, 7])
+    expected = [(), (ib.Reason.NOT_DIVISIBLE,)]
+    for column in (
+        arrays["reasons"],
+        table["reasons"],
+        table["reasons"].to_pylist(),
+        table["reasons"].to_numpy(),
+    ):
+        assert ib.reasons_of(column) == expected
+    with pytest.raises(ib.InputError, match="must be names of reasons, .*got 'hot'"):
+        ib.reasons_of([["hot"]])
