@@ -353,6 +353,65 @@ def test_on_the_command_line(tmp_path, capsys):
     assert main(["plan", *job, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1
 
 
+def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
+    known = str(tmp_path / "one_node.json")
+    profile(inter_gb_s=None, inter_latency_us=None).save(known)
+    job = [
+        "sweep",
+        "--set",
+        "effective_batch=256",
+        "--set",
+        "lr=0.1",
+        "--profile",
+        known,
+        "--gpus",
+        "4,8,16,64",
+    ]
+    assert (
+        main([*job, "--set", "duration=1000st", "--deadline-hours", "1e-9", "--price-per-gpu-hour", "2"]) == 0
+    )
+    shown = capsys.readouterr()
+    # What is not known is not late, and ends no range.
+    assert [line.split()[-1] == "late" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
+    assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
+    assert "met at none of the counts with known hours" in shown.err
+    assert "fastest: 8 GPUs" in shown.err and "(an end of the range: more GPUs may be better)" in shown.err
+    assert main([*job, "--currency", "EUR"]) == 0
+    assert (
+        "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in capsys.readouterr().err
+    )
+
+
+def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys):
+    known = str(tmp_path / "profile.json")
+    profile().save(known)
+    job = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "duration=1000st", "--profile", known]
+    node = ["--gpus", "16", "--gpus-per-node", "8", "--price-per-gpu-hour", "2"]
+    assert main(["plan", *job, *node, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["cluster"]["nodes"] == 2 and plan["cost"] > 0
+    assert main(["sweep", *job, *node, "--json"]) == 0
+    swept = json.loads(capsys.readouterr().out)
+    assert (swept["hours"], swept["cost"]) == (plan["hours"], plan["cost"])
+    assert main(["plan", *job, "--gpus", "16"]) == 0
+    assert "--gpus 16 is one node here" in capsys.readouterr().err
+    assert main(["plan", *job, "--gpus", "12", "--gpus-per-node", "8"]) == 2
+    assert "--gpus 12 fills no whole nodes of --gpus-per-node 8" in capsys.readouterr().err
+
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "1000st"}) + "\n")
+    words = ["fleet", str(jobs), "--profile", known, "--json"]
+    assert main([*words, *node]) == 0
+    shown = capsys.readouterr()
+    row = json.loads(shown.out)
+    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"]) and "one node" not in shown.err
+    assert main([*words, "--gpus", "16"]) == 0
+    assert "--gpus 16 is one node here" in capsys.readouterr().err
+    assert main([*words, "--price-per-gpu-hour", "2"]) == 2
+    assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["compute_constant", "compute_per_sample", "compute_floor", "update"])
 def test_a_step_that_takes_for_ever_is_no_plan_and_no_panic(name):
     slow = profile(**{name: Constant(value=1e308)})

@@ -90,9 +90,7 @@ def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) ->
     found.append(Headline("GPU-hours", words.figure(least), "each job where it needs the fewest"))
     if not np.isnan(plans.number("cost")).all():
         found.append(
-            Headline(
-                "cost", f"{currency}{words.figure(_least(plans, 'cost'))}", "each job where it is cheapest"
-            )
+            Headline("cost", words.price(_least(plans, "cost"), currency), "each job where it is cheapest")
         )
     found += knee_of(plans)
     if deadline is not None:

@@ -62,7 +62,7 @@ def _ends(plans: Plans, currency: str) -> list[Headline]:
             continue
         row = int(np.nanargmin(values))
         cost = plans.number("cost")[row]
-        price = "" if np.isnan(cost) else f", {currency}{words.figure(cost)}"
+        price = "" if np.isnan(cost) else f", {words.price(cost, currency)}"
         took = words.duration(plans.number("hours")[row] * 3600)
         found.append(Headline(label, counted(gpus_of(plans)[row], "GPU"), f"{took}{price}"))
     return found

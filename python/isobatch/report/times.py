@@ -149,7 +149,7 @@ def _table(
     )
 
     def said(row: int) -> str:
-        price = "" if np.isnan(cost[row]) else f", {currency}{words.figure(cost[row])}"
+        price = "" if np.isnan(cost[row]) else f", {words.price(cost[row], currency)}"
         return f"{counted(gpus[row], 'GPU')}, {words.duration(hours[row] * 3600)}{price}"
 
     rows = []
