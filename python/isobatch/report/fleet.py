@@ -14,7 +14,7 @@ from isobatch.report.grid import grid_of
 from isobatch.report.page import Drawing, Headline, Page, Section, Table
 from isobatch.report.plans import INFEASIBLE, Plans, plans_of
 from isobatch.report.rows import rows_of
-from isobatch.report.times import knee_of, time_section, times_known
+from isobatch.report.times import how_sure, knee_of, time_section, times_known
 from isobatch.words import count, counted, percent
 
 
@@ -60,7 +60,12 @@ def page_of(
             "All rows", rows=rows_of(plans, f"{counted(plans.rows, 'row')}: sort by a heading, find a word")
         ),
     ]
-    return Page(title, _lead(plans, bad, fixes), _headlines(plans, bad, currency, deadline), sections)
+    return Page(
+        title,
+        _lead(plans, bad, fixes) + how_sure(plans),
+        _headlines(plans, bad, currency, deadline),
+        sections,
+    )
 
 
 def _lead(plans: Plans, bad: int, fixes: Sequence[Fix]) -> str:

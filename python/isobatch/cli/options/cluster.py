@@ -8,7 +8,6 @@ from typing import Any
 from isobatch.cli.options.values import count
 from isobatch.errors import InputError, missing
 
-
 PER_NODE = 8
 """GPUs of a node where nothing else is said."""
 
