@@ -178,6 +178,10 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     [
         (["fleet", "-", "-"], "- stands for stdin, and cannot be both jobs and clusters"),
         (["fleet", "jobs.csv", "clusters.csv", "--gpus", "8"], "--gpus goes without clusters"),
+        (
+            ["fleet", "job.toml", "--gpus", "8"],
+            "job.toml: this is one recipe, not a table of jobs: use isobatch plan",
+        ),
         (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
         (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
     ],

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.values import count, path
+from isobatch.cli.options.values import count, path, size
 from isobatch.cli.terminal.messages import say, write_json
 from isobatch.cli.terminal.tables import show_table
 from isobatch.errors import missing, together
@@ -23,7 +23,7 @@ def add(subparsers: Any) -> None:
     command.add_argument(
         "model", nargs="?", metavar="CONFIG", help="a transformers config.json, or the folder that has it"
     )
-    command.add_argument("--parameters", type=_size, metavar="N", help="in place of a config, such as 7e9")
+    command.add_argument("--parameters", type=size, metavar="N", help="in place of a config, such as 7e9")
     command.add_argument("--seq-len", type=count, metavar="TOKENS", help="tokens in a sample")
     command.add_argument("--gpu", metavar="NAME", help="the data sheet; --gpu list shows all")
     command.add_argument(
@@ -153,20 +153,6 @@ def _list(sheets: Any) -> None:
 
 def _ends(low: float, high: float) -> str:
     return words.figure(low) if low == high else f"{words.figure(low)} to {words.figure(high)}"
-
-
-def _size(text: str) -> int:
-    """A whole number, `7e9` and `7,000,000,000` too."""
-    try:
-        number = float(text.replace(",", "").replace("_", ""))
-        whole = int(number)
-    except (ValueError, OverflowError):
-        whole = 0
-    if whole < 1 or whole != number or whole > 2**53:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number from 1, such as 7e9, got {words.shown(text)}"
-        )
-    return whole
 
 
 def _shares(text: str) -> tuple[float, float]:

@@ -108,6 +108,11 @@ def run(args: argparse.Namespace) -> int:
     """Plans block by block; the summary goes to stderr."""
     if args.output == "-":
         args.output = None
+    if PurePosixPath(args.jobs).suffix in (".toml", ".yaml", ".yml", ".json"):
+        raise InputError(
+            "this is one recipe, not a table of jobs: use isobatch plan or isobatch sweep, or put its fields into columns",
+            file=args.jobs,
+        )
     if args.gpus is not None and args.clusters is not None:
         raise InputError("--gpus goes without clusters: give one or the other")
     with stdin_as_file(args, "jobs", "clusters", "pairs"):

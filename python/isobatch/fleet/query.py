@@ -185,8 +185,9 @@ def _own_clusters(rows: Side) -> tuple[Side, Side]:
     """Jobs and clusters of a table that holds both in each row."""
     own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
     if not {"nodes", "gpus_per_node"} & own.keys():
+        tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.known) else ""
         raise InputError(
-            "without clusters each row needs its own: add a column nodes or gpus_per_node, or give clusters",
+            f"without clusters each row needs its own: add a column nodes or gpus_per_node, or give clusters{tuned}",
             file=rows.file,
         )
     source: Any = own
