@@ -265,6 +265,26 @@ def test_a_choice_that_cannot_be_made():
         assert said in str(error.value)
 
 
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_choice_that_nothing_can_be_compared_by_is_refused(arrow):
+    guess = profile(noise_scale=None)
+    jobs = {"effective_batch": np.array([512]), "lr": np.array([0.1]), "duration": np.array(["9st"])}
+    noisy = {**jobs, "noise_scale": np.array([3000.0])}
+    nodes = {"gpus_per_node": np.array([64, 8]), "price_per_gpu_hour": np.array([2.0, 2.0])}
+    if arrow:
+        pa = pytest.importorskip("pyarrow", reason="tables come with the extra 'fleet'")
+        jobs, noisy = pa.table(jobs), pa.table(noisy)
+    asked = {"profile": guess, "columns": ["world_size"]}
+    with pytest.raises(ib.InputError, match="select='cheapest' needs price_per_gpu_hour, of the clusters"):
+        ib.plan_fleet(jobs, [64, 8], select="cheapest", **asked)
+    with pytest.raises(ib.InputError, match="select='goodput' needs noise_scale, of the jobs or the profile"):
+        ib.plan_fleet(jobs, [64, 8], select="goodput", **asked)
+    assert [int(it) for it in ib.plan_fleet(jobs, nodes, select="cheapest", **asked)["world_size"]] == [8]
+    for known, measured in ((noisy, guess), (jobs, profile(noise_scale=Constant(value=3000)))):
+        found = ib.plan_fleet(known, [8, 64], select="goodput", **asked | {"profile": measured})
+        assert len(found["world_size"]) == 1
+
+
 def test_a_sweep_has_its_knee():
     swept = ib.sweep(RECIPE, range(1, 129), profile=profile(), cluster=NODE)
     columns = swept.columns
