@@ -101,7 +101,8 @@ def _answer(
 
 def _each(*parts: Callable[[], Any]) -> list[Any]:
     """What each part gives; where several cannot be used, one error says all that is wrong."""
-    values, faults = [], []
+    values: list[Any] = []
+    faults: list[InputError] = []
     for part in parts:
         try:
             values.append(part())
