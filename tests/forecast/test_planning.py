@@ -395,11 +395,38 @@ def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
     assert [line.split()[-1] == "late" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
     assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
     assert "met at none of the counts with known hours" in shown.err
-    assert "fastest: 8 GPUs" in shown.err and "(an end of the range: more GPUs may be better)" in shown.err
+    assert "fastest: 8 GPUs" in shown.err and "more GPUs may be better" not in shown.err
+    assert main([*job, "--deadline-hours", "-1"]) == 2
+    assert "--deadline-hours must be above 0, got -1" in capsys.readouterr().err
     assert main([*job, "--currency", "EUR"]) == 0
     assert (
         "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in capsys.readouterr().err
     )
+
+
+def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, capsys):
+    known = str(tmp_path / "profile.json")
+    profile().save(known)
+    job = [
+        "sweep",
+        "--set",
+        "effective_batch=256",
+        "--set",
+        "lr=0.1",
+        "--set",
+        "duration=1000st",
+        "--profile",
+        known,
+    ]
+    job += ["--gpus", "1,2,4,8", "--price-per-gpu-hour", "2"]
+    assert main([*job, "--json"]) == 0
+    costs = {row["gpus"]: row["cost"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert costs[4] < costs[8]
+    assert main([*job, "--budget", str((costs[4] + costs[8]) / 2)]) == 0
+    said = capsys.readouterr().err
+    assert "fastest: 4 GPUs" in said and "more GPUs may be better" not in said
+    assert main(job) == 0
+    assert "more GPUs may be better" in capsys.readouterr().err
 
 
 def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys):

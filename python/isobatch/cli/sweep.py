@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 from isobatch import words
@@ -13,7 +14,7 @@ from isobatch.cli.options.source import add_from, recipe
 from isobatch.cli.options.values import count, gpu_counts
 from isobatch.cli.terminal.messages import say, write_json
 from isobatch.cli.terminal.tables import show_table
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
 _TIMES = (
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
     if deadline is not None and not profiles:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **kind(args))
     found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan")
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
         say(why)
-    for line in _summary(found, feasible, args.currency, deadline):
+    for line in _summary(found, rows, args.currency, deadline):
         say(line)
     return 0 if feasible else 1
 
@@ -126,18 +129,22 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
     return f"no hours at {words.counted(len(mute), 'GPU count')} ({words.few(map(str, mute), 4)}): {todo}"
 
 
-def _summary(found: Any, feasible: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
+def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
     """Where it is fastest, cheapest and at its knee, and how that stands to the deadline and to the ends of the range."""
-    # A count without a forecast ends no range: whether it is better is not known.
-    at = {int(row["gpus"]): row for row in feasible if row["hours"] == row["hours"]}
+    from isobatch.reason import Reason
+
+    feasible = [row for row in rows if row["status"] != "infeasible"]
+    at = {int(row["gpus"]): row for row in feasible}
+    # A count beyond which the budget ends, or the forecast, is no end of the range that was asked.
+    tried = [*at, *(int(row["gpus"]) for row in rows if int(row["reasons"]) >> Reason.ABOVE_BUDGET.bit & 1)]
     lines = []
     for what in ("fastest", "cheapest", "knee"):
         gpus = getattr(found, what)
         if gpus is None:
             continue
-        row, ends = at[gpus], {min(at): "fewer", max(at): "more"}
+        row, ends = at[gpus], {min(tried): "fewer", max(tried): "more"}
         cost = "" if row["cost"] != row["cost"] else f", {words.price(row['cost'], currency)}"
-        known = gpus in ends and len(at) > 1
+        known = gpus in ends and len(tried) > 1
         beyond = f" (an end of the range: {ends[gpus]} GPUs may be better)" if known else ""
         lines.append(
             f"{what}: {words.counted(gpus, 'GPU')}, {words.duration(row['hours'] * 3600)}{cost}{beyond}"
