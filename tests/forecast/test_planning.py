@@ -424,6 +424,7 @@ def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, capsys):
     assert costs[4] < costs[8]
     assert main([*job, "--budget", str((costs[4] + costs[8]) / 2)]) == 0
     said = capsys.readouterr().err
+    assert "no plan on 8 GPUs: the run costs more than budget" in said
     assert "fastest: 4 GPUs" in said and "more GPUs may be better" not in said
     assert main(job) == 0
     assert "more GPUs may be better" in capsys.readouterr().err

@@ -89,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
             f"left out {words.counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
         )
     say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan")
+    for line in _refused(rows):
+        say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
         say(why)
     for line in _summary(found, rows, args.currency, deadline):
@@ -108,6 +110,18 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
             line.append(_against(row["hours"], deadline))
         cells.append(line)
     show_table(headers, cells, spare=("efficiency", "accumulation", "micro_batch"))
+
+
+def _refused(rows: list[dict[str, Any]]) -> list[str]:
+    """The counts without a plan, a line for each reason."""
+    from isobatch.reason import reasons_of
+
+    counts: dict[Any, list[str]] = {}
+    for row in rows:
+        for reason in reasons_of(row["reasons"]) if row["status"] == "infeasible" else ():
+            if reason.severity == "infeasible":
+                counts.setdefault(reason, []).append(words.count(row["gpus"]))
+    return [f"no plan on {words.few(gpus, 6)} GPUs: {reason.text}" for reason, gpus in counts.items()]
 
 
 def _against(hours: float, deadline: float) -> str:
