@@ -70,6 +70,9 @@ class InputError(ValueError):
         return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
 
 
+_BEGUN = 4
+"""Names that begin with an unknown one, and are offered for it."""
+
 _SHOWN = 20
 """Faults that one message has."""
 
@@ -139,12 +142,19 @@ def unknown(
     "unknown rule 'lineer': did you mean 'linear'?"
     >>> str(unknown("field", "zebra", ["lr", "betas"]))
     "unknown field 'zebra': there are lr, betas"
+    >>> str(unknown("gpu", "h100", ["A100-80", "H100-80", "H100-PCIe-80"]))
+    "unknown gpu 'h100': did you mean 'H100-80' or 'H100-PCIe-80'?"
     """
     every = list(known)
     close = nearest(name, every) if isinstance(name, str) else None
-    hint = (
-        f"did you mean {close!r}?" if close else f"there are {few(every, 40)}" if every else "there are none"
-    )
+    begun = [
+        it for it in every if isinstance(name, str) and len(name) > 1 and it.lower().startswith(name.lower())
+    ]
+    if close is None and 0 < len(begun) <= _BEGUN:
+        close = " or ".join(map(repr, begun))
+    else:
+        close = close and repr(close)
+    hint = f"did you mean {close}?" if close else f"there are {few(every, 40)}" if every else "there are none"
     return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
 
 

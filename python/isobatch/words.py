@@ -144,6 +144,15 @@ def percent(share: float, *, signed: bool = False) -> str:
     return f"{'+' if signed and share > 0 else ''}{figure(share * 100)} %"
 
 
+def price(amount: float, currency: str) -> str:
+    """A price with the sign of its currency; letters are followed by a space.
+
+    >>> price(751_234, "$"), price(63_900, "EUR"), price(12, "A$")
+    ('$751,000', 'EUR 63,900', 'A$12')
+    """
+    return f"{currency}{' ' if currency[-1:].isalpha() else ''}{figure(amount)}"
+
+
 def few(names: Iterable[str], most: int = 8) -> str:
     """Names in a row; of many, the first and how many more.
 

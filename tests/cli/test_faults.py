@@ -218,8 +218,9 @@ def test_columns_that_are_no_fields_are_said_once(tmp_path, capsys):
 def test_a_slip_in_a_column_is_a_warning():
     import isobatch as ib
 
-    with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$"):
+    with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$") as said:
         ib.plan_fleet({"effective_batch": [8], "lr": [0.1], "weight_dcay": [1], "team": [1]}, [8])
+    assert said[0].filename == __file__  # the line that called, not one of ours
 
 
 def test_every_command_shows_its_help(capsys):

@@ -28,7 +28,7 @@ def served(monkeypatch, capsysbinary, requests, *words):
 
 def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
     requests = [
-        {"id": "a", "recipe": RECIPE, "gpus": 8},
+        {"id": "a", "recipe": {**RECIPE, "weight_decay": None}, "gpus": 8},
         {
             "id": 2,
             "recipe": RECIPE,
@@ -39,6 +39,7 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         {"recipe": RECIPE, "gpus": 7, "settings": {"ragged": True}},
     ]
     code, answers, said = served(monkeypatch, capsysbinary, requests)
+    assert ib.Plan.from_json(json.dumps(answers[0]["plan"])).recipe.weight_decay == 0
     assert code == 0 and said == "" and [it["id"] for it in answers] == ["a", 2, None]
     recipe = ib.Recipe(**RECIPE)
     wanted = [
@@ -54,11 +55,24 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
 @pytest.mark.parametrize(
     ("request_", "message", "fields"),
     [
-        ("nonsense", "the line is no JSON", []),
-        ("[1]", "the line must be an object", ["the line"]),
+        ("nonsense", "the line is not JSON", []),
+        ("[null]", "the line must be an object with a recipe and a cluster, got [null]", []),
         ({"recipe": RECIPE}, "cluster is missing", ["cluster"]),
         ({"gpus": 8}, "recipe is missing", ["recipe"]),
-        ({"recipe": RECIPE, "gpus": 0}, "must be at least 1, got 0", None),
+        (
+            {"recipe": RECIPE, "gpus": 0},
+            "gpus must be a whole number from 1 to 2,147,483,648, got 0",
+            ["gpus"],
+        ),
+        ({"recipe": RECIPE, "gpus": "8"}, "gpus must be a whole number", ["gpus"]),
+        ({"recipe": RECIPE, "gpus": True}, ", got true", ["gpus"]),
+        ({"recipe": {**RECIPE, "lr": None}, "gpus": 8}, "lr is missing", ["lr"]),
+        ({"recipe": {"lr": 1}, "gpus": 0, "rule": "x"}, "3 faults", ["effective_batch", "gpus", "rule"]),
+        (
+            {"recipe": RECIPE, "gpus": 8, "policy": "keep", "settings": {"policy": "grow"}},
+            "policy is in the request and in its settings",
+            ["policy"],
+        ),
         ({"recipe": {**RECIPE, "lr": -1}, "gpus": 8}, "lr must be a finite number above 0, got -1", ["lr"]),
         ({"recipe": {**RECIPE, "weight_dcay": 1}, "gpus": 8}, "did you mean 'weight_decay'?", None),
         ({"recipe": RECIPE, "gpu": 8}, "unknown key 'gpu': did you mean 'gpus'?", ["gpu"]),
@@ -180,6 +194,10 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     [
         (["fleet", "-", "-"], "- stands for stdin, and cannot be both jobs and clusters"),
         (["fleet", "jobs.csv", "clusters.csv", "--gpus", "8"], "--gpus goes without clusters"),
+        (
+            ["fleet", "job.toml", "--gpus", "8"],
+            "job.toml: this is one recipe, not a table of jobs: use isobatch plan",
+        ),
         (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
         (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
     ],

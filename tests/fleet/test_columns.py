@@ -87,6 +87,12 @@ def test_cells_that_are_no_values_are_named(column, values, message):
         ({"columns": [["lr"]]}, "columns must be names of columns, got ['lr']"),
         ({"output": "plans"}, "unknown setting 'output'"),
         ({"learning_rate": 3}, "unknown setting 'learning_rate'"),
+        ({"price_per_gpu_hour": 2}, "it is a field of the Cluster, or a column of the clusters of a fleet"),
+        ({"precision": "bf16"}, "it is a field of the Recipe, or a column of the jobs of a fleet"),
+        (
+            {"pairs": {"job": [0], "cluster": [8]}},
+            "there is no cluster 8: without a column cluster they are numbered from 0",
+        ),
         ({"polcy": "keep"}, "unknown setting 'polcy': did you mean 'policy'?"),
     ],
 )
@@ -94,6 +100,24 @@ def test_arguments_that_cannot_be_used_are_named(keywords, message):
     with pytest.raises(ib.InputError) as error:
         ib.plan_fleet({"effective_batch": [256], "lr": [0.1]}, [8], **keywords)
     assert message in str(error.value)
+
+
+def test_a_pair_of_an_unknown_name_gets_the_nearest():
+    jobs = {"job": ["resnet", "bert"], "effective_batch": [256, 256], "lr": [0.1, 0.1]}
+    for name, hint in (("resnt", "did you mean 'resnet'?"), ("z", "there are 'resnet', 'bert'")):
+        with pytest.raises(ib.InputError, match="there is no job") as error:
+            ib.plan_fleet(jobs, [8], pairs={"job": [name], "cluster": [0]})
+        assert str(error.value).endswith(hint)
+
+
+def test_gpus_in_the_wrong_table_are_explained():
+    jobs = {"effective_batch": [256], "lr": [0.1]}
+    with pytest.raises(
+        ib.InputError, match=r"nodes is missing: add it or gpus_per_node \(the columns are gpus\)"
+    ):
+        ib.plan_fleet(jobs, {"gpus": [8]})
+    with pytest.raises(ib.InputError, match=r"\(gpus is the count that the job was tuned on\)"):
+        ib.plan_fleet({**jobs, "gpus": [8]})
 
 
 def test_a_count_with_a_fraction_is_no_count():

@@ -218,14 +218,19 @@ def test_the_command_prints_ranges_and_writes_a_profile(tmp_path, capsys):
     printed = capsys.readouterr()
     for words in ("8.03e9", "0.3 to 0.5", "16 to 18 B a parameter", "arXiv 2205.05198"):
         assert words in printed.out
-    assert "plan with --model-parallel 8" in printed.err and "not in it: the network" in printed.err
+    assert "plan with --model-parallel 8 --gpu H100-80 --memory-gib 74.5" in printed.err
+    assert "not in it: the network" in printed.err and "do not fit" not in printed.err
     assert ib.Profile.load(out).gpu == "H100-80"
     assert main(["estimate", "--parameters", "7e9", "--seq-len", "2048", "--gpu", "L4-24", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory_per_sample_gib"] is None
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["memory_per_sample_gib"] is None
+    # 7e9 parameters x 16 B = 104 GiB, on a GPU of 24 GB = 22.4 GiB
+    assert "104 to 117 GiB do not fit L4-24, which has 22.4 GiB: share them by --shards" in printed.err
     assert main(["estimate", "--gpu", "list"]) == 0
     assert all(name in capsys.readouterr().out for name in list(SHEETS)[-1:])
     assert main(["estimate", "--parameters", "7e9"]) == 2
-    assert "missing --gpu" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--gpu is missing: a data sheet" in said and "--seq-len is missing: tokens" in said
 
 
 @pytest.mark.slow

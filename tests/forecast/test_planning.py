@@ -265,6 +265,26 @@ def test_a_choice_that_cannot_be_made():
         assert said in str(error.value)
 
 
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_choice_that_nothing_can_be_compared_by_is_refused(arrow):
+    guess = profile(noise_scale=None)
+    jobs = {"effective_batch": np.array([512]), "lr": np.array([0.1]), "duration": np.array(["9st"])}
+    noisy = {**jobs, "noise_scale": np.array([3000.0])}
+    nodes = {"gpus_per_node": np.array([64, 8]), "price_per_gpu_hour": np.array([2.0, 2.0])}
+    if arrow:
+        pa = pytest.importorskip("pyarrow", reason="tables come with the extra 'fleet'")
+        jobs, noisy = pa.table(jobs), pa.table(noisy)
+    asked = {"profile": guess, "columns": ["world_size"]}
+    with pytest.raises(ib.InputError, match="select='cheapest' needs price_per_gpu_hour, of the clusters"):
+        ib.plan_fleet(jobs, [64, 8], select="cheapest", **asked)
+    with pytest.raises(ib.InputError, match="select='goodput' needs noise_scale, of the jobs or the profile"):
+        ib.plan_fleet(jobs, [64, 8], select="goodput", **asked)
+    assert [int(it) for it in ib.plan_fleet(jobs, nodes, select="cheapest", **asked)["world_size"]] == [8]
+    for known, measured in ((noisy, guess), (jobs, profile(noise_scale=Constant(value=3000)))):
+        found = ib.plan_fleet(known, [8, 64], select="goodput", **asked | {"profile": measured})
+        assert len(found["world_size"]) == 1
+
+
 def test_a_sweep_has_its_knee():
     swept = ib.sweep(RECIPE, range(1, 129), profile=profile(), cluster=NODE)
     columns = swept.columns
@@ -351,6 +371,93 @@ def test_on_the_command_line(tmp_path, capsys):
     assert "(an end of the range: more GPUs may be better)" in shown.err.split("fastest: 8 GPUs")[1]
     assert main(["sweep", *job, "--deadline-hours", "1"]) == 2
     assert main(["plan", *job, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1
+
+
+def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
+    known = str(tmp_path / "one_node.json")
+    profile(inter_gb_s=None, inter_latency_us=None).save(known)
+    job = [
+        "sweep",
+        "--set",
+        "effective_batch=256",
+        "--set",
+        "lr=0.1",
+        "--profile",
+        known,
+        "--gpus",
+        "4,8,16,64",
+    ]
+    assert (
+        main([*job, "--set", "duration=1000st", "--deadline-hours", "1e-9", "--price-per-gpu-hour", "2"]) == 0
+    )
+    shown = capsys.readouterr()
+    # What is not known is not late, and ends no range.
+    assert [line.split()[-1] == "late" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
+    assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
+    assert "met at none of the counts with known hours" in shown.err
+    assert "fastest: 8 GPUs" in shown.err and "more GPUs may be better" not in shown.err
+    assert main([*job, "--deadline-hours", "-1"]) == 2
+    assert "--deadline-hours must be above 0, got -1" in capsys.readouterr().err
+    assert main([*job, "--currency", "EUR"]) == 0
+    assert (
+        "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in capsys.readouterr().err
+    )
+
+
+def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, capsys):
+    known = str(tmp_path / "profile.json")
+    profile().save(known)
+    job = [
+        "sweep",
+        "--set",
+        "effective_batch=256",
+        "--set",
+        "lr=0.1",
+        "--set",
+        "duration=1000st",
+        "--profile",
+        known,
+    ]
+    job += ["--gpus", "1,2,4,8", "--price-per-gpu-hour", "2"]
+    assert main([*job, "--json"]) == 0
+    costs = {row["gpus"]: row["cost"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert costs[4] < costs[8]
+    assert main([*job, "--budget", str((costs[4] + costs[8]) / 2)]) == 0
+    said = capsys.readouterr().err
+    assert "no plan on 8 GPUs: the run costs more than budget" in said
+    assert "fastest: 4 GPUs" in said and "more GPUs may be better" not in said
+    assert main(job) == 0
+    assert "more GPUs may be better" in capsys.readouterr().err
+
+
+def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys):
+    known = str(tmp_path / "profile.json")
+    profile().save(known)
+    job = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "duration=1000st", "--profile", known]
+    node = ["--gpus", "16", "--gpus-per-node", "8", "--price-per-gpu-hour", "2"]
+    assert main(["plan", *job, *node, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["cluster"]["nodes"] == 2 and plan["cost"] > 0
+    assert main(["sweep", *job, *node, "--json"]) == 0
+    swept = json.loads(capsys.readouterr().out)
+    assert (swept["hours"], swept["cost"]) == (plan["hours"], plan["cost"])
+    assert main(["plan", *job, "--gpus", "16"]) == 0
+    assert "--gpus 16 is one node here" in capsys.readouterr().err
+    assert main(["plan", *job, "--gpus", "12", "--gpus-per-node", "8"]) == 2
+    assert "--gpus 12 fills no whole nodes of --gpus-per-node 8" in capsys.readouterr().err
+
+    pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "1000st"}) + "\n")
+    words = ["fleet", str(jobs), "--profile", known, "--json"]
+    assert main([*words, *node]) == 0
+    shown = capsys.readouterr()
+    row = json.loads(shown.out)
+    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"]) and "one node" not in shown.err
+    assert main([*words, "--gpus", "16"]) == 0
+    assert "--gpus 16 is one node here" in capsys.readouterr().err
+    assert main([*words, "--price-per-gpu-hour", "2"]) == 2
+    assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["compute_constant", "compute_per_sample", "compute_floor", "update"])

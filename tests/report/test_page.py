@@ -103,6 +103,38 @@ def test_a_fleet_with_times_has_the_knee_and_the_deadline():
     assert ib_figure(least) in parsed.text("bdi")
 
 
+def test_below_a_chart_each_job_has_its_own_ends():
+    jobs = {
+        "job": ["long", "short"],
+        "effective_batch": [256, 256],
+        "lr": [0.1] * 2,
+        "duration": ["9000st", "9st"],
+    }
+    # The long job runs on 8 GPUs only, the short one on 8 and 16.
+    pairs = {"job": ["long", "short", "short"], "cluster": [0, 0, 1]}
+    clusters = [ib.Cluster(nodes=nodes, gpus_per_node=8) for nodes in (1, 2)]
+    table = ib.plan_fleet(jobs, clusters, pairs=pairs, profile=timed_profile())
+    _, parsed = shown(table)
+    long, short, more = (ib_figure(hours) for hours in table["hours"])
+    (hours,) = (it["aria-label"] for it in parsed.of("svg") if it["aria-label"].startswith("Hours"))
+    assert f"long {long} on 8 GPUs; short {short} on 8 GPUs, {more} on 16 GPUs." in hours
+
+
+def test_a_page_says_that_times_are_estimates_and_how_wide():
+    import numpy as np
+
+    guess = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="100st")
+    table = ib.plan_fleet([recipe], [8, 7], profile=guess, max_micro_batch=32)
+    share = np.nanmax(table["step_error"] / table["step_seconds"])
+    _, parsed = shown(table)
+    assert f"Hours and cost are estimates, not measured: up to ±{ib_figure(share * 100)} %" in parsed.text()
+    _, parsed = shown(ib.sweep(recipe, [4, 8], profile=guess, max_micro_batch=32))
+    assert "Hours and cost are estimates, not measured." in parsed.text()
+    _, parsed = shown(ib.sweep(recipe, [4, 8], profile=timed_profile()))
+    assert "estimates" not in parsed.text()
+
+
 def ib_figure(number):
     from isobatch.words import figure
 

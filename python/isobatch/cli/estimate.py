@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.values import count, path
+from isobatch.cli.options.values import count, path, size
 from isobatch.cli.terminal.messages import say, write_json
 from isobatch.cli.terminal.tables import show_table
-from isobatch.errors import InputError
+from isobatch.errors import missing, together
 
 
 def add(subparsers: Any) -> None:
@@ -23,7 +23,7 @@ def add(subparsers: Any) -> None:
     command.add_argument(
         "model", nargs="?", metavar="CONFIG", help="a transformers config.json, or the folder that has it"
     )
-    command.add_argument("--parameters", type=_size, metavar="N", help="in place of a config, such as 7e9")
+    command.add_argument("--parameters", type=size, metavar="N", help="in place of a config, such as 7e9")
     command.add_argument("--seq-len", type=count, metavar="TOKENS", help="tokens in a sample")
     command.add_argument("--gpu", metavar="NAME", help="the data sheet; --gpu list shows all")
     command.add_argument(
@@ -78,9 +78,17 @@ def run(args: argparse.Namespace) -> int:
     if args.gpu == "list":
         _list(SHEETS.values())
         return 0
-    for name in ("gpu", "seq_len"):
-        if getattr(args, name) is None:
-            raise InputError(f"missing --{name.replace('_', '-')}", field=name)
+    lacking = {
+        "--gpu": "a data sheet (--gpu list shows all)",
+        "--seq-len": "tokens in a sample, such as 4096",
+    }
+    faults = [
+        missing(option, todo)
+        for option, todo in lacking.items()
+        if getattr(args, option[2:].replace("-", "_")) is None
+    ]
+    if faults:
+        raise together(faults)
     found = estimated(
         args.model,
         gpu=args.gpu,
@@ -105,10 +113,26 @@ def run(args: argparse.Namespace) -> int:
         show_table(("figure", "range", "unit", "source"), rows)
     for line in found.missing:
         say(f"not in it: {line}")
-    parallel = args.tensor_parallel * args.pipeline_parallel
-    if parallel > 1:
-        say(f"plan with --model-parallel {parallel}")
+    _say_how(args, found)
     return 0
+
+
+def _say_how(args: argparse.Namespace, found: Any) -> None:
+    """Whether a GPU holds the model's states, and the options with which plans use the profile."""
+    from isobatch.forecast.estimate import STATES
+    from isobatch.forecast.sheets import sheet_of
+
+    sheet = sheet_of(args.gpu)
+    fits = sheet.memory_gb * 1e9 / 2**30
+    for it in found.figures:
+        if it.name == STATES and it.low > fits:
+            say(
+                f"{it.name}: {_ends(it.low, it.high)} GiB do not fit {sheet.name}, which has {words.figure(fits)} GiB: share them "
+                "by --shards, --tensor-parallel or --pipeline-parallel"
+            )
+    parallel = args.tensor_parallel * args.pipeline_parallel
+    model = f"--model-parallel {parallel} " if parallel > 1 else ""
+    say(f"plan with {model}--gpu {sheet.name} --memory-gib {words.figure(fits)}")
 
 
 def _list(sheets: Any) -> None:
@@ -129,20 +153,6 @@ def _list(sheets: Any) -> None:
 
 def _ends(low: float, high: float) -> str:
     return words.figure(low) if low == high else f"{words.figure(low)} to {words.figure(high)}"
-
-
-def _size(text: str) -> int:
-    """A whole number, `7e9` and `7,000,000,000` too."""
-    try:
-        number = float(text.replace(",", "").replace("_", ""))
-        whole = int(number)
-    except (ValueError, OverflowError):
-        whole = 0
-    if whole < 1 or whole != number or whole > 2**53:
-        raise argparse.ArgumentTypeError(
-            f"must be a whole number from 1, such as 7e9, got {words.shown(text)}"
-        )
-    return whole
 
 
 def _shares(text: str) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isobatch import words
+from isobatch.cli.options.cluster import add_kind, in_nodes, kind, one_node
 from isobatch.cli.options.settings import add_settings, settings
 from isobatch.cli.options.standard import stdin_as_file
 from isobatch.cli.options.values import count, gpu_counts, names, path
@@ -51,6 +52,11 @@ def add(subparsers: Any) -> None:
     command.add_argument(
         "--columns", type=names, metavar="A,B,…", help="compute and write only these columns of the result"
     )
+    where = command.add_argument_group("target cluster, with --gpus")
+    where.add_argument(
+        "--gpus-per-node", type=count, metavar="N", help="GPUs per node (default: each count is one node)"
+    )
+    add_kind(where)
     add_settings(command)
     command.add_argument(
         "--select",
@@ -106,6 +112,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"clusters must be a file, got {args.clusters}: for that number of GPUs, --gpus {args.clusters}"
         )
+    if PurePosixPath(args.jobs).suffix in (".toml", ".yaml", ".yml", ".json"):
+        raise InputError(
+            "this is one recipe, not a table of jobs: use isobatch plan or isobatch sweep, or put its fields into columns",
+            file=args.jobs,
+        )
     if args.gpus is not None and args.clusters is not None:
         raise InputError("--gpus goes without clusters: give one or the other")
     with stdin_as_file(args, "jobs", "clusters", "pairs"):
@@ -115,8 +126,7 @@ def run(args: argparse.Namespace) -> int:
 def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
-    clusters = args.clusters if args.gpus is None else list(args.gpus)
-    asked = query(clusters, columns=args.columns, select=args.select, top=args.top, **settings(args))
+    asked = query(_clusters(args), columns=args.columns, select=args.select, top=args.top, **settings(args))
     failed: dict[str, str] = {}
     if args.output and _is_folder(args.output):
         manifest = _into_folder(args, asked)
@@ -125,12 +135,27 @@ def _planned(args: argparse.Namespace) -> int:
         summary = _into_one(args, asked)
     for line in summary.lines():
         say(line)
+    if args.gpus is not None and args.profile and (note := one_node(max(args.gpus), args)):
+        say(note)
     for why in failed.values():
         say(f"isobatch fleet: {why}")
     if failed:
         say(f"{words.counted(len(failed), 'file')} failed; fix them and rerun the same command")
         return 2
     return 1 if args.strict and summary.infeasible else 0
+
+
+def _clusters(args: argparse.Namespace) -> Any:
+    """The clusters' place, or those that the options give; None where each row of the jobs has its own."""
+    about = {"gpus_per_node": args.gpus_per_node, **kind(args)}
+    given = [name for name, value in about.items() if value is not None]
+    if args.gpus is None:
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise InputError(f"{option} needs --gpus: a table of clusters has the column {given[0]}")
+        return args.clusters
+    # Counts alone are one column, of which there may be millions.
+    return [in_nodes(gpus, args) for gpus in args.gpus] if given else list(args.gpus)
 
 
 def _is_folder(output: str) -> bool:

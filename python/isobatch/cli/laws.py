@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from isobatch.cli.options.values import size
 from isobatch.cli.terminal.messages import write_json
 from isobatch.cli.terminal.tables import show_table
 from isobatch.words import figure
@@ -21,8 +22,8 @@ def add(subparsers: Any) -> None:
         description="Prints what each published law says of the batch and the learning rate of a fresh language-model run, and how "
         "far they agree.",
     )
-    command.add_argument("--tokens", type=float, required=True, metavar="D", help="tokens of the run")
-    command.add_argument("--parameters", type=float, metavar="N", help="of the model, without embeddings")
+    command.add_argument("--tokens", type=size, required=True, metavar="D", help="tokens of the run")
+    command.add_argument("--parameters", type=size, metavar="N", help="of the model, without embeddings")
     command.add_argument(
         "--seq-len", type=int, metavar="N", help="print batches in sequences of N tokens, too"
     )
@@ -31,7 +32,7 @@ def add(subparsers: Any) -> None:
     )
     command.add_argument(
         "--tuned-tokens",
-        type=float,
+        type=size,
         metavar="D0",
         help="the learning rate was tuned on D0 tokens: what multiplies it on D",
     )

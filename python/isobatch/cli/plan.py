@@ -6,12 +6,12 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.options.cluster import add_cluster, cluster
+from isobatch.cli.options.cluster import add_cluster, cluster, one_node
 from isobatch.cli.options.settings import add_settings, settings
 from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show
 from isobatch.cli.options.values import path
 from isobatch.cli.terminal.colour import show_plan
-from isobatch.cli.terminal.messages import write_json
+from isobatch.cli.terminal.messages import say, write_json
 from isobatch.errors import InputError, missing
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         text = made.explain()
         show_plan(text, made.status)
+    if made.step_seconds is not None and args.gpus and (note := one_node(args.gpus, args)):
+        say(note)
     if args.to is not None and made.status != "infeasible":
         show(made.to(args.to, job=job(args)))
     return 1 if made.status == "infeasible" else 0

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.cluster import kind
+from isobatch.cli.options.cluster import PER_NODE, add_kind, kind
 from isobatch.cli.options.settings import add_settings, settings
 from isobatch.cli.options.source import add_from, recipe
 from isobatch.cli.options.values import count, gpu_counts
 from isobatch.cli.terminal.messages import say, write_json
 from isobatch.cli.terminal.tables import show_table
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
 _TIMES = (
@@ -47,16 +48,13 @@ def add(subparsers: Any) -> None:
     add_from(command)
     where = command.add_argument_group("target cluster")
     where.add_argument(
-        "--gpus-per-node", type=count, metavar="N", default=8, help="GPUs per node (default: 8)"
+        "--gpus-per-node",
+        type=count,
+        metavar="N",
+        default=PER_NODE,
+        help=f"GPUs per node (default: {PER_NODE})",
     )
-    where.add_argument(
-        "--model-parallel", type=count, metavar="N", help="GPUs per model replica (default: as the recipe)"
-    )
-    where.add_argument("--gpu", metavar="NAME", help="GPU type, as the profile has it")
-    where.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of one GPU")
-    where.add_argument(
-        "--price-per-gpu-hour", type=float, metavar="PRICE", help="price of a GPU-hour, for the cost"
-    )
+    add_kind(where)
     where.add_argument("--currency", default="$", metavar="SIGN", help="of the price (default: $)")
     add_settings(command)
     command.add_argument(
@@ -75,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
     if deadline is not None and not profiles:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **kind(args))
     found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
@@ -89,7 +89,11 @@ def run(args: argparse.Namespace) -> int:
             f"left out {words.counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
         )
     say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan")
-    for line in _summary(found, feasible, args.currency, deadline):
+    for line in _refused(rows):
+        say(line)
+    if profiles and (why := _unforecast(feasible, node, profiles[0])):
+        say(why)
+    for line in _summary(found, rows, args.currency, deadline):
         say(line)
     return 0 if feasible else 1
 
@@ -101,26 +105,61 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
     for row in rows:
         line = [_cell(name, row[name]) for name in names]
         if "cost" in names and line[names.index("cost")]:
-            line[names.index("cost")] = f"{currency}{line[names.index('cost')]}"
+            line[names.index("cost")] = words.price(row["cost"], currency)
         if deadline is not None:
-            line.append("met" if row["hours"] <= deadline else "late")
+            line.append(_against(row["hours"], deadline))
         cells.append(line)
     show_table(headers, cells, spare=("efficiency", "accumulation", "micro_batch"))
 
 
-def _summary(found: Any, feasible: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
+def _refused(rows: list[dict[str, Any]]) -> list[str]:
+    """The counts without a plan, a line for each reason."""
+    from isobatch.reason import reasons_of
+
+    counts: dict[Any, list[str]] = {}
+    for row in rows:
+        for reason in reasons_of(row["reasons"]) if row["status"] == "infeasible" else ():
+            if reason.severity == "infeasible":
+                counts.setdefault(reason, []).append(words.count(row["gpus"]))
+    return [f"no plan on {words.few(gpus, 6)} GPUs: {reason.text}" for reason, gpus in counts.items()]
+
+
+def _against(hours: float, deadline: float) -> str:
+    """Whether a run meets the deadline; nothing where its hours are not known."""
+    return "" if hours != hours else "met" if hours <= deadline else "late"
+
+
+def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str | None:
+    """At how many counts a profile says nothing of the time, and what would help; None where it speaks of all."""
+    mute = [int(row["gpus"]) for row in feasible if row["hours"] != row["hours"]]
+    if not mute:
+        return None
+    if len(mute) < len(feasible) and min(mute) > node.gpus_per_node and profile.inter_gb_s is None:
+        todo = "the profile has no network between nodes: isobatch estimate --inter-gb-s GB, or calibrate on more nodes"
+    elif all(row["total_steps"] == -1 for row in feasible):
+        todo = "hours need the length of the run: --set duration=90ep"
+    else:
+        todo = "the profile does not cover them"
+    return f"no hours at {words.counted(len(mute), 'GPU count')} ({words.few(map(str, mute), 4)}): {todo}"
+
+
+def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
     """Where it is fastest, cheapest and at its knee, and how that stands to the deadline and to the ends of the range."""
+    from isobatch.reason import Reason
+
+    feasible = [row for row in rows if row["status"] != "infeasible"]
     at = {int(row["gpus"]): row for row in feasible}
+    # A count beyond which the budget ends, or the forecast, is no end of the range that was asked.
+    tried = [*at, *(int(row["gpus"]) for row in rows if int(row["reasons"]) >> Reason.ABOVE_BUDGET.bit & 1)]
     lines = []
     for what in ("fastest", "cheapest", "knee"):
         gpus = getattr(found, what)
         if gpus is None:
             continue
-        row, ends = at[gpus], {min(at): "fewer", max(at): "more"}
-        cost = "" if row["cost"] != row["cost"] else f", {currency}{words.figure(row['cost'])}"
-        beyond = (
-            f" (an end of the range: {ends[gpus]} GPUs may be better)" if gpus in ends and len(at) > 1 else ""
-        )
+        row, ends = at[gpus], {min(tried): "fewer", max(tried): "more"}
+        cost = "" if row["cost"] != row["cost"] else f", {words.price(row['cost'], currency)}"
+        known = gpus in ends and len(tried) > 1
+        beyond = f" (an end of the range: {ends[gpus]} GPUs may be better)" if known else ""
         lines.append(
             f"{what}: {words.counted(gpus, 'GPU')}, {words.duration(row['hours'] * 3600)}{cost}{beyond}"
         )
@@ -135,7 +174,12 @@ def _deadline(feasible: list[dict[str, Any]], deadline: float) -> str:
     text = f"deadline {words.duration(deadline * 3600)}:"
     met = [row for row in feasible if row["hours"] <= deadline]
     if not met:
-        return f"{text} met at none of these counts"
+        unknown = any(row["hours"] != row["hours"] for row in feasible)
+        return (
+            f"{text} met at none of the counts with known hours"
+            if unknown
+            else f"{text} met at none of these counts"
+        )
     least = min(met, key=lambda row: row["gpu_hours"])
     return (
         f"{text} met at {words.counted(len(met), 'count')}, from {words.counted(int(met[0]['gpus']), 'GPU')}; with the fewest "

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.rows import Pairs
 from isobatch.fleet.side import Side
-from isobatch.words import shown
+from isobatch.nearest import nearest
+from isobatch.words import few, shown
 
 
 def pairs_of(pairs: Any, jobs: Side, clusters: Side) -> Pairs:
@@ -56,5 +57,20 @@ def _rows_of(pairs: Mapping[str, Any], side: Side, file: str | None) -> NDArray[
         # What cannot be a key is no id either.
         row = next(row for row, name in enumerate(wanted, 1) if name not in ids)
         raise InputError(
-            f"there is no {side.kind} {shown(wanted[row - 1])}", file=file, row=row, field=side.kind
+            f"there is no {side.kind} {shown(wanted[row - 1])}: {_ids_of(side, ids, wanted[row - 1])}",
+            file=file,
+            row=row,
+            field=side.kind,
         ) from None
+
+
+def _ids_of(side: Side, ids: Sequence[Any], wanted: Any) -> str:
+    """What could have been meant."""
+    close = (
+        nearest(wanted, [name for name in ids if isinstance(name, str)]) if isinstance(wanted, str) else None
+    )
+    if close is not None:
+        return f"did you mean {close!r}?"
+    if side.ids is None:
+        return f"without a column {side.kind} they are numbered from {ids[0] if ids else 0}"
+    return f"there are {few((shown(name) for name in ids), 8) or 'none'}"

@@ -110,6 +110,12 @@ class Query:
         if self.select == "all":
             return fleet
         assert self._workloads is not None  # `query` has seen to it
+        if self.select == "goodput" and not (self._knows_noise or _says(jobs, "noise_scale")):
+            raise InputError(
+                "select='goodput' needs noise_scale, of the jobs or the profile: without it no row can be compared",
+                file=file,
+                field="select",
+            )
         return replace(fleet, pairs=fleet.chosen(self._workloads, self.select, self.top))
 
     def _met(self, jobs: Side, pairs: Any) -> tuple[Side, Side, Pairs | None]:
@@ -121,6 +127,10 @@ class Query:
         jobs, clusters = _own_clusters(jobs)
         each = np.arange(jobs.rows, dtype=np.uint32)
         return jobs, clusters, (each, each)
+
+    @property
+    def _knows_noise(self) -> bool:
+        return any(it.noise_scale is not None or it.noise_by_progress for it in self.profiles)
 
     @cached_property
     def _workloads(self) -> _core.Workloads | None:
@@ -145,9 +155,22 @@ def query(
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
     side = None if clusters is None else _read("cluster", clusters)
+    if select == "cheapest" and side is not None and not _says(side, "price_per_gpu_hour"):
+        raise InputError(
+            "select='cheapest' needs price_per_gpu_hour, of the clusters: without it no row has a cost",
+            field="select",
+        )
     made = Query(side, shared, _column_names(columns), profiles, select, top)
     _ = made._workloads  # two profiles for one GPU type are refused here
     return made
+
+
+def _says(side: Side, field: str) -> bool:
+    """Whether a field may be known in some row. Of a file, which comes in blocks, it is enough that it has the column."""
+    data = dict(side.known).get(field)
+    if data is None or side.arrow or isinstance(data, tuple):
+        return data is not None
+    return not (data != data).all()
 
 
 def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: Any) -> None:
@@ -185,8 +208,9 @@ def _own_clusters(rows: Side) -> tuple[Side, Side]:
     """Jobs and clusters of a table that holds both in each row."""
     own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
     if not {"nodes", "gpus_per_node"} & own.keys():
+        tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.known) else ""
         raise InputError(
-            "without clusters each row needs its own: add a column nodes or gpus_per_node, or give clusters",
+            f"without clusters each row needs its own: add a column nodes or gpus_per_node, or give clusters{tuned}",
             file=rows.file,
         )
     source: Any = own

@@ -183,7 +183,14 @@ def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str]
             close = next(
                 (other for other in names if other not in fields and nearest(other, needed) == name), None
             )
-            todo = f"rename {close!r}?" if close else f"the columns are {few(names, 40) or 'none'}"
+            has = f"the columns are {few(names, 40) or 'none'}"
+            todo = (
+                f"rename {close!r}?"
+                if close
+                else f"add it or gpus_per_node ({has})"
+                if kind == "cluster"
+                else has
+            )
             faults.append(missing(name, todo, file=file))
     if faults:
         raise together(faults)

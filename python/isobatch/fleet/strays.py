@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Collection, Iterable
 
@@ -32,4 +33,12 @@ def warn(names: Iterable[str], fields: Collection[str]) -> None:
     """Warns of those that look like a slip."""
     slips = [name for name in names if name not in fields and nearest(name, fields, _CLOSE)]
     if slips:
-        warnings.warn(note(slips, fields) or "", stacklevel=3)
+        warnings.warn(note(slips, fields) or "", stacklevel=_callers())
+
+
+def _callers() -> int:
+    """The level at which a warning of `warn` names the line that called isobatch, however many of our calls lie between."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "isobatch":
+        level, frame = level + 1, frame.f_back
+    return level + 1

@@ -21,6 +21,9 @@ from isobatch.forecast.sheets import Sheet, peak_of, sheet_of
 Recompute: TypeAlias = Literal["attention", "none", "full"]
 
 UTILIZATION = (0.3, 0.5)
+STATES = "weights, gradients, optimizer"
+"""The name of their figure."""
+
 LINK_SHARE = (0.5, 0.9)
 LATENCY_US = 10.0
 KEPT_GATED, KEPT_PLAIN = 1.3, 2.0
@@ -273,7 +276,7 @@ def _memory(asked: _Asked) -> tuple[tuple[float, float], tuple[float, float] | N
     assert base is not None  # it always has it
     least = base.value / gpus
     most = least + (base.error or 0.0) / gpus
-    lines = [Figure("weights, gradients, optimizer", least, most, "GiB", "16 to 18 B a parameter for AdamW in 16 bits")]  # fmt: skip
+    lines = [Figure(STATES, least, most, "GiB", "16 to 18 B a parameter for AdamW in 16 bits")]  # fmt: skip
     model = asked.decoder
     if model is None:
         return (least, most), None, lines

@@ -20,7 +20,7 @@ from typing import (
     get_type_hints,
 )
 
-from isobatch.errors import together, unknown
+from isobatch.errors import InputError, together, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
@@ -164,10 +164,16 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**given)
     except TypeError:
-        raise together(
-            [
-                unknown("setting", name, (*Settings._fields, "profile"), field=name)
-                for name in given
-                if name not in Settings._fields
-            ]
-        ) from None
+        raise together([_no_setting(name) for name in given if name not in Settings._fields]) from None
+
+
+def _no_setting(name: str) -> InputError:
+    """A name that no setting has; what a recipe or a cluster says is a field there."""
+    from isobatch.recipes.cluster import Cluster
+    from isobatch.recipes.recipe import Recipe
+
+    for owner, article in ((Cluster, "the Cluster"), (Recipe, "the Recipe")):
+        if name in owner.__struct_fields__:
+            todo = f"it is a field of {article}, or a column of the {'cluster' if owner is Cluster else 'job'}s of a fleet"
+            return InputError(f"unknown setting {name!r}: {todo}", field=name)
+    return unknown("setting", name, (*Settings._fields, "profile"), field=name)

@@ -14,7 +14,7 @@ from isobatch.report.grid import grid_of
 from isobatch.report.page import Drawing, Headline, Page, Section, Table
 from isobatch.report.plans import INFEASIBLE, Plans, plans_of
 from isobatch.report.rows import rows_of
-from isobatch.report.times import knee_of, time_section, times_known
+from isobatch.report.times import how_sure, knee_of, time_section, times_known
 from isobatch.words import count, counted, percent
 
 
@@ -60,7 +60,12 @@ def page_of(
             "All rows", rows=rows_of(plans, f"{counted(plans.rows, 'row')}: sort by a heading, find a word")
         ),
     ]
-    return Page(title, _lead(plans, bad, fixes), _headlines(plans, bad, currency, deadline), sections)
+    return Page(
+        title,
+        _lead(plans, bad, fixes) + how_sure(plans),
+        _headlines(plans, bad, currency, deadline),
+        sections,
+    )
 
 
 def _lead(plans: Plans, bad: int, fixes: Sequence[Fix]) -> str:
@@ -90,9 +95,7 @@ def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) ->
     found.append(Headline("GPU-hours", words.figure(least), "each job where it needs the fewest"))
     if not np.isnan(plans.number("cost")).all():
         found.append(
-            Headline(
-                "cost", f"{currency}{words.figure(_least(plans, 'cost'))}", "each job where it is cheapest"
-            )
+            Headline("cost", words.price(_least(plans, "cost"), currency), "each job where it is cheapest")
         )
     found += knee_of(plans)
     if deadline is not None:

@@ -86,7 +86,7 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
             )
         )
     if plan.cost is not None:
-        found.append(Headline("cost", f"{currency}{words.figure(plan.cost)}"))
+        found.append(Headline("cost", words.price(plan.cost, currency)))
     return found
 
 

@@ -12,7 +12,7 @@ from isobatch.fleet.sweep import Sweep
 from isobatch.report.page import Headline, Page, Section
 from isobatch.report.plans import INFEASIBLE, Plans, plans_of
 from isobatch.report.rows import rows_of
-from isobatch.report.times import gpus_of, knee_of, time_section, times_known
+from isobatch.report.times import gpus_of, how_sure, knee_of, time_section, times_known
 from isobatch.words import count, counted
 
 
@@ -38,7 +38,7 @@ def page_of(
     if isinstance(swept, Sweep) and swept.critical_batch is not None:
         headlines.append(Headline("critical batch", words.figure(swept.critical_batch), swept.definition))
     ends = f"{count(gpus.min())} to {counted(gpus.max(), 'GPU')}" if plans.rows else "no count"
-    lead = f"How the job splits, and what more GPUs buy: {ends}."
+    lead = f"How the job splits, and what more GPUs buy: {ends}.{how_sure(plans)}"
     if not times_known(plans):
         lead += " Hours and cost are not known: the sweep was made without a profile."
     sections = [
@@ -62,7 +62,7 @@ def _ends(plans: Plans, currency: str) -> list[Headline]:
             continue
         row = int(np.nanargmin(values))
         cost = plans.number("cost")[row]
-        price = "" if np.isnan(cost) else f", {currency}{words.figure(cost)}"
+        price = "" if np.isnan(cost) else f", {words.price(cost, currency)}"
         took = words.duration(plans.number("hours")[row] * 3600)
         found.append(Headline(label, counted(gpus_of(plans)[row], "GPU"), f"{took}{price}"))
     return found

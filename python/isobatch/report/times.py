@@ -8,17 +8,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import words
+from isobatch.reason import Reason
 from isobatch.report.page import Drawing, Headline, Section, Table
 from isobatch.report.plans import Plans
-from isobatch.words import count, counted, printable
+from isobatch.words import count, counted, percent, printable
 
 _MOST_POINTS = 200
 """GPU counts that a line has."""
+
+_MOST_SAID = 4
+"""Lines whose ends are written below a chart."""
 
 
 def times_known(plans: Plans) -> bool:
     """Whether any row has hours."""
     return not np.isnan(plans.number("hours")).all()
+
+
+def how_sure(plans: Plans) -> str:
+    """That hours and cost are estimates, where they are, and their interval where the table has it; a sentence after a space."""
+    known = ~np.isnan(plans.number("hours"))
+    estimated = known & plans.has(Reason.FORECAST_ESTIMATED)
+    many = int(estimated.sum())
+    if not many:
+        return ""
+    rows = "" if many == known.sum() else f" in {counted(many, 'row')} of {count(known.sum())}"
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (plans.number("step_error") / plans.number("step_seconds"))[estimated]
+    share = share[np.isfinite(share)]
+    interval = f": up to ±{percent(float(share.max()))} (95 % interval)" if share.size else ""
+    return f" Hours and cost are estimates{rows}, not measured{interval}."
 
 
 def gpus_of(plans: Plans) -> NDArray[np.float64]:
@@ -130,11 +149,18 @@ def _some(counts: list[float]) -> list[float]:
 
 
 def _ends(points: list[dict[str, Any]], name: str) -> str:
-    first, last = min(points, key=lambda it: it["gpus"]), max(points, key=lambda it: it["gpus"])
-    return (
-        f"{words.figure(first[name])} on {counted(first['gpus'], 'GPU')}, {words.figure(last[name])} on "
-        f"{counted(last['gpus'], 'GPU')}"
-    )
+    """Each line's figure at its own ends: those of two jobs are no course of either."""
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        lines.setdefault(point["job"], []).append(point)
+    said = []
+    for job, course in lines.items():
+        course.sort(key=lambda it: it["gpus"])
+        ends = course if len(course) == 1 else (course[0], course[-1])
+        at = ", ".join(f"{words.figure(it[name])} on {counted(it['gpus'], 'GPU')}" for it in ends)
+        said.append(at if len(lines) == 1 else f"{job} {at}")
+    more = f"; and {count(len(said) - _MOST_SAID)} more" if len(said) > _MOST_SAID else ""
+    return "; ".join(said[:_MOST_SAID]) + more
 
 
 def _table(
@@ -149,7 +175,7 @@ def _table(
     )
 
     def said(row: int) -> str:
-        price = "" if np.isnan(cost[row]) else f", {currency}{words.figure(cost[row])}"
+        price = "" if np.isnan(cost[row]) else f", {words.price(cost[row], currency)}"
         return f"{counted(gpus[row], 'GPU')}, {words.duration(hours[row] * 3600)}{price}"
 
     rows = []

@@ -8,13 +8,25 @@ from typing import Any
 from isobatch.cli.options.values import count
 from isobatch.errors import InputError, missing
 
+PER_NODE = 8
+"""GPUs of a node where nothing else is said."""
+
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Adds them."""
     where = command.add_argument_group("target cluster")
-    where.add_argument("--gpus", type=count, metavar="N", help="number of GPUs")
+    where.add_argument(
+        "--gpus", type=count, metavar="N", help="number of GPUs: one node, or nodes of --gpus-per-node"
+    )
     where.add_argument("--nodes", type=count, metavar="N", help="number of nodes, instead of --gpus")
-    where.add_argument("--gpus-per-node", type=count, metavar="N", help="GPUs per node (default: 8)")
+    where.add_argument(
+        "--gpus-per-node", type=count, metavar="N", help=f"GPUs per node (with --nodes {PER_NODE} by default)"
+    )
+    add_kind(where)
+
+
+def add_kind(where: Any) -> None:
+    """Adds what says more of a cluster than its GPU count."""
     where.add_argument(
         "--model-parallel", type=count, metavar="N", help="GPUs per model replica (default: as the recipe)"
     )
@@ -29,12 +41,12 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     """The Cluster that they give; None where it is optional and not given."""
     from isobatch.recipes.cluster import Cluster
 
-    if args.gpus is not None and (args.nodes is not None or args.gpus_per_node is not None):
-        raise InputError("--gpus goes without --nodes and --gpus-per-node: give one or the other")
+    if args.gpus is not None and args.nodes is not None:
+        raise InputError("--gpus goes without --nodes: give one or the other")
     if args.gpus is not None:
-        return Cluster(nodes=1, gpus_per_node=args.gpus, **kind(args))
+        return in_nodes(args.gpus, args)
     if args.nodes is not None:
-        per_node = 8 if args.gpus_per_node is None else args.gpus_per_node
+        per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **kind(args))
     if (
         optional
@@ -43,6 +55,27 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     ):
         return None
     raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
+
+
+def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
+    """The Cluster of this many GPUs: in nodes of --gpus-per-node, else one node.
+
+    Raises:
+        InputError: they are more than a node and fill no whole nodes.
+    """
+    from isobatch.recipes.cluster import Cluster
+
+    per_node = min(gpus, args.gpus_per_node or gpus)
+    if gpus % per_node:
+        raise InputError(f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}")
+    return Cluster(nodes=gpus // per_node, gpus_per_node=per_node, **kind(args))
+
+
+def one_node(most: int, args: argparse.Namespace) -> str | None:
+    """What is said of times where a GPU count of more than a usual node was taken for one node; None where it was not."""
+    if most <= PER_NODE or args.gpus_per_node is not None:
+        return None
+    return f"--gpus {most:,} is one node here, so its times have no network between nodes: add --gpus-per-node {PER_NODE} if it has"
 
 
 def kind(args: argparse.Namespace) -> dict[str, Any]:

@@ -23,6 +23,22 @@ def count(text: str) -> int:
     return number
 
 
+def size(text: str) -> int:
+    """A large whole number, such as of parameters or tokens.
+
+    >>> size("7e9") == size("7,000,000,000") == 7_000_000_000
+    True
+    """
+    try:
+        number = float(text.replace(",", "").replace("_", ""))
+        whole = int(number)
+    except (ValueError, OverflowError):
+        whole = 0
+    if whole < 1 or whole != number or whole > 2**53:
+        raise _must_be("a whole number from 1, such as 7e9", text)
+    return whole
+
+
 def path(text: str) -> str:
     """A path: the empty text is none."""
     if not text:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from isobatch import _core
 from isobatch.cli.terminal.messages import say
-from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.errors import InputError, missing, must_be, together, unknown
 from isobatch.words import count, counted, printable
 
 OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain")
 """Keys of a request; beside them any setting of `isobatch.plan`."""
+
+
+_JSONS = {"None": "null", "True": "true", "False": "false"}
+_PYTHONS = re.compile(r"\bgot (None|True|False)\b")
+"""What the sentences of errors write as Python does, and who asked in JSON did not."""
 
 
 def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
@@ -54,14 +61,21 @@ def _read(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise InputError(f"the line is no JSON: {printable(str(error), 200)}") from None
+        why = printable(str(error).removeprefix("JSON is malformed: "), 200)
+        raise InputError(f"the line is not JSON: {why}") from None
     if not isinstance(found, dict):
-        raise must_be("an object with a recipe and a cluster", found, field="the line")
+        raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(found)}")
     return found
 
 
+def _as_json(value: Any) -> str:
+    """A value of a request as its writer has it."""
+    return printable(msgspec.json.encode(value).decode(), 80)
+
+
 def _refusal(found: Mapping[str, Any], error: InputError) -> dict[str, Any]:
-    return {"id": found.get("id"), "error": str(error), "fields": list(error.fields)}
+    text = _PYTHONS.sub(lambda it: f"got {_JSONS[it[1]]}", str(error))
+    return {"id": found.get("id"), "error": text, "fields": list(error.fields)}
 
 
 def _answer(
@@ -69,22 +83,14 @@ def _answer(
 ) -> dict[str, Any]:
     from isobatch.planning.plan import plan
     from isobatch.planning.settings import Settings
-    from isobatch.recipes.recipe import Recipe
 
     for name in found:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
-    settings = {
-        **how,
-        **_table(found, "settings"),
-        **{name: found[name] for name in Settings._fields if name in found},
-    }
-    recipe = {**fields, **_table(found, "recipe")}
-    if not recipe:
-        raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
-    if isinstance(recipe.get("betas"), list):
-        recipe["betas"] = tuple(recipe["betas"])
-    made = plan(Recipe.of(recipe), _cluster(found, where), **settings)
+    tuned, cluster, settings = _each(
+        lambda: _recipe(found, fields), lambda: _cluster(found, where), lambda: _settings(found, how)
+    )
+    made = plan(tuned, cluster, **settings)
     answer = {
         "id": found.get("id"),
         "status": made.status,
@@ -93,13 +99,58 @@ def _answer(
     return answer | ({"explain": made.explain()} if found.get("explain") else {})
 
 
+def _each(*parts: Callable[[], Any]) -> list[Any]:
+    """What each part gives; where several cannot be used, one error says all that is wrong."""
+    values: list[Any] = []
+    faults: list[InputError] = []
+    for part in parts:
+        try:
+            values.append(part())
+        except InputError as error:
+            faults += error.causes or [error]
+    if faults:
+        raise together(faults)
+    return values
+
+
+def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
+    from isobatch.recipes.recipe import Recipe
+
+    given = {**fields, **_table(found, "recipe")}
+    if not given:
+        raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
+    if isinstance(given.get("betas"), list):
+        given["betas"] = tuple(given["betas"])
+    # null is unknown, as in a fleet's cells.
+    return Recipe.of({name: value for name, value in given.items() if value is not None})
+
+
+def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    from isobatch.planning.settings import Settings, settings_of
+
+    inner, own = _table(found, "settings"), {name: found[name] for name in Settings._fields if name in found}
+    if twice := [name for name in own if name in inner and own[name] != inner[name]]:
+        raise InputError(
+            f"{twice[0]} is in the request and in its settings: give one or the other", field=twice[0]
+        )
+    given = {**how, **inner, **own}
+    values = settings_of({name: value for name, value in given.items() if name != "profile"})._asdict()
+    faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(values)]
+    if faults:
+        raise together(faults)
+    return given
+
+
 def _cluster(found: Mapping[str, Any], where: Any) -> Any:
     from isobatch.recipes.cluster import Cluster
 
     if "gpus" in found:
         if "cluster" in found:
             raise InputError("gpus goes without cluster: give one or the other", field="gpus")
-        return found["gpus"]
+        gpus = found["gpus"]
+        if type(gpus) is not int or not 1 <= gpus <= 2**31:
+            raise must_be("a whole number from 1 to 2,147,483,648", gpus, field="gpus")
+        return gpus
     if "cluster" in found:
         return Cluster(**_table(found, "cluster"))
     if where is None:
