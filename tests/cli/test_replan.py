@@ -76,3 +76,16 @@ def test_what_is_no_plan(tmp_path, capsys):
     assert main(["replan", str(tmp_path / "job.json"), "--at-step", "5", "--gpus", "4"]) == 2
     assert "job.json: schema must be" in capsys.readouterr().err
     assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2
+
+
+def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, capsys):
+    path = str(tmp_path / "plan.json")
+    ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="20000st", save_every="1000st"), 8).save(path)
+    assert main(["replan", path, "--at-step", "12345", "--gpus", "4"]) == 0
+    err = capsys.readouterr().err
+    assert (
+        "saves every 1,000 steps: if it goes on from the checkpoint of step 12,000, that is --at-step 12000"
+        in err
+    )
+    assert main(["replan", path, "--at-step", "12000", "--gpus", "4"]) == 0
+    assert capsys.readouterr().err == ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show
+from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show, target
 from isobatch.cli.options.values import path
 from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import write_json
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
                     "- reads requests from stdin, one a line, and answers each: it goes without files of others"
                 )
         return serve(fields(args), cluster(args, optional=True), settings(args))
+    tool = target(args)
     tuned, where, how = recipe(args), cluster(args), settings(args)
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         text = made.explain()
         show_plan(text, made.status)
-    if args.to is not None and made.status != "infeasible":
-        show(made.to(args.to, job=job(args)))
+    if tool is not None and made.status != "infeasible":
+        show(made.to(tool, job=job(args)))
     return 1 if made.status == "infeasible" else 0
 
 

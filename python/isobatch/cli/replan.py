@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch import words
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, job, read, show
+from isobatch.cli.options.source import add_from, add_to, job, read, show, target
 from isobatch.cli.options.values import count, path
 from isobatch.cli.terminal.colour import show_plan
-from isobatch.cli.terminal.messages import write_json
+from isobatch.cli.terminal.messages import say, write_json
 
 
 def add(subparsers: Any) -> None:
@@ -29,7 +30,7 @@ def add(subparsers: Any) -> None:
         "--at-step",
         type=int,
         metavar="N",
-        help="optimizer steps done so far; a checkpoint folder of --from says it itself",
+        help="optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
     )
     command.add_argument("--effective-batch", type=count, metavar="N", help="effective batch to move to")
     add_from(command)
@@ -44,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     from isobatch.planning.replan import replan
 
+    tool = target(args)
     running, step, checkpoint = _running(args)
+    if checkpoint is None:
+        _between_checkpoints(running, step)
     moved = replan(
         running,
         at_step=step,
@@ -60,10 +64,21 @@ def run(args: argparse.Namespace) -> int:
         show_plan(moved.explain(), moved.status)
     if moved.status == "infeasible":
         return 1
-    target = args.to or ("transformers" if checkpoint is not None and not args.json else None)
-    if target is not None:
-        show(moved.to(target, job=job(args, resume=checkpoint)))
+    tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
+    if tool is not None:
+        show(moved.to(tool, job=job(args, resume=checkpoint)))
     return 0
+
+
+def _between_checkpoints(running: Any, step: int) -> None:
+    """Says on stderr that a run does not go on from a step at which it saved nothing."""
+    every = running.save_steps
+    if every and step > every and step % every and not running.moves:
+        last = step // every * every
+        say(
+            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of step {words.count(last)}, that is "
+            f"--at-step {last}"
+        )
 
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:

@@ -113,6 +113,19 @@ def recipe(args: argparse.Namespace) -> Any:
         raise
 
 
+def target(args: argparse.Namespace) -> str | None:
+    """The tool of --to; refused before anything is planned where there is none of that name."""
+    if args.to is None:
+        return None
+    from isobatch.tools.writing.export import writer
+
+    try:
+        writer(args.to)
+    except InputError as error:
+        raise error.at(field="--to") from None
+    return str(args.to)
+
+
 def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     """The Job that the options describe."""
     import shlex
