@@ -255,3 +255,12 @@ def test_every_step_is_no_plural():
         ib.Recipe(effective_batch=8, lr=0.1, duration="90st", log_every="1st", eval_every="30st"), 2
     ).explain()
     assert "evaluate every 30 steps, log every step." in text
+
+
+def test_a_menu_says_what_the_tool_cannot_run(capsys):
+    fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st"]
+    assert main(["plan", *fields, "--gpus", "3", "--to", "transformers"]) == 1
+    out, err = capsys.readouterr()
+    assert "weighted" in out and "the weighted ways cannot be written for transformers" in err
+    assert main(["plan", *fields, "--gpus", "3", "--to", "torchrun"]) == 1
+    assert capsys.readouterr().err == ""

@@ -292,3 +292,19 @@ def test_the_doctors_steps_are_rounded_as_the_plans(tmp_path):
     finding = next(f for f in found(tmp_path, settings, 64, tuned_gpus=8).findings if "warmup" in f.what)
     grown = ib.plan(ib.Recipe(effective_batch=64, lr=2e-5, warmup="100st", duration="1000st"), 64, policy=512)
     assert grown.warmup_steps == 13 and finding.change.startswith("warmup_steps: 13 ")
+
+
+@pytest.mark.parametrize(("steps", "named"), [(-1, []), (400, ["the run takes 4 × the samples"])])
+def test_a_checkpoints_steps_are_no_setting_where_its_arguments_say_epochs(
+    tmp_path, monkeypatch, steps, named
+):
+    """The Trainer counted them, and counts them anew when it is resumed; epochs then have an effect."""
+    folder = tmp_path / "checkpoint-50"
+    folder.mkdir()
+    state = {"global_step": 50, "max_steps": 400, "num_train_epochs": 2, "train_batch_size": 8}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    arguments = {**CLEAN, "max_steps": steps, "num_train_epochs": 2}
+    monkeypatch.setattr("isobatch.tools.reading.checkpoint._arguments", lambda folder: arguments)
+    whats = [finding.what for finding in examine(str(folder), 16, tuned_gpus=4).findings]
+    assert [what[:29] for what in whats if what.startswith("the run takes")] == named
+    assert not any("has no effect" in what for what in whats)

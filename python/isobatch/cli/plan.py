@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show, target
+from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, say_weighted, show, target
 from isobatch.cli.options.values import path
 from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import write_json
@@ -74,7 +74,10 @@ def run(args: argparse.Namespace) -> int:
         show_plan(text, made.status)
     if tool is not None and made.status != "infeasible":
         show(made.to(tool, job=job(args)))
-    return 1 if made.status == "infeasible" else 0
+    if made.status == "infeasible":
+        say_weighted(tool, made)
+        return 1
+    return 0
 
 
 def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:

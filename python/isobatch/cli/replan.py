@@ -8,7 +8,7 @@ from typing import Any
 from isobatch import words
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, job, read, show, target
+from isobatch.cli.options.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.options.values import count, path
 from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import say, write_json
@@ -62,9 +62,10 @@ def run(args: argparse.Namespace) -> int:
         write_json(moved.to_json())
     else:
         show_plan(moved.explain(), moved.status)
-    if moved.status == "infeasible":
-        return 1
     tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
+    if moved.status == "infeasible":
+        say_weighted(tool, moved)
+        return 1
     if tool is not None:
         show(moved.to(tool, job=job(args, resume=checkpoint)))
     return 0

@@ -59,7 +59,8 @@ def _lengths(case: Case) -> Iterator[Finding]:
     # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
     for field, what, whole in (("duration", "the run", math.ceil), ("warmup", "the warmup", _nearest)):
         length = case.fields.get(field)
-        if isinstance(length, str) and length.endswith("st"):
+        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
+        if isinstance(length, str) and length.endswith("st") and not counted_anew:
             steps = float(length.removesuffix("st"))
             yield Finding(
                 f"{what} takes {figure(case.growth)} × the samples of the tuned one",

@@ -126,6 +126,18 @@ def target(args: argparse.Namespace) -> str | None:
     return str(args.to)
 
 
+def say_weighted(tool: str | None, made: Any) -> None:
+    """Under a menu of what would work: which of it the tool of --to cannot run."""
+    from isobatch.tools.writing.export import ALIKE, writer
+
+    if tool is None or writer(tool).NAME not in ALIKE:
+        return
+    if any(option.layout.irregular for option in made.options):
+        say(
+            f"the weighted ways cannot be written for {tool}, which gives every replica the same micro-batches"
+        )
+
+
 def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     """The Job that the options describe."""
     import shlex

@@ -32,7 +32,7 @@ WRITERS = (
 )
 """A file each in this folder."""
 
-_ALIKE = ("transformers", "lightning", "deepspeed", "megatron", "torchtitan")
+ALIKE = ("transformers", "lightning", "deepspeed", "megatron", "torchtitan")
 """Those whose own loop gives every replica the same micro-batches; the others start a loop that may weight its losses."""
 
 _TAKEN_BY = {"axolotl": "transformers", "llama_factory": "transformers", "checkpoint": "transformers"}
@@ -125,7 +125,7 @@ def export(
     form = form or module.FORMS[0]
     if form not in module.FORMS:
         raise unknown("form", form, module.FORMS, field="form")
-    if _would_be(plan) != plan.effective_batch and module.NAME in _ALIKE:
+    if _would_be(plan) != plan.effective_batch and module.NAME in ALIKE:
         raise InputError(
             f"{module.TITLE} gives every replica the same micro-batches: {_by(plan)} replicas would be {count(_would_be(plan))} "
             f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of ragged and uneven, or "
