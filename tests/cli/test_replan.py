@@ -89,3 +89,23 @@ def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, capsys):
     )
     assert main(["replan", path, "--at-step", "12000", "--gpus", "4"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_menus_policy_is_taken_by_replan_too(saved, capsys):
+    """`--policy 512` is what menus print, and what `isobatch plan` takes."""
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]) == 0
+    by_policy = capsys.readouterr().out
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
+    assert capsys.readouterr().out == by_policy
+    both = ["--policy", "512", "--effective-batch", "512"]
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", *both]) == 2
+    assert "--policy and --effective-batch both give the batch" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, capsys):
+    script = tmp_path / "pretrain.sh"
+    script.write_text("torchrun pretrain_gpt.py --micro-batch-size 2")
+    assert main(["replan", str(script), "--at-step", "50", "--gpus", "16"]) == 2
+    assert "another tool's file goes with --from" in capsys.readouterr().err
+    assert main(["plan", saved, "--gpus", "16"]) == 2  # and a plan is no recipe
+    assert "is a plan, not a recipe: isobatch replan moves the run" in capsys.readouterr().err

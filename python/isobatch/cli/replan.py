@@ -12,6 +12,7 @@ from isobatch.cli.options.source import add_from, add_to, job, read, say_weighte
 from isobatch.cli.options.values import count, path
 from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import say, write_json
+from isobatch.errors import InputError, missing
 
 
 def add(subparsers: Any) -> None:
@@ -49,13 +50,12 @@ def run(args: argparse.Namespace) -> int:
     running, step, checkpoint = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    moved = replan(
-        running,
-        at_step=step,
-        cluster=cluster(args, optional=True),
-        effective_batch=args.effective_batch,
-        **settings(args),
-    )
+    how, batch = settings(args), args.effective_batch
+    if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
+        if batch is not None:
+            raise InputError("--policy and --effective-batch both give the batch: give one of the two")
+        batch = how.pop("policy")
+    moved = replan(running, at_step=step, cluster=cluster(args, optional=True), effective_batch=batch, **how)
     if args.output:
         moved.save(args.output)
     if args.json:
@@ -71,6 +71,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _saved(file: str) -> Any:
+    """The plan in a file; of a file that has none, where such a file goes."""
+    from isobatch.planning.plan import Plan
+
+    try:
+        return Plan.load(file)
+    except InputError as error:
+        if not error.message.startswith("no plan"):
+            raise
+        raise InputError(
+            f"{error.message}; a plan is a .json file from plan -o, another tool's file goes with --from",
+            file=file,
+        ) from None
+
+
 def _between_checkpoints(running: Any, step: int) -> None:
     """Says on stderr that a run does not go on from a step at which it saved nothing."""
     every = running.save_steps
@@ -84,8 +99,7 @@ def _between_checkpoints(running: Any, step: int) -> None:
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     """The plan of the run, the steps that it has done, and its checkpoint where that is what was read."""
-    from isobatch.errors import InputError, missing
-    from isobatch.planning.plan import Plan, plan
+    from isobatch.planning.plan import plan
 
     if (args.plan is None) == (not args.source):
         raise InputError(
@@ -95,7 +109,7 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     if not args.source:
         if args.at_step is None:
             raise missing("--at-step", "give the optimizer steps that are done")
-        return Plan.load(args.plan), args.at_step, None
+        return _saved(args.plan), args.at_step, None
     recipe, pages = read(args)
     step = (
         args.at_step

@@ -328,9 +328,14 @@ def _count(name: str, value: Any) -> int:
 
 
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
-    """Raises InputError for a file that is no recipe, but another tool's configuration."""
+    """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
     from isobatch.tools.reading.read import looks_like
 
+    if str(fields.get("schema")).startswith("isobatch.plan/"):
+        raise InputError(
+            "is a plan, not a recipe: isobatch replan moves the run that follows it (in Python: Plan.load and replan)",
+            file=file,
+        )
     title = looks_like(fields)
     if title is not None:
         raise InputError(
