@@ -81,3 +81,11 @@ def test_a_saved_plan_shows_its_schedule(tmp_path, capsys):
     assert main(["schedule", str(tmp_path / "plan.json"), "--steps", "100"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "step\tlr" and lines[3] == f"10\t{plan.lr_at(10):.9g}"
+
+
+def test_a_ramps_end_is_whole_steps_on_the_axis(tmp_path, capsys):
+    plan = ib.plan(ib.Recipe(effective_batch=1024, lr=0.1, ramp="128 128 50000", duration="500000sp"), 8)
+    plan.save(tmp_path / "plan.json")
+    assert main(["schedule", str(tmp_path / "plan.json"), "--plot"]) == 0
+    end = capsys.readouterr().out.splitlines()[-1].split()[-2:]
+    assert end[1] == "steps" and end[0].replace(",", "").isdecimal()

@@ -12,6 +12,7 @@ import yaml
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 from isobatch.tools.reading.read import read_file
 from isobatch.tools.writing.export import WRITERS, export, form_of, writer
 from isobatch.tools.writing.planned import Job, leaves
@@ -529,3 +530,34 @@ def test_megatron_keeps_the_samples_that_it_was_given(tmp_path):
     moved = ib.replan(made, at_step=12_345, cluster=8)
     assert "--override-opt_param-scheduler" in moved.to("megatron").text
     assert moved.to("megatron").settings["train_samples"] == 48_828_125
+
+
+def test_megatrons_decay_of_a_run_that_moved_counts_samples():
+    """Its scheduler counts samples: 100,000 steps of 512 are 50,000 of 1,024, whatever was done before the move."""
+    tuned = recipe(
+        effective_batch=512,
+        gpus=16,
+        micro_batch=2,
+        convention="megatron",
+        duration="100000st",
+        warmup="2000st",
+        schedule="cosine",
+    )
+    moved = ib.replan(ib.plan(tuned, 16), at_step=50_000, effective_batch=1024)
+    made = moved.to("megatron")
+    names = ("train_iters", "lr_decay_iters", "lr_warmup_iters")
+    assert [made.settings[name] for name in names] == [75_000, 50_000, 1000]
+    assert not any("differs" in note for note in made.notes)
+    theirs = OptimizerParamScheduler(
+        init_lr=0.0,
+        max_lr=made.settings["lr"],
+        min_lr=made.settings["min_lr"],
+        lr_warmup_steps=1000 * 1024,
+        lr_decay_steps=50_000 * 1024,
+        lr_decay_style="cosine",
+        increment=1,
+    )
+    for step in (50_000, 60_000, 74_999):
+        assert moved.lr_at(step) == pytest.approx(theirs.at(moved.position(step).samples), rel=1e-9)
+    same = ib.replan(ib.plan(tuned, 16), at_step=50_000, cluster=8).to("megatron")
+    assert [same.settings[name] for name in names] == [100_000, 100_000, 2000]

@@ -68,8 +68,8 @@ def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
     if ramp is None:
         sheet.settings |= {
             "train_iters": line.total,
-            "lr_decay_iters": line.lengths.get("until", line.total),
-            "lr_warmup_iters": line.warmup,
+            "lr_decay_iters": line.lengths.get("until", _counted(plan, line.total)),
+            "lr_warmup_iters": _counted(plan, line.warmup),
         }
         return
     total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
@@ -88,6 +88,14 @@ def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
     decay = total if until is None else until * (plan.effective_batch or 1)
     warmup = _as_given(plan, "warmup", warmup)
     sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
+
+
+def _counted(plan: Planned, step: int) -> int:
+    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
+    batch that is given now. Of a run that moved to another batch these are not the steps done."""
+    if not getattr(plan, "moves", ()) or not plan.effective_batch:
+        return step
+    return round(int(plan.position(step).samples) / plan.effective_batch)
 
 
 def _ramp(plan: Planned, ramp: str) -> str:
@@ -111,7 +119,7 @@ def _as_given(plan: Planned, field: str, samples: int) -> int:
 def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
     style, decay, shape = _STYLES.get(line.kind or ""), 0, line.words.get("shape", "linear")
     if line.kind in ("wsd", "trapezoid") and shape in _SHAPES:
-        style, decay = "WSD", line.lengths.get("decay", max(1, line.total // 5))
+        style, decay = "WSD", line.lengths.get("decay", max(1, _counted(plan, line.total) // 5))
         sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": _SHAPES[shape]}
     if style is None:
         sheet.comments.append(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
@@ -125,8 +133,8 @@ def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
             init_lr=line.first,
             max_lr=line.peak,
             min_lr=line.bottom,
-            lr_warmup_steps=line.warmup,
-            lr_decay_steps=line.lengths.get("until", line.total),
+            lr_warmup_steps=sheet.settings["lr_warmup_iters"],
+            lr_decay_steps=sheet.settings["lr_decay_iters"],
             lr_decay_style=style,
             increment=1,
             wsd_decay_steps=decay if stable else None,
@@ -135,7 +143,7 @@ def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
     except InputError as error:
         sheet.comments.append(f"Megatron refuses this schedule: {error}")
         return
-    miss = differs(plan, theirs.at)
+    miss = differs(plan, lambda step: theirs.at(_counted(plan, step)))
     if miss is not None:
         sheet.comments.append(f"lr-decay-style {style} {miss}")
 
