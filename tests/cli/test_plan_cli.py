@@ -221,3 +221,51 @@ def test_the_shell_completes(job, tmp_path, capsys):
     assert completed("isobatch", "plan", "--batch-t") == ["--batch-tolerance"]
     assert completed("isobatch", "plan", "jo") == ["job.toml"]
     assert completed("isobatch", "calibrate", "--merge", "jo") == ["job.toml"]
+
+
+def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, capsys):
+    file = tmp_path / "training_args.json"
+    file.write_text(
+        '{"per_device_train_batch_size": 2, "num_train_epochs": 3, "max_steps": -1, "lr_scheduler_type": "cosine"}'
+    )
+    assert main(["plan", str(file), "--gpus", "8"]) == 2
+    err = capsys.readouterr().err
+    assert "is no recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
+    with pytest.raises(ib.InputError, match=r"Recipe\.read"):
+        ib.Recipe.load(file)
+    # Nothing is guessed for what was tuned: the target's GPUs are not proposed.
+    assert main(["plan", "--from", str(file), "--gpus", "8"]) == 2
+    assert "--set gpus=N " in capsys.readouterr().err
+
+
+def test_a_batch_below_the_replicas_may_grow_to_them(capsys):
+    asked = ["plan", "--set", "effective_batch=4", "--set", "lr=2e-4", "--gpus", "8"]
+    assert main(asked) == 1
+    menu = capsys.readouterr().out.splitlines()
+    assert menu[-1].split() == ["8", "samples", "(+100", "%)", "1", "×", "1", "×", "8", "--policy", "8"]
+    assert main([*asked, "--policy", "8"]) == 0
+    assert "learning rate" in capsys.readouterr().out.lower()
+
+
+def test_a_sweep_says_how_to_find_what_would_work(capsys):
+    fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--gpus"]
+    assert main(["sweep", *fields, "2,3,4"]) == 0
+    assert "2 of 3 GPU counts have a plan; isobatch plan --gpus 3 says what" in capsys.readouterr().err
+    assert main(["sweep", *fields, "2,4"]) == 0
+    assert capsys.readouterr().err.strip().endswith("2 of 2 GPU counts have a plan")
+
+
+def test_every_step_is_no_plural():
+    text = ib.plan(
+        ib.Recipe(effective_batch=8, lr=0.1, duration="90st", log_every="1st", eval_every="30st"), 2
+    ).explain()
+    assert "evaluate every 30 steps, log every step." in text
+
+
+def test_a_menu_says_what_the_tool_cannot_run(capsys):
+    fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st"]
+    assert main(["plan", *fields, "--gpus", "3", "--to", "transformers"]) == 1
+    out, err = capsys.readouterr()
+    assert "weighted" in out and "the weighted ways cannot be written for transformers" in err
+    assert main(["plan", *fields, "--gpus", "3", "--to", "torchrun"]) == 1
+    assert capsys.readouterr().err == ""

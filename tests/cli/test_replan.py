@@ -76,3 +76,36 @@ def test_what_is_no_plan(tmp_path, capsys):
     assert main(["replan", str(tmp_path / "job.json"), "--at-step", "5", "--gpus", "4"]) == 2
     assert "job.json: schema must be" in capsys.readouterr().err
     assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2
+
+
+def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, capsys):
+    path = str(tmp_path / "plan.json")
+    ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="20000st", save_every="1000st"), 8).save(path)
+    assert main(["replan", path, "--at-step", "12345", "--gpus", "4"]) == 0
+    err = capsys.readouterr().err
+    assert (
+        "saves every 1,000 steps: if it goes on from the checkpoint of step 12,000, that is --at-step 12000"
+        in err
+    )
+    assert main(["replan", path, "--at-step", "12000", "--gpus", "4"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_menus_policy_is_taken_by_replan_too(saved, capsys):
+    """`--policy 512` is what menus print, and what `isobatch plan` takes."""
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]) == 0
+    by_policy = capsys.readouterr().out
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
+    assert capsys.readouterr().out == by_policy
+    both = ["--policy", "512", "--effective-batch", "512"]
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", *both]) == 2
+    assert "--policy and --effective-batch both give the batch" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, capsys):
+    script = tmp_path / "pretrain.sh"
+    script.write_text("torchrun pretrain_gpt.py --micro-batch-size 2")
+    assert main(["replan", str(script), "--at-step", "50", "--gpus", "16"]) == 2
+    assert "another tool's file goes with --from" in capsys.readouterr().err
+    assert main(["plan", saved, "--gpus", "16"]) == 2  # and a plan is no recipe
+    assert "is a plan, not a recipe: isobatch replan moves the run" in capsys.readouterr().err

@@ -15,7 +15,7 @@ def test_prints_the_batch_and_its_counts(capsys):
     assert lines[0] == "effective batch 96 works at 6 GPU counts"
     assert lines[1:3] == ["GPUs  micro-batch  accumulation", "1     4            24"]
     assert lines[-1] == (
-        "torchrun --nnodes 1:8 --nproc-per-node 1 (5, 7 nodes do not divide it: there ElasticRun needs uneven=True)"
+        "torchrun --nnodes 1:8 --nproc-per-node 1 (5, 7 nodes do not divide the batch: there ElasticRun needs uneven=True)"
     )
 
 
@@ -54,3 +54,12 @@ def test_nothing_works_is_a_finding(capsys):
 def test_not_a_number(capsys):
     assert run("--max-batch", "10", "--micro-batches", "2;4") == 2
     assert "--micro-batches must be a list such as 2,4,6, got '2;4'" in capsys.readouterr().err
+
+
+def test_counts_that_hold_no_whole_replicas_are_not_called_uneven(capsys):
+    """Nine GPUs hold one replica of eight, and uneven=True does not help there."""
+    words = ["--max-batch", "64", "--micro-batches", "2", "--gpus", "8..32", "--model-parallel", "8"]
+    assert run(*words, "--gpus-per-node", "4") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "3, 5, 7 nodes are not a whole number of replicas of 8 GPUs: there it cannot run" in last
+    assert "uneven" not in last

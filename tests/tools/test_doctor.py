@@ -49,7 +49,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
     assert batch.what == "a step has 512 samples, 8 × the 64 that it was tuned with"
     assert batch.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
     assert rule.source.startswith("Krizhevsky") and rule.change.startswith("learning_rate: 5.65685e-5")
-    assert run.change.startswith("max_steps: 12") and warmup.change.startswith("warmup_steps: 1 ")
+    assert run.change.startswith("max_steps: 13 ") and warmup.change.startswith("warmup_steps: 1 ")
     # The change does what it says: with it the batch is the tuned one.
     fixed = {**CLEAN, "per_device_train_batch_size": 1}
     assert found(tmp_path, fixed, 64).batch == 64
@@ -269,3 +269,42 @@ def test_every_reader_has_its_checks():
     from isobatch.tools.reading.read import READERS
 
     assert all(tools.of(name).check for name in READERS)
+
+
+def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path):
+    """torchtitan divides its global batch: on GPUs that do not, it stops, and no batch, rate or length has moved."""
+    settings = (
+        "[training]\nlocal_batch_size = 2\nglobal_batch_size = 1024\nsteps = 120000\n[optimizer]\nlr = 3e-4\n"
+    )
+    stopped = found(tmp_path, settings, 15, name="a.toml", tuned_gpus=16)
+    assert stopped.batch == 1024
+    assert [finding.what.partition(":")[0] for finding in stopped.findings] == [
+        "the run stops",
+        "the warmup is one step ahead",
+    ]
+    fewer = found(tmp_path, settings, 8, name="a.toml", tuned_gpus=16)
+    assert "a step has 1,024 samples = 2 × 64 × 8 replicas." in fewer.text
+
+
+def test_the_doctors_steps_are_rounded_as_the_plans(tmp_path):
+    """100 steps of the warmup at an eighth of the batch are 12.5: half up, as a plan rounds."""
+    settings = {**CLEAN, "warmup_steps": 100, "max_steps": 1000}
+    finding = next(f for f in found(tmp_path, settings, 64, tuned_gpus=8).findings if "warmup" in f.what)
+    grown = ib.plan(ib.Recipe(effective_batch=64, lr=2e-5, warmup="100st", duration="1000st"), 64, policy=512)
+    assert grown.warmup_steps == 13 and finding.change.startswith("warmup_steps: 13 ")
+
+
+@pytest.mark.parametrize(("steps", "named"), [(-1, []), (400, ["the run takes 4 × the samples"])])
+def test_a_checkpoints_steps_are_no_setting_where_its_arguments_say_epochs(
+    tmp_path, monkeypatch, steps, named
+):
+    """The Trainer counted them, and counts them anew when it is resumed; epochs then have an effect."""
+    folder = tmp_path / "checkpoint-50"
+    folder.mkdir()
+    state = {"global_step": 50, "max_steps": 400, "num_train_epochs": 2, "train_batch_size": 8}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+    arguments = {**CLEAN, "max_steps": steps, "num_train_epochs": 2}
+    monkeypatch.setattr("isobatch.tools.reading.checkpoint._arguments", lambda folder: arguments)
+    whats = [finding.what for finding in examine(str(folder), 16, tuned_gpus=4).findings]
+    assert [what[:29] for what in whats if what.startswith("the run takes")] == named
+    assert not any("has no effect" in what for what in whats)

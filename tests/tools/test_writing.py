@@ -12,6 +12,7 @@ import yaml
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 from isobatch.tools.reading.read import read_file
 from isobatch.tools.writing.export import WRITERS, export, form_of, writer
 from isobatch.tools.writing.planned import Job, leaves
@@ -486,3 +487,106 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
         for note in made.to("megatron").notes
     )
     assert not any("interleaved" in note for note in plan().to("megatron").notes)
+
+
+@pytest.mark.parametrize("how", [{"ragged": True}, {"uneven": True}])
+def test_a_tool_that_cannot_weight_its_losses_refuses_an_uneven_plan(how):
+    """32 samples on 3 GPUs are 2 × 6 × 3 only with weights: without them a step has 36."""
+    tuned = recipe(effective_batch=32, gpus=1, micro_batch=2)
+    made = ib.plan(tuned, 3, **how)
+    for tool in ("transformers", "lightning", "deepspeed", "megatron", "torchtitan"):
+        with pytest.raises(ib.InputError, match="2 × 6 × 3 replicas would be 36 samples a step, not 32"):
+            made.to(tool)
+    for tool in ("torchrun", "slurm"):
+        assert "2 × 6 × 3 replicas (some micro-batches are smaller or fewer: weight" in made.to(tool).text
+    assert "was" in ib.plan(tuned, 4).to("transformers").text  # an even one is written
+
+
+@pytest.mark.parametrize("tool", ["axolotl", "llama_factory", "llama-factory", "checkpoint"])
+def test_a_tool_that_is_only_read_names_the_one_to_write(tool, capsys):
+    with pytest.raises(ib.InputError, match=f"{tool} is read, not written: use transformers"):
+        plan().to(tool)
+    fields = ["--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", tool]
+    assert main(["plan", *fields]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"isobatch plan: --to: {tool} is read, not written")
+
+
+@pytest.mark.parametrize(
+    ("ramp", "key", "moved"),
+    [
+        ("128 128 5000000", "rampup_batch_size", ["120", "120", "5000000"]),
+        ("0:256 2B:512 5B:1024", "step_batch_size_schedule", "0:255 2B:510 5B:1020"),
+    ],
+)
+def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
+    """Megatron refuses an increment that does not lead to the global batch, and ramps to the schedule's last one."""
+    tuned = recipe(
+        effective_batch=1024,
+        gpus=16,
+        micro_batch=2,
+        ramp=ramp,
+        convention="megatron",
+        duration="48828125sp",
+        warmup="488281sp",
+    )
+    made = ib.plan(tuned, 15, decrease_batch=True)
+    settings = made.to("megatron").settings
+    assert settings[key] == moved
+    first = (settings[key] if key.startswith("ramp") else settings[key].partition(":")[2].split())[0]
+    assert int(first) == made.stages[0].batch and made.stages[-1].batch == made.effective_batch
+    assert "was ['" not in made.to("megatron").text and 'was ["' not in made.to("megatron").text
+
+
+def test_megatron_keeps_the_samples_that_it_was_given(tmp_path):
+    """It floors them to the plan's steps itself, and a checkpoint of the run has them."""
+    tuned = recipe(
+        effective_batch=1024,
+        ramp="128 128 5000000",
+        convention="megatron",
+        duration="48828125sp",
+        warmup="488281sp",
+    )
+    made = ib.plan(tuned, 16)
+    settings = made.to("megatron").settings
+    assert [settings[name] for name in ("train_samples", "lr_decay_samples", "lr_warmup_samples")] == [
+        48_828_125,
+        48_828_125,
+        488_281,
+    ]
+    assert ib.plan(back(made, tmp_path, "megatron"), 16).total_steps == made.total_steps
+    assert "--override-opt_param-scheduler" not in made.to("megatron").text
+    moved = ib.replan(made, at_step=12_345, cluster=8)
+    assert "--override-opt_param-scheduler" in moved.to("megatron").text
+    assert moved.to("megatron").settings["train_samples"] == 48_828_125
+
+
+def test_megatrons_decay_of_a_run_that_moved_counts_samples():
+    """Its scheduler counts samples: 100,000 steps of 512 are 50,000 of 1,024, whatever was done before the move."""
+    tuned = recipe(
+        effective_batch=512,
+        gpus=16,
+        micro_batch=2,
+        convention="megatron",
+        duration="100000st",
+        warmup="2000st",
+        schedule="cosine",
+    )
+    moved = ib.replan(ib.plan(tuned, 16), at_step=50_000, effective_batch=1024)
+    made = moved.to("megatron")
+    names = ("train_iters", "lr_decay_iters", "lr_warmup_iters")
+    assert [made.settings[name] for name in names] == [75_000, 50_000, 1000]
+    assert not any("differs" in note for note in made.notes)
+    theirs = OptimizerParamScheduler(
+        init_lr=0.0,
+        max_lr=made.settings["lr"],
+        min_lr=made.settings["min_lr"],
+        lr_warmup_steps=1000 * 1024,
+        lr_decay_steps=50_000 * 1024,
+        lr_decay_style="cosine",
+        increment=1,
+    )
+    for step in (50_000, 60_000, 74_999):
+        assert moved.lr_at(step) == pytest.approx(theirs.at(moved.position(step).samples), rel=1e-9)
+    same = ib.replan(ib.plan(tuned, 16), at_step=50_000, cluster=8).to("megatron")
+    assert [same.settings[name] for name in names] == [100_000, 100_000, 2000]

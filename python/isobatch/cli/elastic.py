@@ -77,19 +77,30 @@ def run(args: argparse.Namespace) -> int:
         print(f"effective batch {words.count(found.effective_batch)} works at {counts}")
         rows = zip(found.gpus, found.micro_batch, found.accumulation, strict=True)
         show_table(("GPUs", "micro-batch", "accumulation"), [[str(cell) for cell in row] for row in rows])
-        print(torchrun_line(found.gpus, args.gpus_per_node or 1))
+        print(torchrun_line(found.gpus, args.gpus_per_node or 1, args.model_parallel))
     return 0 if found.effective_batch is not None else 1
 
 
-def torchrun_line(gpus: Sequence[int], per_node: int) -> str:
-    """torchrun's flags for a run that lives on these GPU counts, and what happens at the counts between that do not divide.
+def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -> str:
+    """torchrun's flags for a run that lives on these GPU counts, and what happens at the counts between.
 
     >>> torchrun_line((8, 16, 32), per_node=8)
-    'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide it: there ElasticRun needs uneven=True)'
+    'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs uneven=True)'
+    >>> torchrun_line((16, 32), per_node=8, model_parallel=16)
+    'torchrun --nnodes 2:4 --nproc-per-node 8 (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)'
     """
     nodes = sorted(count // per_node for count in gpus)
     line = f"torchrun --nnodes {nodes[0]}:{nodes[-1]} --nproc-per-node {per_node}"
-    between = [str(count) for count in range(nodes[0], nodes[-1]) if count not in nodes]
-    if not between:
-        return line
-    return f"{line} ({words.few(between, 8)} nodes do not divide it: there ElasticRun needs uneven=True)"
+    between = [count for count in range(nodes[0], nodes[-1]) if count not in nodes]
+    whole = [str(count) for count in between if count * per_node % model_parallel == 0]
+    broken = [str(count) for count in between if count * per_node % model_parallel]
+    said = []
+    if whole:
+        said.append(
+            f"{words.few(whole, 8)} nodes do not divide the batch: there ElasticRun needs uneven=True"
+        )
+    if broken:
+        said.append(
+            f"{words.few(broken, 8)} nodes are not a whole number of replicas of {model_parallel} GPUs: there it cannot run"
+        )
+    return f"{line} ({'; '.join(said)})" if said else line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.cluster import add_cluster, cluster, one_node
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, show
+from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, say_weighted, show, target
 from isobatch.cli.options.values import path
 from isobatch.cli.terminal.colour import show_plan
 from isobatch.cli.terminal.messages import say, write_json
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
                     "- reads requests from stdin, one a line, and answers each: it goes without files of others"
                 )
         return serve(fields(args), cluster(args, optional=True), settings(args))
+    tool = target(args)
     tuned, where, how = recipe(args), cluster(args), settings(args)
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
@@ -73,9 +74,12 @@ def run(args: argparse.Namespace) -> int:
         show_plan(text, made.status)
     if made.step_seconds is not None and args.gpus and (note := one_node(args.gpus, args)):
         say(note)
-    if args.to is not None and made.status != "infeasible":
-        show(made.to(args.to, job=job(args)))
-    return 1 if made.status == "infeasible" else 0
+    if tool is not None and made.status != "infeasible":
+        show(made.to(tool, job=job(args)))
+    if made.status == "infeasible":
+        say_weighted(tool, made)
+        return 1
+    return 0
 
 
 def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:

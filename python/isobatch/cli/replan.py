@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from isobatch import words
 from isobatch.cli.options.cluster import add_cluster, cluster
 from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, job, read, show
+from isobatch.cli.options.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.options.values import count, path
 from isobatch.cli.terminal.colour import show_plan
-from isobatch.cli.terminal.messages import write_json
+from isobatch.cli.terminal.messages import say, write_json
+from isobatch.errors import InputError, missing
 
 
 def add(subparsers: Any) -> None:
@@ -29,7 +31,7 @@ def add(subparsers: Any) -> None:
         "--at-step",
         type=int,
         metavar="N",
-        help="optimizer steps done so far; a checkpoint folder of --from says it itself",
+        help="optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
     )
     command.add_argument("--effective-batch", type=count, metavar="N", help="effective batch to move to")
     add_from(command)
@@ -44,32 +46,60 @@ def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     from isobatch.planning.replan import replan
 
+    tool = target(args)
     running, step, checkpoint = _running(args)
-    moved = replan(
-        running,
-        at_step=step,
-        cluster=cluster(args, optional=True),
-        effective_batch=args.effective_batch,
-        **settings(args),
-    )
+    if checkpoint is None:
+        _between_checkpoints(running, step)
+    how, batch = settings(args), args.effective_batch
+    if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
+        if batch is not None:
+            raise InputError("--policy and --effective-batch both give the batch: give one of the two")
+        batch = how.pop("policy")
+    moved = replan(running, at_step=step, cluster=cluster(args, optional=True), effective_batch=batch, **how)
     if args.output:
         moved.save(args.output)
     if args.json:
         write_json(moved.to_json())
     else:
         show_plan(moved.explain(), moved.status)
+    tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
     if moved.status == "infeasible":
+        say_weighted(tool, moved)
         return 1
-    target = args.to or ("transformers" if checkpoint is not None and not args.json else None)
-    if target is not None:
-        show(moved.to(target, job=job(args, resume=checkpoint)))
+    if tool is not None:
+        show(moved.to(tool, job=job(args, resume=checkpoint)))
     return 0
+
+
+def _saved(file: str) -> Any:
+    """The plan in a file; of a file that has none, where such a file goes."""
+    from isobatch.planning.plan import Plan
+
+    try:
+        return Plan.load(file)
+    except InputError as error:
+        if not error.message.startswith("no plan"):
+            raise
+        raise InputError(
+            f"{error.message}; a plan is a .json file from plan -o, another tool's file goes with --from",
+            file=file,
+        ) from None
+
+
+def _between_checkpoints(running: Any, step: int) -> None:
+    """Says on stderr that a run does not go on from a step at which it saved nothing."""
+    every = running.save_steps
+    if every and step > every and step % every and not running.moves:
+        last = step // every * every
+        say(
+            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of step {words.count(last)}, that is "
+            f"--at-step {last}"
+        )
 
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     """The plan of the run, the steps that it has done, and its checkpoint where that is what was read."""
-    from isobatch.errors import InputError, missing
-    from isobatch.planning.plan import Plan, plan
+    from isobatch.planning.plan import plan
 
     if (args.plan is None) == (not args.source):
         raise InputError(
@@ -79,7 +109,7 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     if not args.source:
         if args.at_step is None:
             raise missing("--at-step", "give the optimizer steps that are done")
-        return Plan.load(args.plan), args.at_step, None
+        return _saved(args.plan), args.at_step, None
     recipe, pages = read(args)
     step = (
         args.at_step

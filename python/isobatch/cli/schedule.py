@@ -22,7 +22,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         description="Print a schedule's learning rates, draw it, or write it as JSON.",
     )
     parser.add_argument(
-        "spec", metavar="SPEC", help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)" or a JSON file'
+        "spec",
+        metavar="SPEC",
+        help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
     parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
     parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
@@ -78,8 +80,13 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     from isobatch.schedules import Schedule, Units, resolve
 
     if args.spec.endswith(".json"):
+        text = read_whole(args.spec)
+        if "isobatch.plan/" in text[:200]:
+            from isobatch.planning.plan import Plan
+
+            return Plan.load(args.spec).require().schedule
         try:
-            return Schedule.from_json(read_whole(args.spec))
+            return Schedule.from_json(text)
         except InputError as error:
             raise error.at(file=args.spec) from None
     if args.steps is None:

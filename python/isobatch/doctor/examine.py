@@ -63,8 +63,8 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
 
 
 def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
-    """Samples in a step there: a batch per GPU grows with them, a batch of all does not."""
-    if fields.get("effective_batch") is not None and "batch_per_gpu" not in fields:
+    """Samples in a step there: a batch of all stays where the tool works the accumulation out, a batch per GPU grows with them."""
+    if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
         return int(fields["effective_batch"])
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
     replicas = gpus // (fields.get("model_parallel") or 1)
@@ -103,14 +103,20 @@ def _recipe(fields: Mapping[str, Any], found: Found) -> Recipe | None:
     return None
 
 
+def _split(case: Case, batch: int) -> str:
+    """How the file's micro-batch makes the batch there; nothing where it does not."""
+    micro = case.fields.get("batch_per_gpu")
+    if type(micro) is not int or micro < 1 or not case.replicas or batch % (micro * case.replicas):
+        return ""
+    return f" = {micro} × {batch // (micro * case.replicas)} × {counted(case.replicas, 'replica')}"
+
+
 def _lines(case: Case, findings: Sequence[Finding]) -> Any:
     yield f"{case.found.file}: {case.found.title}, on {counted(case.gpus, 'GPU')}"
     if case.batch is None:
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     else:
-        parts = [case.fields.get(name) for name in ("batch_per_gpu", "accumulation")]
-        split = f" = {parts[0]} × {parts[1] or 1} × {counted(case.replicas, 'replica')}" if parts[0] else ""
-        yield f"As it is, a step has {count(case.batch)} samples{split}."
+        yield f"As it is, a step has {count(case.batch)} samples{_split(case, case.batch)}."
     if case.tuned is None:
         yield "The GPUs that it was tuned on are not known: --set gpus=N compares with them."
     elif case.growth == 1:

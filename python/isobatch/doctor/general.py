@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from isobatch import _core
@@ -44,7 +45,7 @@ def _rule(case: Case) -> Iterator[Finding]:
         return
     rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
     yield Finding(
-        f"the learning rate {real(lr)} follows no rule: the batch moves by {figure(case.growth)}, it by 1",
+        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
         f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
         _SOURCES[rule],
         case.line("lr", real(lr * factor)) + "  (only if the batch is to grow)",
@@ -55,17 +56,23 @@ def _lengths(case: Case) -> Iterator[Finding]:
     """A number of steps is a number of samples times the batch."""
     if case.growth == 1:
         return
-    for field, what in (("duration", "the run"), ("warmup", "the warmup")):
+    # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
+    for field, what, whole in (("duration", "the run", math.ceil), ("warmup", "the warmup", _nearest)):
         length = case.fields.get(field)
-        if isinstance(length, str) and length.endswith("st"):
+        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
+        if isinstance(length, str) and length.endswith("st") and not counted_anew:
             steps = float(length.removesuffix("st"))
             yield Finding(
                 f"{what} takes {figure(case.growth)} × the samples of the tuned one",
                 f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
                 "samples = steps × batch",
-                case.line(field, count(max(1, round(steps / case.growth))).replace(",", ""))
+                case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
                 + "  (for the tuned samples, if the batch moves)",
             )
+
+
+def _nearest(steps: float) -> int:
+    return math.floor(steps + 0.5)
 
 
 def _uneven(case: Case) -> Iterator[Finding]:

@@ -168,7 +168,11 @@ def _others(plan: Planned, *, moved: bool) -> Iterator[str]:
 def _intervals(plan: Planned) -> Iterator[str]:
     """How often something is done, in the plan's steps."""
     named = (("evaluate", plan.eval_steps), ("save", plan.save_steps), ("log", plan.log_steps))
-    found = [f"{what} every {_number(steps)} steps" for what, steps in named if steps is not None]
+    found = [
+        f"{what} every {'step' if steps == 1 else f'{_number(steps)} steps'}"
+        for what, steps in named
+        if steps is not None
+    ]
     if found:
         yield f"After the same samples as in the tuned run: {', '.join(found)}."
 

@@ -64,6 +64,12 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
         yield cluster, weighted._replace(uneven=True)
     for other in _clusters(asked, make):
         yield other, settings
+    replicas = (
+        cluster.nodes * cluster.gpus_per_node // (cluster.model_parallel or asked.recipe.model_parallel)
+    )
+    if settings.policy == "keep" and asked.recipe.effective_batch < replicas:
+        # Fewer samples than replicas: who wants all of these GPUs needs a sample for each, and the rule's learning rate.
+        yield cluster, settings._replace(policy=replicas)
     if Reason.BATCH_ABOVE_DATASET in asked.reasons:
         yield cluster, settings._replace(short_epochs=True)
     if Reason.BETA_NOT_POSITIVE in asked.reasons:

@@ -460,7 +460,12 @@ def plan(
     0.2
     """
     if type(recipe) is not Recipe and not isinstance(recipe, Recipe):
-        raise must_be("a Recipe", recipe, field="recipe", todo="Recipe(**fields) makes one")
+        raise must_be(
+            "a Recipe",
+            recipe,
+            field="recipe",
+            todo="Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file",
+        )
     if type(cluster) is not Cluster:
         cluster = cluster_of(cluster)
     workloads = None if profile is None else workloads_of(as_profiles(profile))

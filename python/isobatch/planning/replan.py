@@ -61,6 +61,8 @@ def replan(
     >>> replan(moved, at_step=50, effective_batch=256).schedule == run.schedule
     True
     """
+    if not isinstance(running, Plan):
+        raise must_be("a Plan", running, field="plan", todo="Plan.load reads one from a file")
     if running.status == "infeasible":
         raise InputError(running.explain())
     _check_step(running, at_step)

@@ -281,11 +281,12 @@ class Recipe(
         file = os.fspath(path)
         fields = read_fields(file)
         try:
-            fields = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
-            return cls.of({**fields, **(changes or {})})
+            ours = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
+            return cls.of({**ours, **(changes or {})})
         except InputError as error:
             if changes and error.field in changes:
                 raise
+            _refuse_other_tools(fields, file)
             raise error.at(file=file) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -324,3 +325,20 @@ def _count(name: str, value: Any) -> int:
     if type(value) is not int or not 0 < value <= 2**40:
         raise must_be("a whole number from 1", value, field=name)
     return value
+
+
+def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
+    """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
+    from isobatch.tools.reading.read import looks_like
+
+    if str(fields.get("schema")).startswith("isobatch.plan/"):
+        raise InputError(
+            "is a plan, not a recipe: isobatch replan moves the run that follows it (in Python: Plan.load and replan)",
+            file=file,
+        )
+    title = looks_like(fields)
+    if title is not None:
+        raise InputError(
+            f"is no recipe, but a configuration of {title}: read it with --from (in Python: Recipe.read)",
+            file=file,
+        )

@@ -24,6 +24,11 @@ def span(form: Form) -> float:
     return float(end if form.last is None else min(end, form.last))
 
 
+def _whole(steps: float) -> float:
+    """The end to be written: of a batch ramp, counted in full batches, it is a fraction that says nothing."""
+    return steps if steps < 100 else round(steps)
+
+
 def svg(form: Form, curve: Evaluator, steps: float | None = None) -> str:
     """The whole curve as an SVG element with ticks, its peak and a title."""
     stop = span(form) if steps is None else steps
@@ -41,7 +46,7 @@ def svg(form: Form, curve: Evaluator, steps: float | None = None) -> str:
         f'<path d="M{MARGIN} {MARGIN}V{base}H{right}" fill="none" stroke="currentColor" opacity=".4"/>'
         f'<polyline points="{points}" fill="none" stroke="#1f77b4" stroke-width="1.8"/>'
         f'<text x="{MARGIN}" y="{MARGIN - 8}" {_FONT}>learning rate {top:.12g}</text>'
-        f'<text x="{right}" y="{MARGIN - 8}" text-anchor="end" {_FONT}>{stop:.12g} steps</text>'
+        f'<text x="{right}" y="{MARGIN - 8}" text-anchor="end" {_FONT}>{_whole(stop):.12g} steps</text>'
         "</svg>"
     )
 
@@ -116,7 +121,7 @@ def terminal(
 def _axis(stop: float, width: int) -> list[str]:
     """The lower axis with its ticks, and below it their steps and the end."""
     line, below = list("└" + "─" * width), [" "] * (width + 1)
-    end = f"{stop:,.12g} steps"
+    end = f"{_whole(stop):,.12g} steps"
     for at in ticks(stop):
         place = 1 + min(round(at / (stop or 1) * width), width - 1)
         line[place] = "┴"

@@ -350,3 +350,8 @@ def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
         assert [before.lr_at(x) for x in range(at)] == pytest.approx(
             [after.lr_at(x) for x in range(at)], rel=1e-12
         )
+
+
+def test_what_is_no_plan_is_refused_by_name():
+    with pytest.raises(ib.InputError, match=r"plan must be a Plan, got 'plan.json': Plan\.load reads one"):
+        ib.replan("plan.json", at_step=50, cluster=2)

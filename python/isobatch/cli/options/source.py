@@ -113,6 +113,31 @@ def recipe(args: argparse.Namespace) -> Any:
         raise
 
 
+def target(args: argparse.Namespace) -> str | None:
+    """The tool of --to; refused before anything is planned where there is none of that name."""
+    if args.to is None:
+        return None
+    from isobatch.tools.writing.export import writer
+
+    try:
+        writer(args.to)
+    except InputError as error:
+        raise error.at(field="--to") from None
+    return str(args.to)
+
+
+def say_weighted(tool: str | None, made: Any) -> None:
+    """Under a menu of what would work: which of it the tool of --to cannot run."""
+    from isobatch.tools.writing.export import ALIKE, writer
+
+    if tool is None or writer(tool).NAME not in ALIKE:
+        return
+    if any(option.layout.irregular for option in made.options):
+        say(
+            f"the weighted ways cannot be written for {tool}, which gives every replica the same micro-batches"
+        )
+
+
 def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     """The Job that the options describe."""
     import shlex

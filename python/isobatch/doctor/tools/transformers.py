@@ -9,7 +9,9 @@ from isobatch.doctor.finding import Case, Finding, number
 
 def check(case: Case) -> Iterator[Finding]:
     """transformers' Trainer, and what is built on it."""
-    steps, ratio = number(case.at("max_steps")), case.at("warmup_ratio")
+    # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
+    steps = 0.0 if case.found.tool == "checkpoint" else number(case.at("max_steps"))
+    ratio = case.at("warmup_ratio")
     for epochs in ("num_train_epochs", "num_epochs"):
         if steps > 0 and case.at(epochs) is not None:
             yield Finding(

@@ -51,11 +51,19 @@ def read_folder(folder: Path, found: Found) -> None:
     else:
         found.notes.append("there is no training_args.bin: the arguments of the run are not known")
     read(Page(state, found))
+    epochs = arguments.get("num_train_epochs")
+    if "duration" in found.fields and epochs and not _above_zero(arguments.get("max_steps")):
+        # Resumed, the Trainer counts the steps of its epochs anew, on whatever GPUs.
+        found.keys["duration"] = "num_train_epochs"
     if not found.fields.get("batch_per_gpu") and arguments:
         found.fields["batch_per_gpu"] = arguments.get("per_device_train_batch_size")
     _processes(folder, arguments, found)
     if found.step is None or found.step < 1:
         found.faults.append(("", InputError("says no global_step that was done", file=str(state_file))))
+
+
+def _above_zero(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
 def _arguments(folder: Path) -> dict[str, object]:

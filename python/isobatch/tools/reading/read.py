@@ -168,7 +168,7 @@ def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
             yield "effective_batch", "N", "samples in an optimizer step"
         elif "gpus" not in fields:
             per = keys.get("batch_per_gpu") or keys.get("micro_batch") or "batch_per_gpu"
-            yield "gpus", "8", f"the GPUs that it was tuned on ({per} counts per GPU)"
+            yield "gpus", "N", f"the GPUs that it was tuned on ({per} counts per GPU)"
     units = {name: str(fields[name]) for name in ("duration", "warmup", "schedule") if name in fields}
     for unit, field, what in (
         ("ep", "dataset_size", "samples in an epoch"),
@@ -220,6 +220,26 @@ def _whose(settings: Mapping[str, Any], file: str) -> str:
     if len(names) > 1:
         raise InputError(f"may be of {' or of '.join(names)}: say which", file=file, field="tool")
     return names[0]
+
+
+_FEW = 3
+"""Names of a tool by which a file is taken to be its."""
+
+
+def looks_like(settings: Mapping[str, Any]) -> str | None:
+    """The title of the tool whose names a file has, as people write it; None where they are not clearly one's.
+
+    >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
+    'transformers TrainingArguments'
+    >>> looks_like({"effective_batch": 256, "lr": 0.1})
+    """
+    try:
+        module = reader(_whose(settings, ""))
+    except InputError:
+        return None
+    page = Page(settings, Found("", "", "", {}))
+    signs = sum(page.raw(sign) is not None for sign in module.SIGNS)
+    return module.TITLE if signs >= _FEW else None
 
 
 def _is_flat(settings: Mapping[str, Any]) -> bool:

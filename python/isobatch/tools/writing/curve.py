@@ -71,12 +71,17 @@ def curve(plan: Planned) -> Curve:
 def differs(plan: Planned, theirs: Callable[[int], float]) -> str | None:
     """By how much a tool's own schedule misses the plan's, in words; None where they are the same.
 
-    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them.
+    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of a run that moved at
+    those that are left.
     """
+    moves = getattr(plan, "moves", ())
+    first = moves[-1].step if moves else 0
     total, warmup = plan.total_steps or 1, plan.warmup_steps or 0
     spread = {total * part // 257 for part in range(257)}
     steps = sorted(
-        spread | {step for at in (0, warmup, total - 1) for step in (at - 1, at, at + 1) if 0 <= step < total}
+        step
+        for step in spread | {at + by for at in (first, warmup, total - 1) for by in (-1, 0, 1)}
+        if first <= step < total
     )
     ours = [plan.lr_at(step) for step in steps]
     worst, step = max((abs(a - theirs(step)), step) for a, step in zip(ours, steps, strict=True))

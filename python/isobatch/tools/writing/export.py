@@ -15,7 +15,7 @@ from isobatch.files.whole import write_whole
 from isobatch.tools.reading.read import READERS
 from isobatch.tools.writing import forms
 from isobatch.tools.writing.planned import Job, Planned, Sheet, leaves
-from isobatch.words import counted
+from isobatch.words import count, counted
 
 WRITERS = (
     "torchrun",
@@ -32,6 +32,12 @@ WRITERS = (
     "torchx",
 )
 """A file each in this folder."""
+
+ALIKE = ("transformers", "lightning", "deepspeed", "megatron", "torchtitan")
+"""Those whose own loop gives every replica the same micro-batches; the others start a loop that may weight its losses."""
+
+_TAKEN_BY = {"axolotl": "transformers", "llama_factory": "transformers", "checkpoint": "transformers"}
+"""Tools that are read only, and whose names their values are written in."""
 
 _SUFFIXES = {
     ".yaml": "yaml",
@@ -76,6 +82,8 @@ def writer(name: str) -> ModuleType:
         InputError: there is none of that name.
     """
     plain = name.lower().replace("-", "_")
+    if plain in _TAKEN_BY:
+        raise InputError(f"{name} is read, not written: use {_TAKEN_BY[plain]}", field="tool")
     if plain not in WRITERS:
         known = [tool.replace("_", "-") for tool in WRITERS]
         if plain in READERS:
@@ -123,6 +131,12 @@ def export(
     form = form or module.FORMS[0]
     if form not in module.FORMS:
         raise unknown("form", form, module.FORMS, field="form")
+    if _would_be(plan) != plan.effective_batch and module.NAME in ALIKE:
+        raise InputError(
+            f"{module.TITLE} gives every replica the same micro-batches: {_by(plan)} replicas would be {count(_would_be(plan))} "
+            f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of ragged and uneven, or "
+            "train with ElasticRun (docs/elastic.md)"
+        )
     sheet = module.write(plan, job)
     before = {} if was is None else leaves(module.write(was, job).settings)
     now = leaves(sheet.settings)
@@ -138,12 +152,28 @@ def export(
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value)
     return value if isinstance(value, str) else forms.scalar(value)
 
 
 def _split(plan: Planned) -> str:
-    gpus = counted(plan.world_size, "GPU")
-    return f"isobatch: {gpus}, {plan.effective_batch} samples a step = {plan.micro_batch} × {plan.accumulation} × {plan.data_parallel} replicas"
+    gpus, same = counted(plan.world_size, "GPU"), _would_be(plan) == plan.effective_batch
+    uneven = (
+        ""
+        if same
+        else " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
+    )
+    return f"isobatch: {gpus}, {plan.effective_batch} samples a step {'=' if same else 'in'} {_by(plan)} replicas{uneven}"
+
+
+def _by(plan: Planned) -> str:
+    return f"{plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
+
+
+def _would_be(plan: Planned) -> int:
+    """Samples in a step where every replica takes as many micro-batches of the same size."""
+    return (plan.micro_batch or 0) * (plan.accumulation or 0) * (plan.data_parallel or 0)
 
 
 def _render(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from isobatch.errors import InputError
 from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 from isobatch.tools.writing.curve import Curve, curve, differs
@@ -47,11 +49,15 @@ def write(plan: Planned, job: Job) -> Sheet:  # noqa: ARG001 - the command is re
     sheet.comments.append(
         f"accumulation is Megatron's own quotient: {counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} replicas"
     )
+    if getattr(plan, "moves", ()):
+        sheet.comments.append(
+            "on resuming Megatron stops where lr, its warmup or its decay are not the checkpoint's: pass --override-opt_param-scheduler"
+        )
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
         sheet.comments.append(f"model parallelism over {parallel} GPUs stays as the script has it")
         sheet.comments.append(
-            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with accumulation_multiple"
+            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with --accumulation-multiple"
         )
     return sheet
 
@@ -62,30 +68,58 @@ def _length(plan: Planned, line: Curve, sheet: Sheet) -> None:
     if ramp is None:
         sheet.settings |= {
             "train_iters": line.total,
-            "lr_decay_iters": line.lengths.get("until", line.total),
-            "lr_warmup_iters": line.warmup,
+            "lr_decay_iters": line.lengths.get("until", _counted(plan, line.total)),
+            "lr_warmup_iters": _counted(plan, line.warmup),
         }
         return
     total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
     if ":" in ramp:
         # Megatron refuses both: the schedule has the full batch at its end.
         del sheet.settings["global_batch_size"]
-        sheet.settings["step_batch_size_schedule"] = ramp
+        sheet.settings["step_batch_size_schedule"] = _ramp(plan, ramp)
         sheet.comments.append("step-batch-size-schedule is there since core 0.18")
     else:
-        sheet.settings["rampup_batch_size"] = ramp.split()
+        sheet.settings["rampup_batch_size"] = _ramp(plan, ramp).split()
         sheet.comments.append(
             "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
         )
     until = line.lengths.get("until")  # in steps of the full batch
+    total = _as_given(plan, "duration", total)
     decay = total if until is None else until * (plan.effective_batch or 1)
+    warmup = _as_given(plan, "warmup", warmup)
     sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
+
+
+def _counted(plan: Planned, step: int) -> int:
+    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
+    batch that is given now. Of a run that moved to another batch these are not the steps done."""
+    if not getattr(plan, "moves", ()) or not plan.effective_batch:
+        return step
+    return round(int(plan.position(step).samples) / plan.effective_batch)
+
+
+def _ramp(plan: Planned, ramp: str) -> str:
+    """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead to it."""
+    scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
+    if ":" in ramp:
+        pairs = (word.split(":") for word in ramp.replace(",", " ").split())
+        return " ".join(f"{at}:{int(batch) * scale}" for at, batch in pairs)
+    start, increment, samples = ramp.split()
+    return f"{int(start) * scale} {int(increment) * scale} {samples}"
+
+
+def _as_given(plan: Planned, field: str, samples: int) -> int:
+    """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron rounds it to the same
+    steps, and compares it with the checkpoint's when a run is resumed."""
+    text = str(getattr(plan.recipe, field, ""))
+    own = int(text[:-2]) if text.endswith("sp") and text[:-2].isdecimal() else samples
+    return own if abs(own - samples) < (plan.effective_batch or 0) else samples
 
 
 def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
     style, decay, shape = _STYLES.get(line.kind or ""), 0, line.words.get("shape", "linear")
     if line.kind in ("wsd", "trapezoid") and shape in _SHAPES:
-        style, decay = "WSD", line.lengths.get("decay", max(1, line.total // 5))
+        style, decay = "WSD", line.lengths.get("decay", max(1, _counted(plan, line.total) // 5))
         sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": _SHAPES[shape]}
     if style is None:
         sheet.comments.append(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
@@ -99,8 +133,8 @@ def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
             init_lr=line.first,
             max_lr=line.peak,
             min_lr=line.bottom,
-            lr_warmup_steps=line.warmup,
-            lr_decay_steps=line.lengths.get("until", line.total),
+            lr_warmup_steps=sheet.settings["lr_warmup_iters"],
+            lr_decay_steps=sheet.settings["lr_decay_iters"],
             lr_decay_style=style,
             increment=1,
             wsd_decay_steps=decay if stable else None,
@@ -109,7 +143,7 @@ def _schedule(plan: Planned, line: Curve, sheet: Sheet) -> None:
     except InputError as error:
         sheet.comments.append(f"Megatron refuses this schedule: {error}")
         return
-    miss = differs(plan, theirs.at)
+    miss = differs(plan, lambda step: theirs.at(_counted(plan, step)))
     if miss is not None:
         sheet.comments.append(f"lr-decay-style {style} {miss}")
 

@@ -49,7 +49,7 @@ def planned(recipe: Recipe, cluster: Cluster, settings: Settings, legs: Sequence
 def _check(recipe: Recipe, settings: Settings) -> None:
     if recipe.convention == "megatron":
         raise InputError(
-            "convention must be one that counts epochs, got 'megatron': its own samplers resume by the samples"
+            "convention must be one that counts epochs, got 'megatron': its own samplers resume by the samples, and isobatch replan --to megatron writes the arguments"
         )
     if recipe.duration is None:
         raise InputError('duration is missing: add it to the recipe, such as "90ep"', field="duration")
