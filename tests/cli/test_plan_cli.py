@@ -130,7 +130,7 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
         (
             "a.json",
             '{"schema": "isobatch.plan/1", "recipe": {}}',
-            "is a plan, not a recipe: `isobatch replan` moves it",
+            "is a plan, not a recipe: isobatch replan moves the run",
         ),
         (
             "a.toml",

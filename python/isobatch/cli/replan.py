@@ -78,12 +78,9 @@ def _saved(file: str) -> Any:
     try:
         return Plan.load(file)
     except InputError as error:
-        if not error.message.startswith("no plan"):
+        if not error.message.startswith("is no plan"):
             raise
-        raise InputError(
-            f"{error.message}; a plan is a .json file from plan -o, another tool's file goes with --from",
-            file=file,
-        ) from None
+        raise InputError(f"{error.message}; another tool's file goes with --from", file=file) from None
 
 
 def _between_checkpoints(running: Any, step: int) -> None:

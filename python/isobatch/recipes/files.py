@@ -44,11 +44,6 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not isinstance(name, str):
             raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
     _bound(fields, file)
-    if str(fields.get("schema")).startswith("isobatch.plan/"):
-        raise InputError(
-            "is a plan, not a recipe: `isobatch replan` moves it to other GPUs, and its field recipe is the recipe",
-            file=file,
-        )
     return fields
 
 

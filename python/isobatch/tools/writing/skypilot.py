@@ -20,7 +20,9 @@ def write(plan: Planned, job: Job) -> Sheet:
         InputError: the GPU type is not known; SkyPilot chooses machines by it.
     """
     if plan.cluster.gpu is None:
-        raise missing("gpu", "SkyPilot chooses machines by the GPU type, such as H100")
+        raise missing(
+            "gpu", "SkyPilot chooses machines by the GPU type: --gpu H100, in Python Cluster(gpu='H100')"
+        )
     sheet = launcher(plan)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
     lines = [
