@@ -74,9 +74,13 @@ def _answer(
     for name in found:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
+    asked = _table(found, "settings")
+    for name in asked:
+        if name not in Settings._fields:
+            raise unknown("setting", name, Settings._fields, field=name)
     settings = {
         **how,
-        **_table(found, "settings"),
+        **asked,
         **{name: found[name] for name in Settings._fields if name in found},
     }
     recipe = {**fields, **_table(found, "recipe")}
