@@ -174,6 +174,15 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
         (["fleet", "jobs.csv", "clusters.csv", "--gpus", "8"], "--gpus goes without clusters"),
         (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
         (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
+        (
+            ["fleet", "jobs.csv", "--gpus", "1..99999999999"],
+            "--gpus must be at most 2,147,483,648, got 99999",
+        ),
+        (
+            ["fleet", "jobs.csv", "--gpus", "1..2000000000"],
+            "must be at most 1,048,576 counts, got 2,000,000,000",
+        ),
+        (["sweep", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
     ],
 )
 def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
