@@ -38,7 +38,7 @@ class InputError(ValueError):
         self.message, self.file, self.row, self.field = message, file, row, field
         self.causes = tuple(causes)
         where = [None if file is None else printable(file), None if row is None else f"row {row:,}"]
-        where.append(field if field is not None and not _says(message, field) else None)
+        where.append(printable(field, 100) if field is not None and not _says(message, field) else None)
         place = ", ".join(part for part in where if part)
         super().__init__(f"{place}: {message}" if place else message)
 

@@ -79,6 +79,9 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ({"recipe": RECIPE, "gpus": 8, "policy": "grw"}, "policy must be keep, grow", ["policy"]),
         ({"recipe": RECIPE, "gpus": 8, "cluster": {}}, "gpus goes without cluster", ["gpus"]),
         ({"recipe": 7, "gpus": 8}, "recipe must be an object, got 7", ["recipe"]),
+        ({"recipe": RECIPE, "gpus": 8, "settings": {"recipe": 1}}, "unknown setting 'recipe'", ["recipe"]),
+        ({"recipe": RECIPE, "gpus": 8, "settings": {"strict": True}}, "unknown setting 'strict'", ["strict"]),
+        ({"recipe": RECIPE, "gpus": True}, "cluster must be a Cluster or a number of GPUs, got True", None),
     ],
 )
 def test_a_bad_line_is_answered_with_its_error_and_the_others_go_on(
@@ -90,6 +93,11 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_go_on(
     assert [it.get("status") for it in answers] == ["ok", None, "ok"]
     assert message in answers[1]["error"]
     assert fields is None or answers[1]["fields"] == fields
+
+
+def test_a_name_of_a_million_characters_is_cut(monkeypatch, capsysbinary):
+    code, answers, _ = served(monkeypatch, capsysbinary, [{"recipe": RECIPE, "gpus": 8, "x" * 10**6: 1}])
+    assert code == 2 and len(answers[0]["error"]) < 1000 and "unknown key" in answers[0]["error"]
 
 
 def test_the_command_line_gives_what_requests_leave_out(monkeypatch, capsysbinary):
@@ -200,6 +208,15 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
         ),
         (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
         (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
+        (
+            ["fleet", "jobs.csv", "--gpus", "1..99999999999"],
+            "--gpus must be at most 2,147,483,648, got 99999",
+        ),
+        (
+            ["fleet", "jobs.csv", "--gpus", "1..2000000000"],
+            "must be at most 1,048,576 counts, got 2,000,000,000",
+        ),
+        (["sweep", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
     ],
 )
 def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):

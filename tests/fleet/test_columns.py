@@ -34,6 +34,17 @@ def test_whole_numbers_of_arrow_are_not_rounded_either():
         assert plans["status"].to_pylist() == ["infeasible", "ok"]
 
 
+@pytest.mark.parametrize("name", ["ragged", "batch_norm", "drop_last", "short_epochs"])
+def test_a_flag_of_arrow_may_be_unknown(name):
+    pa = pytest.importorskip("pyarrow", reason="Arrow's columns")
+    for flags in ([True, None], [None, None]):
+        jobs = {"effective_batch": [256, 256], "lr": [0.1, 0.1], name: pa.array(flags, pa.bool_())}
+        flagged = ib.plan_fleet(pa.table(jobs), [7], columns=["status", "reasons"])
+        said = {**jobs, name: [None if flag is None else str(flag).lower() for flag in flags]}
+        texts = ib.plan_fleet(pa.table(said), [7], columns=["status", "reasons"])
+        assert flagged.equals(texts)
+
+
 def test_what_is_equal_is_not_the_same():
     # One cell's type says nothing of another's.
     for values in ([1, True, 1.0], [True, 1, 1.0], [1.0, True, 1]):

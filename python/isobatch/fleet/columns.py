@@ -207,7 +207,8 @@ def _of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        filled = column.fill_null(0) if column.null_count else column
+        nothing = False if pa.types.is_boolean(kind) else 0
+        filled = column.fill_null(nothing) if column.null_count else column
         mask = column.is_null().to_numpy() if column.null_count else None
         values = np.asarray(filled.to_numpy())
         return _flags(values, mask) if pa.types.is_boolean(kind) else _integers(values, mask)

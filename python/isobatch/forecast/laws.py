@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from isobatch.checked import real
+from isobatch.errors import must_be
 from isobatch.showing import Plotting
 
 _SECONDARY = "constants from a secondary account; check them in the paper before you build on them"
@@ -128,8 +129,16 @@ def laws(
     )
 
 
+_MOST = 1e24
+"""Of tokens, parameters or samples."""
+
+
 def _above_0(name: str, value: Any) -> float:
-    return real(value, name, "a finite number above 0", lambda x: x > 0)
+    number = real(value, name, "a finite number above 0", lambda x: x > 0)
+    # Beyond these the powers leave what floats hold.
+    if not 1e-3 <= number <= _MOST:
+        raise must_be(f"a number from 0.001 to {_MOST:g}", number, field=name)
+    return number
 
 
 def _lr_laws(tokens: float, parameters: float | None, batch: float | None) -> list[Law]:

@@ -397,7 +397,9 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
         count = operator.index(cluster)
     except TypeError:
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
-    if isinstance(cluster, bool) or not 1 <= count <= 2**31:
+    if isinstance(cluster, bool):
+        raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
+    if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")
     return _gpus(count)

@@ -62,7 +62,7 @@ def _tolerances(plans: Plans) -> list[Fix]:
     _, job = plans.text("job")
     batch, change = plans.number("effective_batch"), plans.number("batch_change")
     tuned = np.full(int(job.max(initial=0)) + 1, np.nan)
-    known = ~np.isnan(batch) & ~np.isnan(change)
+    known = (batch >= 1) & (change > -1)
     tuned[job[known]] = np.rint(batch[known] / (1 + change[known]))
     rows = _only(plans, Reason.NOT_DIVISIBLE)
     moved = np.abs(plans.number("nearest_batch")[rows] / tuned[job[rows]] - 1)
@@ -88,6 +88,7 @@ def _rising(made: list[tuple[float, int]]) -> list[tuple[float, int]]:
 def _idle(plans: Plans) -> list[Fix]:
     gpus, nearest = plans.number("world_size"), plans.number("nearest_world_size")
     rows = _only(plans, Reason.NOT_DIVISIBLE) | _only(plans, Reason.MODEL_PARALLEL)
+    rows &= gpus >= 1
     idle = 1 - nearest[rows] / gpus[rows]
     made = [(share, int(((idle > 0) & (idle <= share)).sum())) for share in (0.1, 0.25, 0.5)]
     return [

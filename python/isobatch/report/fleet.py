@@ -45,8 +45,7 @@ def page_of(
         InputError: it is no fleet's table.
     """
     plans = plans_of(table, file)
-    asked = plans.settings.get("deadline_hours")
-    deadline = deadline if deadline is not None else asked if isinstance(asked, (int, float)) else None
+    deadline = plans.deadline if deadline is None else deadline
     bad = int((plans.status == INFEASIBLE).sum())
     fixes = (
         [] if not bad else from_table(plans) if jobs is None else by_planning(plans, jobs, clusters, profile)
@@ -89,18 +88,18 @@ def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) ->
     if not times_known(plans):
         return [
             *found,
-            Headline("GPU-hours", "unknown", "the plans were made without a profile (isobatch calibrate)"),
+            Headline("GPU-hours", "unknown", _why_unknown(plans)),
         ]
     least = _least(plans, "gpu_hours")
     found.append(Headline("GPU-hours", words.figure(least), "each job where it needs the fewest"))
-    if not np.isnan(plans.number("cost")).all():
+    if not np.isnan(plans.spent("cost")).all():
         found.append(
             Headline("cost", words.price(_least(plans, "cost"), currency), "each job where it is cheapest")
         )
     found += knee_of(plans)
     if deadline is not None:
         _, job = plans.text("job")
-        met = len(np.unique(job[plans.number("hours") <= deadline]))
+        met = len(np.unique(job[plans.spent("hours") <= deadline]))
         found.append(
             Headline(
                 "deadline met",
@@ -111,6 +110,14 @@ def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) ->
     return found
 
 
+def _why_unknown(plans: Plans) -> str:
+    needed = ("world_size", "hours", "gpu_hours")
+    left_out = [name for name in needed if name not in plans.numbers]
+    if left_out and len(left_out) < len(needed):
+        return f"the table has no {words.few(left_out)}"
+    return "the plans were made without a profile (isobatch calibrate)"
+
+
 def _distinct(plans: Plans, name: str) -> int:
     return len(np.unique(plans.texts[name][1])) if name in plans.texts else 0
 
@@ -118,7 +125,7 @@ def _distinct(plans: Plans, name: str) -> int:
 def _least(plans: Plans, name: str) -> float:
     """The sum over jobs of each one's least."""
     _, job = plans.text("job")
-    values = plans.number(name)
+    values = plans.spent(name)
     known = ~np.isnan(values)
     least = np.full(int(job.max(initial=0)) + 1, np.inf)
     np.minimum.at(least, job[known], values[known])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
+from isobatch.files.doubles import refuse_doubles
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names
 
@@ -31,9 +34,23 @@ class Plans(NamedTuple):
         found = self.numbers.get(name)
         return np.full(self.rows, np.nan) if found is None else found
 
+    def spent(self, name: str) -> NDArray[np.float64]:
+        """The hours, GPU-hours or cost of the rows whose GPU count, hours and GPU-hours are all known: what is drawn and compared."""
+        gpus = self.numbers.get("gpus", self.number("world_size"))
+        known = (gpus >= 1) & (self.number("hours") >= 0) & (self.number("gpu_hours") >= 0)
+        return np.where(known, self.number(name), np.nan)
+
     def text(self, name: str) -> tuple[list[str | None], NDArray[np.int64]]:
         """A column's values, and which each row has; one value where the table has none."""
         return self.texts.get(name, ([""], np.zeros(self.rows, np.int64)))
+
+    @property
+    def deadline(self) -> float | None:
+        """The hours that a run may take, where the settings have a number that a deadline can be."""
+        asked = self.settings.get("deadline_hours")
+        if not isinstance(asked, (int, float)) or isinstance(asked, bool) or not 0 < asked < 1e300:
+            return None
+        return float(asked)
 
     def has(self, reason: Reason) -> NDArray[np.bool_]:
         """Which rows have a reason."""
@@ -54,6 +71,10 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
     for name in ("status", "reasons"):
         if name not in whole.column_names:
             raise InputError(f"has no column {name!r}: it is no fleet's plans", file=file)
+    try:
+        refuse_doubles(whole.column_names)
+    except ValueError as error:
+        raise InputError(str(error), file=file) from None
     texts, numbers = {}, {}
     for name in whole.column_names:
         if name in ("status", "reasons"):
@@ -62,9 +83,15 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
         kind = column.type
         is_result = name in RESULTS or name in ("gpus", "samples_over_least", "steps_over_least")
         if is_result or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            numbers[name] = _numbers(column, name, file)
-        else:
-            texts[name] = _texts(column)
+            found = _numbers(column, name, file)
+            if not np.isinf(found).any():
+                numbers[name] = found
+                continue
+            if is_result:
+                row = int(np.argmax(np.isinf(found)))
+                raise must_be("a finite number", float(found[row]), field=name, file=file, row=row + 1)
+        # An infinite number in a column of the jobs' own is only shown.
+        texts[name] = _texts(column)
     if "job" in numbers:
         texts["job"] = _named(numbers.pop("job"))
     if "cluster" in numbers:
@@ -150,7 +177,7 @@ def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
             np.bitwise_or.at(bits, rows, np.array([_bit(it, file) for it in values], np.uint64)[at])
         return bits
     values, at = _texts(column)
-    sets = [sum({_bit(name, file) for name in reason_names(text or "")}) for text in values]
+    sets = [reduce(or_, (_bit(name, file) for name in reason_names(text or "")), 0) for text in values]
     found: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
     return found
 
@@ -167,6 +194,6 @@ def _bit(name: str | None, file: str | None) -> int:
 def _settings(metadata: Any) -> dict[str, Any]:
     try:
         found = json.loads((metadata or {}).get(b"isobatch.settings", b"{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -114,7 +114,8 @@ def _rounded(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Numbers to four significant digits."""
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(numbers == 0, 0, np.floor(np.log10(np.abs(numbers))))
-    known = np.isfinite(size)
+    # Of the least there are, no float holds the scale.
+    known = np.isfinite(size) & (size > -300)
     scale = 10.0 ** (3 - np.where(known, size, 0))
     found: NDArray[np.float64] = np.where(known, np.rint(numbers * scale) / scale, numbers)
     return found

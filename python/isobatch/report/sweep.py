@@ -37,7 +37,8 @@ def page_of(
         headlines += [*_ends(plans, currency), *knee_of(plans)]
     if isinstance(swept, Sweep) and swept.critical_batch is not None:
         headlines.append(Headline("critical batch", words.figure(swept.critical_batch), swept.definition))
-    ends = f"{count(gpus.min())} to {counted(gpus.max(), 'GPU')}" if plans.rows else "no count"
+    known = gpus[~np.isnan(gpus)]
+    ends = f"{count(known.min())} to {counted(known.max(), 'GPU')}" if known.size else "no count"
     lead = f"How the job splits, and what more GPUs buy: {ends}.{how_sure(plans)}"
     if not times_known(plans):
         lead += " Hours and cost are not known: the sweep was made without a profile."
@@ -57,12 +58,12 @@ def _columns(swept: Sweep) -> dict[str, Any]:
 def _ends(plans: Plans, currency: str) -> list[Headline]:
     found = []
     for label, name in (("fastest", "hours"), ("cheapest", "cost")):
-        values = plans.number(name)
+        values = plans.spent(name)
         if np.isnan(values).all():
             continue
         row = int(np.nanargmin(values))
-        cost = plans.number("cost")[row]
+        cost = plans.spent("cost")[row]
         price = "" if np.isnan(cost) else f", {words.price(cost, currency)}"
-        took = words.duration(plans.number("hours")[row] * 3600)
+        took = words.duration(plans.spent("hours")[row] * 3600)
         found.append(Headline(label, counted(gpus_of(plans)[row], "GPU"), f"{took}{price}"))
     return found

@@ -21,8 +21,8 @@ _MOST_SAID = 4
 
 
 def times_known(plans: Plans) -> bool:
-    """Whether any row has hours."""
-    return not np.isnan(plans.number("hours")).all()
+    """Whether any row has hours, and the GPUs that they are of."""
+    return not np.isnan(plans.spent("hours")).all()
 
 
 def how_sure(plans: Plans) -> str:
@@ -48,7 +48,8 @@ def gpus_of(plans: Plans) -> NDArray[np.float64]:
 def knees(plans: Plans) -> dict[int, int]:
     """The row of each job at which hours × GPU-hours is least: past it, 1 % less time costs more than 1 % more GPU-hours."""
     _, job = plans.text("job")
-    product = plans.number("hours") * plans.number("gpu_hours")
+    with np.errstate(over="ignore"):
+        product = plans.spent("hours") * plans.spent("gpu_hours")
     best: dict[int, int] = {}
     for row in np.flatnonzero(~np.isnan(product)).tolist():
         at = int(job[row])
@@ -74,18 +75,18 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
     from isobatch.charts.times import MOST_LINES, over_gpus
 
     names, job = plans.text("job")
-    jobs = list(dict.fromkeys(job[~np.isnan(plans.number("hours"))].tolist()))
+    jobs = list(dict.fromkeys(job[~np.isnan(plans.spent("hours"))].tolist()))
     drawings = []
     marks = knees(plans)
     for name, label in (("hours", "hours"), ("cost", f"cost, {currency}")):
-        if np.isnan(plans.number(name)).all():
+        if np.isnan(plans.spent(name)).all():
             continue
         points = _lines(plans, name, jobs) if len(jobs) <= MOST_LINES else _middle(plans, name)
         marked = [
             {
                 "job": _called(names[at]),
                 "gpus": float(gpus_of(plans)[row]),
-                name: float(plans.number(name)[row]),
+                name: float(plans.spent(name)[row]),
                 "said": "knee",
             }
             for at, row in marks.items()
@@ -116,7 +117,7 @@ def _called(name: str | None) -> str:
 def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
     """The figure over GPUs of each job; the least where several clusters have as many."""
     names, job = plans.text("job")
-    gpus, values = gpus_of(plans), plans.number(name)
+    gpus, values = gpus_of(plans), plans.spent(name)
     points = []
     for at in jobs:
         rows = (job == at) & ~np.isnan(values)
@@ -131,7 +132,7 @@ def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
 
 def _middle(plans: Plans, name: str) -> list[dict[str, Any]]:
     """The figure's median over all jobs, and the range of its middle 80 %, at each GPU count."""
-    gpus, values = gpus_of(plans), plans.number(name)
+    gpus, values = gpus_of(plans), plans.spent(name)
     known = ~np.isnan(values)
     points = []
     for many in _some(np.unique(gpus[known]).tolist()):
@@ -169,9 +170,9 @@ def _table(
     _, job = plans.text("job")
     gpus, hours, work, cost = (
         gpus_of(plans),
-        plans.number("hours"),
-        plans.number("gpu_hours"),
-        plans.number("cost"),
+        plans.spent("hours"),
+        plans.spent("gpu_hours"),
+        plans.spent("cost"),
     )
 
     def said(row: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from isobatch.cli.options.examples import epilog
 from isobatch.errors import InputError, missing, unknown
+from isobatch.words import printable
 
 _KINDS = {"int": "a whole number", "float": "a number"}
 
@@ -82,7 +83,8 @@ class Parser(argparse.ArgumentParser):
             return unknown("command", typed, known) if option == "COMMAND" else unknown(option, typed, known)
         kind = re.fullmatch(r"invalid (\w+) value: (.*)", message)
         if kind:
-            return InputError(f"{option} must be {_KINDS.get(kind[1], kind[1])}, got {kind[2]}", field=option)
+            got = printable(kind[2], 100)
+            return InputError(f"{option} must be {_KINDS.get(kind[1], kind[1])}, got {got}", field=option)
         if message.startswith("expected "):
             return InputError(f"{option} needs {_value(message)}: see {self.prog} --help", field=option)
         return InputError(f"{option} {message}", field=option)

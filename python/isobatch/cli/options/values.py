@@ -54,6 +54,11 @@ def names(text: str) -> list[str]:
     return found
 
 
+_MOST_GPUS = 2**31
+_MOST_COUNTS = 2**20
+"""Each is a cluster of its own to plan on."""
+
+
 def gpu_counts(text: str) -> range | list[int]:
     """`1..64` as a range (both ends are in it), `8,16,24` as a list.
 
@@ -68,8 +73,14 @@ def gpu_counts(text: str) -> range | list[int]:
         raise _must_be("a range such as 1..64, or a list such as 2,4,6", text) from None
     if not ends:
         raise argparse.ArgumentTypeError(f"must be a range that rises, got {text}")
-    if min(ends) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {min(ends)}")
+    # The ends of a range, which may be too long to walk.
+    least, most = (ends[0], ends[-1]) if dots else (min(ends), max(ends))
+    if least < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {shown(least)}")
+    if most > _MOST_GPUS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MOST_GPUS:,}, got {shown(most)}")
+    if len(ends) > _MOST_COUNTS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MOST_COUNTS:,} counts, got {len(ends):,}")
     return ends
 
 

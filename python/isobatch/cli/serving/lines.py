@@ -129,6 +129,9 @@ def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
     from isobatch.planning.settings import Settings, settings_of
 
     inner, own = _table(found, "settings"), {name: found[name] for name in Settings._fields if name in found}
+    for name in inner:
+        if name not in Settings._fields:
+            raise unknown("setting", name, Settings._fields, field=name)
     if twice := [name for name in own if name in inner and own[name] != inner[name]]:
         raise InputError(
             f"{twice[0]} is in the request and in its settings: give one or the other", field=twice[0]

@@ -1,0 +1,90 @@
+"""Tables that no fleet wrote, or only some columns of: a page or one line of error, never a traceback."""
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from isobatch.report import fleet, sweep
+from isobatch.report.plans import plans_of
+from isobatch.report.rows import rows_of
+from report.pages import timed_profile
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages come with the extra 'report'")
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="module")
+def plans():
+    jobs = {"job": ["a", "b"], "effective_batch": [256, 512], "lr": [0.1, 0.1], "duration": ["100st"] * 2}
+    clusters = {"cluster": ["x", "y"], "nodes": [1, 1], "gpus_per_node": [8, 4]}
+    return ib.plan_fleet(pa.table(jobs), pa.table(clusters), profile=timed_profile())
+
+
+def with_column(table, name, values):
+    values = values if isinstance(values, pa.Array) else pa.array(values)
+    at = table.schema.get_field_index(name)
+    return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
+
+
+@pytest.mark.parametrize("name", ["hours", "lr", "world_size", "total_steps"])
+def test_an_infinite_result_is_refused_with_its_row(plans, name):
+    odd = with_column(plans, name, [1.0, 1.0, float("inf"), 1.0])
+    with pytest.raises(ib.InputError, match=f"a.parquet, row 3: {name} must be a finite number, got inf"):
+        plans_of(odd, "a.parquet")
+
+
+def test_an_infinite_number_of_the_jobs_own_is_shown(plans):
+    rows = rows_of(plans_of(with_column(plans, "score", [1.0, float("inf"), None, 2.0])), "rows")
+    at = list(rows.names).index("score")
+    assert [row[at] for row in rows.first] == ["1.0", "inf", "", "2.0"]
+
+
+def test_the_least_numbers_there_are_stay_what_they_are(plans):
+    rows = rows_of(plans_of(with_column(plans, "step_seconds", [5e-324, 1e-310, 1e308, 0.0])), "rows")
+    assert "" not in [row[list(rows.names).index("step_seconds")] for row in rows.first]
+
+
+def test_a_column_that_is_there_twice(plans):
+    double = pa.Table.from_arrays([*plans.columns, plans["job"]], names=[*plans.column_names, "job"])
+    with pytest.raises(ib.InputError, match="'job' is listed twice"):
+        plans_of(double)
+
+
+def test_a_reason_that_is_there_twice_is_one():
+    table = pa.table({"status": ["infeasible"], "reasons": ["not_divisible;not_divisible"]})
+    both = pa.table({"status": ["infeasible"], "reasons": ["not_divisible"]})
+    assert plans_of(table).reasons.tolist() == plans_of(both).reasons.tolist()
+
+
+@pytest.mark.parametrize("left_out", ["world_size", "gpu_hours"])
+def test_times_without_their_gpus_are_not_compared(plans, left_out):
+    page = fleet.page_of(plans.drop([left_out]), deadline=1e9)
+    figures = {it.label: it for it in page.headlines}
+    assert figures["GPU-hours"].value == "unknown"
+    assert figures["GPU-hours"].note == f"the table has no {left_out}"
+    assert "hours" in page.sections[-1].rows.names
+    gone = with_column(plans, left_out, pa.array([None] * plans.num_rows, pa.float64()))
+    assert {it.label: it for it in fleet.page_of(gone).headlines}["GPU-hours"].value == "unknown"
+
+
+def test_a_row_without_its_gpus_is_left_out_of_the_comparison(plans):
+    some = with_column(plans, "world_size", [8, None, 0, 4])
+    hours = plans_of(some).spent("hours")
+    assert np.isnan(hours).tolist() == [False, True, True, False]
+    assert fleet.page_of(some).headlines[2].value != "unknown"
+
+
+def test_a_sweep_whose_counts_are_not_known():
+    table = pa.table({"gpus": pa.array([None], pa.int64()), "status": ["ok"], "reasons": [""]})
+    assert sweep.page_of(table).lead.startswith("How the job splits, and what more GPUs buy: no count.")
+
+
+@pytest.mark.parametrize("hours", ["9" * 400, "9" * 6000, "true", "-1", '"x"', "[]", "1e999"])
+def test_settings_that_no_fleet_wrote_have_no_deadline(plans, hours):
+    odd = plans.replace_schema_metadata({b"isobatch.settings": b'{"deadline_hours": %s}' % hours.encode()})
+    assert "deadline met" not in [it.label for it in fleet.page_of(odd).headlines]
+
+
+def test_settings_too_deep_to_read(plans):
+    assert plans_of(plans.replace_schema_metadata({b"isobatch.settings": b"[" * 100_000})).settings == {}
