@@ -144,7 +144,7 @@ def test_a_tool_that_is_not_written_is_named(capsys):
         "--to",
     ]
     assert main([*words, "slrum"]) == 2
-    assert "isobatch plan: unknown tool" in capsys.readouterr().err
+    assert "isobatch plan: --to: unknown tool" in capsys.readouterr().err
     assert main([*words, "skypilot"]) == 2
     assert (
         "isobatch plan: --gpu is missing: SkyPilot chooses machines by the GPU type"
