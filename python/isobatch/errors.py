@@ -106,13 +106,16 @@ def must_be(
     "row 2: price must be a number above 0, got the text '3' (needed for the cost)"
     >>> str(must_be("sgd, adam or adamw", "adma", field="optimizer"))
     "optimizer must be sgd, adam or adamw, got 'adma': did you mean 'adam'?"
+    >>> str(must_be("0, 1, 2 or 3", "3", field="zero_stage"))
+    "zero_stage must be 0, 1, 2 or 3, got the text '3'"
     """
     legal, _, note = expected.partition("; ")
     what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
     if isinstance(got, str):
-        if "number" in legal:
+        names = legal.replace(" or ", ", ").split(", ")
+        if "number" in legal or got in names:
             what = f"the text {what}"
-        close = None if todo else nearest(got, legal.replace(" or ", ", ").split(", "))
+        close = None if todo or got in names else nearest(got, names)
         todo = f"did you mean {close!r}?" if close else todo
     message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
     return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)

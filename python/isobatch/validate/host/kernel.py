@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -56,7 +57,9 @@ def log(kmsg: Path = KMSG) -> str | None:
         finally:
             os.close(reading)
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["dmesg"], capture_output=True, text=True, errors="replace", timeout=10, check=True
+        )
         return done.stdout
     return None
 
@@ -65,15 +68,25 @@ def check(text: str | None, before: str | None = None) -> Found:
     """What the driver has reported since the host was started; or, with the log from `before`, since then."""
     if text is None:
         return Found(why_not="this user may not read the kernel's log (dmesg)")
-    found = parse(text)
-    if before is not None:
-        found = found[len(parse(before)) :]
+    found = parse(text if before is None else _added(before, text))
     own = [xid for xid in found if xid.number not in PROGRAMS]
     findings = tuple(_named(own, fails=before is not None))
     said = "since the validation began" if before is not None else "since the host was started"
     programs = len(found) - len(own)
     seen = f"no XID of a GPU {said}" + (f" ({programs} of programs)" if programs else "")
     return Found(findings=findings, seen=seen)
+
+
+def _added(before: str, after: str) -> str:
+    """The lines that came since: by their times and not by their number, for a full log drops its oldest."""
+    known = Counter(before.splitlines())
+    lines = []
+    for line in after.splitlines():
+        if known[line]:
+            known[line] -= 1
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _named(found: Sequence[Xid], *, fails: bool) -> list[Finding]:
