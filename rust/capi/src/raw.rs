@@ -4,6 +4,11 @@ use std::ffi::{CStr, c_char};
 
 use crate::fail::{Fail, null};
 
+/// Whether a slice may begin here and have so many elements.
+fn can_be<T>(first: *const T, count: usize) -> bool {
+    first.is_aligned() && count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize)
+}
+
 /// A list of C's; an empty one may be null.
 ///
 /// # Safety
@@ -15,9 +20,7 @@ pub unsafe fn slice<'a, T>(first: *const T, count: usize) -> Result<&'a [T], Fai
     if first.is_null() {
         return Err(null("a list that is not empty"));
     }
-    if !first.is_aligned()
-        || count.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize)
-    {
+    if !can_be(first, count) {
         return Err(Fail::wrong("a list is not aligned, or larger than memory".to_owned()));
     }
     // SAFETY: not null, aligned, of a size that can be, and there by what is demanded of the caller.
@@ -32,10 +35,10 @@ pub unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T
     if count == 0 {
         return Ok(&mut []);
     }
-    if first.is_null() || !first.is_aligned() {
-        return Err(Fail::wrong("a result's memory is null, or not aligned".to_owned()));
+    if first.is_null() || !can_be(first, count) {
+        return Err(Fail::wrong("memory to write to is null, not aligned, or larger than memory".to_owned()));
     }
-    // SAFETY: as above; the callers check the size first.
+    // SAFETY: as in `slice`.
     Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
 }
 
@@ -50,4 +53,20 @@ pub unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Fail> {
     // SAFETY: not null, and it ends, by what is demanded of the caller.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| Fail::wrong("a text is no UTF-8".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_larger_than_memory_is_refused() {
+        let mut one = [0_u64];
+        for count in [usize::MAX, isize::MAX as usize] {
+            // SAFETY: no slice is made.
+            assert!(unsafe { slice(one.as_ptr(), count) }.is_err());
+            // SAFETY: as above.
+            assert!(unsafe { slice_mut(one.as_mut_ptr(), count) }.is_err());
+        }
+    }
 }
