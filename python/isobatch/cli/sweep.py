@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
             f"left out {words.counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
         )
     without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
-    why = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
-    say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan{why}")
+    hint = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
+    say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan{hint}")
     for line in _refused(rows):
         say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):

@@ -6,7 +6,8 @@ use crate::fail::{Fail, null};
 
 /// Whether a slice may begin here and have so many elements.
 fn can_be<T>(first: *const T, count: usize) -> bool {
-    first.is_aligned() && count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize)
+    first.is_aligned()
+        && count.checked_mul(size_of::<T>()).is_some_and(|bytes| isize::try_from(bytes).is_ok())
 }
 
 /// A list of C's; an empty one may be null.
