@@ -165,7 +165,7 @@ def test_an_integer_policy_of_replan_is_effective_batch():
         (2**31 + 1, "GPUs must be at most 2,147,483,648, got 2147483649"),
         (7.5, "cluster must be a Cluster or a number of GPUs, got 7.5"),
         ("8", "cluster must be a Cluster or a number of GPUs, got "),
-        (True, "GPUs must be at most"),
+        (True, "cluster must be a Cluster or a number of GPUs, got True"),
     ],
 )
 def test_gpus_that_are_none(cluster, message):
