@@ -11,6 +11,7 @@ import pytest
 import isobatch.cli
 from isobatch.cli import main
 from isobatch.cli.terminal.messages import say
+from terminals import all_from
 
 RECIPE = {"effective_batch": 256, "lr": 0.1}
 
@@ -161,15 +162,7 @@ def on_a_terminal(*words):
             env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
         )
         os.close(its_end)
-        shown = b""
-        while True:
-            try:
-                more = os.read(main_end, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if not more:
-                break
-            shown += more
+        shown = all_from(main_end)
         _, said = done.communicate(timeout=60)
         assert done.returncode == 0, said
         return shown.decode(), said

@@ -14,6 +14,7 @@ import isobatch.cli
 from isobatch.cli import main
 from isobatch.cli.options.examples import EXAMPLES
 from isobatch.cli.terminal import tables
+from terminals import all_from
 
 RECIPE = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "gpus=8", "--set", "micro_batch=32"]
 CODES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
@@ -32,15 +33,7 @@ def on_a_terminal(*words, columns=80, code=0, **environment):
             env={**kept, "COLUMNS": str(columns), "TERM": "xterm", **environment},
         )
         os.close(its_end)
-        shown = b""
-        while True:
-            try:
-                more = os.read(main_end, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if not more:
-                break
-            shown += more
+        shown = all_from(main_end)
         assert done.wait(timeout=200) == code, shown
         return shown.decode().replace("\r\n", "\n")
     finally:
