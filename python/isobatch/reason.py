@@ -79,6 +79,10 @@ class Reason(StrEnum):
     MICRO_BATCH_UNMET = "micro_batch_unmet"
     BATCH_DECREASED = "batch_decreased"
     SHORT_EPOCHS = "short_epochs"
+    SQRT_SCALE_UP = "sqrt_scale_up"
+    BETA2_LOW = "beta2_low"
+    DURATION_MOVED = "duration_moved"
+    MUON_DECAY = "muon_decay"
 
     @property
     def bit(self) -> int:

@@ -45,6 +45,32 @@ CASES = [
     ),
     (R.RULE_MISMATCH, {"options": {"policy": 512, "rule": "linear"}}, {"options": {"policy": "keep", "rule": "linear"}}),
     (R.SQRT_SCALE_DOWN, {"options": {"policy": 24}}, {"options": {"policy": 32}}),
+    (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1024}}),
+    (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1032, "rule": "none"}}),
+    (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1032}, "optimizer": "sgd"}),
+    # 0.95^k
+    (
+        R.BETA2_LOW,
+        {"options": {"policy": 528, "beta_half_life": True}, "betas": (0.9, 0.95)},
+        {"options": {"policy": 512, "beta_half_life": True}, "betas": (0.9, 0.95)},
+    ),
+    (
+        R.BETA2_LOW,
+        {"options": {"policy": 4096, "beta_half_life": True}, "betas": (0.9, 0.95)},
+        {"options": {"policy": 4096, "beta_half_life": True, "min_beta2": 0.9}, "betas": (0.9, 0.95)},
+    ),
+    (R.BETA2_LOW, {"options": {"policy": 512, "rule": "sde_smooth"}, "betas": (0.9, 0.9)}, {"options": {"policy": 512}, "betas": (0.9, 0.8)}),
+    (R.DURATION_MOVED, {"options": {"duration_ratio": 2.0}}, {"options": {"duration_power": 0.5}}),
+    (
+        R.MUON_DECAY,
+        {"options": {"policy": 512, "muon_decay": True}, "optimizer": "muon", "weight_decay": 0.1},
+        {"options": {"policy": 512}, "optimizer": "muon", "weight_decay": 0.1},
+    ),
+    (
+        R.MUON_DECAY,
+        {"options": {"duration_ratio": 2.0, "duration_power": 0.5, "muon_decay": True}, "optimizer": "muon", "weight_decay": 0.1},
+        {"options": {"policy": 512, "muon_decay": True}, "optimizer": "adamw", "weight_decay": 0.1},
+    ),
     (R.BETA1_LOW, {"options": {"policy": 1304, "rule": "sde"}}, {"options": {"policy": 1280, "rule": "sde"}}),
     (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "lion"}, {"options": {"policy": 512}, "optimizer": "lamb"}),
     (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "muon"}, {"options": {"policy": "keep"}, "optimizer": "muon"}),

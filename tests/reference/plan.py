@@ -229,14 +229,29 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         rule = "none"
     k = batch / tuned
     scale = 1.0 if k == 1 else rules.lr_scale(rule, tuned, batch, noise, recipe.get("power"))
+    ratio, duration_power = options.get("duration_ratio", 1.0), options.get("duration_power")
+    by_length = 1.0 if duration_power is None else ratio**-duration_power
+    longer = 1.0 if duration_power is None else ratio
+    by_rule, scale = scale, scale * by_length
     row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
-    if options.get("policy", "keep") != "keep":
-        gain = rules.adascale_gain(k, noise) if rule in rules.HOLD_LOSS and k != 1 else k
-        samples = k / gain
-        decay = recipe.get("decay")
-        row["weight_decay"] = rules.weight_decay(optimizer, decay, row["weight_decay"], k, scale, samples)
+    keep = options.get("policy", "keep") == "keep"
+    gain = rules.adascale_gain(k, noise) if rule in rules.HOLD_LOSS and k != 1 else k
+    decay = recipe.get("decay")
+    # Under keep a batch that moved within the tolerance moves nothing.
+    row["weight_decay"] = rules.weight_decay(
+        optimizer,
+        decay,
+        row["weight_decay"],
+        1.0 if keep else k,
+        scale,
+        longer * (1.0 if keep else k / gain),
+        bool(options.get("muon_decay")),
+    )
+    if optimizer == "muon" and row["weight_decay"] != recipe.get("weight_decay", 0.0):
+        say("muon_decay")
+    if not keep:
         if optimizer == "adamw" and decay is None and row["weight_decay"] and k != 1:
             say("decay_unknown")
     if options.get("policy", "keep") != "keep":
@@ -245,10 +260,18 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         if rule == "sde":
             beta1, beta2 = (b if b is None else rules.sde_beta(b, tuned, batch) for b in (beta1, beta2))
             eps = eps if eps is None else rules.sde_eps(eps, k)
+        elif rule == "sde_smooth":
+            beta1, beta2 = (b if b is None else rules.sde_smooth_beta(b, k) for b in (beta1, beta2))
+            eps = eps if eps is None else rules.sde_eps(eps, k)
         elif options.get("beta_half_life") and beta2 is not None:
             beta2 = rules.half_life_beta2(beta2, k)
+        if beta2 is not None:
+            tuned_beta2 = (recipe.get("betas") or defaults[:2])[1]
+            beta2 = rules.floored_beta2(beta2, tuned_beta2, options.get("min_beta2", 0.0))
+            if beta2 < 0.9 and beta2 < tuned_beta2:
+                say("beta2_low")
     row["beta1"], row["beta2"], row["eps"], row["momentum"] = beta1, beta2, eps, recipe.get("momentum")
-    row["rule"], row["warmup_lr"] = rule, rules.warmup_start(rule, k, recipe["lr"])
+    row["rule"], row["warmup_lr"] = rule, rules.warmup_start(rule, k, recipe["lr"] * by_length)
 
     if recipe.get("ramp") and options.get("ramp_rule", "none") != "none":
         rules.lr_scale(
@@ -267,7 +290,11 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         say("rule_mismatch")
     if rule == "sqrt" and k < 1 / 8:
         say("sqrt_scale_down")
-    if rule == "sde" and beta1 is not None and beta1 < 0.5 and k != 1:
+    if rule == "sqrt" and k > 4:
+        say("sqrt_scale_up")
+    if ratio != 1:
+        say("duration_moved")
+    if rule in ("sde", "sde_smooth") and beta1 is not None and beta1 < 0.5 and k != 1:
         say("beta1_low")
 
 

@@ -58,7 +58,7 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         return 1.0
     if rule == "linear":
         return k
-    if rule in ("sqrt", "sde"):
+    if rule in ("sqrt", "sde", "sde_smooth"):
         return sqrt(k)
     if rule == "adascale":
         return adascale_gain(k, noise)
@@ -100,6 +100,16 @@ def sde_eps(eps: float, k: float) -> float:
     return eps / sqrt(k)
 
 
+def sde_smooth_beta(beta: float, k: float) -> float:
+    """β' = β^k: sde_beta to first order in 1 − β, and above 0 at every k."""
+    return beta**k
+
+
+def floored_beta2(new: float, tuned: float, floor: float) -> float:
+    """A β2 that was lowered goes down to the floor at most; one that is below it already stays."""
+    return max(new, min(floor, tuned)) if new < tuned else new
+
+
 def half_life_beta2(beta2: float, k: float) -> float:
     """β2' that forgets over the same samples: Marek et al. 2025, arXiv 2507.07101."""
     return beta2**k
@@ -111,15 +121,24 @@ def ema_decay(decay: float, k: float) -> float:
 
 
 def weight_decay(
-    optimizer: str, decay: str | None, value: float, k: float, scale: float, samples: float = 1.0
+    optimizer: str,
+    decay: str | None,
+    value: float,
+    k: float,
+    scale: float,
+    samples: float = 1.0,
+    muon: bool = False,
 ) -> float:
     """λ' of AdamW, whose timescale 1/(ηλ) is held in epochs (Wang & Aitchison 2024, arXiv 2405.13698).
 
     Args:
         scale: lr'/lr.
         samples: D'/D, the samples of the new run over those of the tuned one.
+        muon: whether Muon's moves too: λ√k·D/D' (karpathy/nanochat).
     """
-    if optimizer != "adamw" or k == 1:
+    if optimizer == "muon" and muon:
+        return value * sqrt(k) / samples
+    if optimizer != "adamw" or k == samples == 1:
         return value
     if decay == "independent":
         return value * k / samples

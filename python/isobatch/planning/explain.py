@@ -111,6 +111,12 @@ def _split(plan: Planned) -> Iterator[str]:
 def _changes(plan: Planned, *, moved: bool) -> Iterator[str]:
     tuned, batch, lr = plan.recipe.effective_batch, plan.layout.effective_batch, _number(plan.lr)
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
+    if plan.settings.policy == "keep" and plan.settings.duration_power is not None:
+        yield f"Batch size {_number(batch)}{change}: the rule changes nothing."
+        yield from _by_length(plan)
+        others = list(_others(plan, moved=moved))
+        yield f"Also changed: {'; '.join(others)}." if others else "Unchanged: all other hyperparameters."
+        return
     if plan.settings.policy == "keep":
         if batch == tuned:
             yield f"Unchanged: batch size, learning rate {lr} and all other hyperparameters."
@@ -127,8 +133,19 @@ def _changes(plan: Planned, *, moved: bool) -> Iterator[str]:
         f"Learning rate {_number(plan.recipe.lr)} → {lr} by rule {plan.rule} for {plan.recipe.optimizer}: {formula}",
         source,
     )
+    yield from _by_length(plan)
     others = list(_others(plan, moved=moved))
     yield f"Also changed: {'; '.join(others)}." if others else "Unchanged: all other hyperparameters."
+
+
+def _by_length(plan: Planned) -> Iterator[str]:
+    """What another length than the tuned one changes, where that was asked for."""
+    ratio, power = plan.settings.duration_ratio, plan.settings.duration_power
+    if power is not None:
+        yield (
+            f"Of the learning rate, {_number(plan.lr)}, the factor {_figure(ratio**-power)} is for the run's length: {_number(ratio)} × the "
+            f"tuned one, to the power −{_number(power)} (contested)."
+        )
 
 
 def _nearer(plan: Planned) -> str:
@@ -149,20 +166,26 @@ def _others(plan: Planned, *, moved: bool) -> Iterator[str]:
     recipe = plan.recipe
     if plan.weight_decay != recipe.weight_decay:
         decay = recipe.decay or "lr_multiplied"
-        yield (
-            f"weight decay {_number(recipe.weight_decay)} → {_number(plan.weight_decay)} ({decay}; keeps 1/(ηλ) in epochs, "
-            "Wang & Aitchison, arXiv 2405.13698)"
-        )
+        how = f"{decay}; keeps 1/(ηλ) in epochs, Wang & Aitchison, arXiv 2405.13698"
+        if recipe.optimizer == "muon":
+            how = "by √k and the samples, as nanochat does"
+        yield f"weight decay {_number(recipe.weight_decay)} → {_number(plan.weight_decay)} ({how})"
     if recipe.ema_decay is not None:
         yield f"EMA decay {_number(recipe.ema_decay)} → {_number(plan.ema_decay)} (ρ^k, Busbridge et al., arXiv 2307.13813)"
-    if plan.rule == "sde":
-        yield f"betas → ({_number(plan.beta1)}, {_number(plan.beta2)}), eps → {_number(plan.eps)}"
+    if plan.rule in ("sde", "sde_smooth"):
+        yield f"betas → ({_number(plan.beta1)}, {_number(plan.beta2)}), eps → {_number(plan.eps)}{_floored(plan)}"
     elif plan.settings.beta_half_life:
-        yield f"beta2 → {_number(plan.beta2)} (keeps its half-life in samples, Marek et al., arXiv 2507.07101)"
+        kept = "keeps its half-life in samples, Marek et al., arXiv 2507.07101"
+        yield f"beta2 → {_number(plan.beta2)} ({kept}){_floored(plan)}"
     if plan.warmup_lr and not moved:
         yield f"the warmup starts at {_number(plan.warmup_lr)}, the tuned learning rate (Goyal et al., section 2.2)"
     if recipe.min_lr:
         yield f"min_lr {_number(recipe.min_lr)} → {_number(plan.min_lr)}, with the peak"
+
+
+def _floored(plan: Planned) -> str:
+    """Whether the floor under beta2 is what beta2 is."""
+    return " (beta2 held at min_beta2)" if plan.settings.min_beta2 and plan.beta2 == plan.settings.min_beta2 else ""
 
 
 def _intervals(plan: Planned) -> Iterator[str]:

@@ -74,7 +74,7 @@ def _candidates(asked: Planned, make: Make[P]) -> Iterator[tuple[Cluster, Settin
         yield cluster, settings._replace(short_epochs=True)
     if Reason.BETA_NOT_POSITIVE in asked.reasons:
         # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
-        yield cluster, settings._replace(rule="sqrt", beta_half_life=True)
+        yield cluster, settings._replace(rule="sde_smooth")
     # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
     for name in reversed(settings.changed()):
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})

@@ -25,7 +25,18 @@ from isobatch.errors import InputError, together, unknown
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
 Rule: TypeAlias = Literal[
-    "none", "linear", "sqrt", "sde", "adascale", "adamscale", "saturating", "surge", "muon", "power", "auto"
+    "none",
+    "linear",
+    "sqrt",
+    "sde",
+    "sde_smooth",
+    "adascale",
+    "adamscale",
+    "saturating",
+    "surge",
+    "muon",
+    "power",
+    "auto",
 ]
 RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "muon", "power", "auto"]
 
@@ -87,6 +98,22 @@ class Settings(NamedTuple):
     beta_half_life: Annotated[bool, "", "keep the half-life of beta2 in samples: beta2^k (Marek 2025)"] = (
         False
     )
+    min_beta2: Annotated[
+        float,
+        "BETA",
+        "floor under a beta2 that the rule or beta_half_life lowers (0.9 or 0.95 are in use); it never lifts the tuned one",
+    ] = 0.0
+    muon_decay: Annotated[
+        bool, "", "move Muon's weight decay by √k, as nanochat does (contested; else it stays)"
+    ] = False
+    duration_ratio: Annotated[
+        float, "RATIO", "how many times as long the recipe's run is as the one that its learning rate was tuned for"
+    ] = 1.0
+    duration_power: Annotated[
+        float | None,
+        "P",
+        "multiply the learning rate by duration_ratio^-P (contested: published laws have 0.3 to 0.51, and -0.307; default: it stays)",
+    ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
 
@@ -120,6 +147,10 @@ class Keywords(TypedDict, total=False):
     short_epochs: bool
     ramp_rule: RampRule
     beta_half_life: bool
+    min_beta2: float
+    muon_decay: bool
+    duration_ratio: float
+    duration_power: float | None
     deadline_hours: float | None
     budget: float | None
 

@@ -163,6 +163,14 @@ reasons! {
         "the batch was lowered to the nearest that divides evenly (decrease_batch); under policy keep the learning rate was not rescaled" ""
     ShortEpochs "short_epochs" Caution
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
+    SqrtScaleUp "sqrt_scale_up" Caution
+        "sqrt scaling above 4 times the tuned batch is outside the range where it was seen to hold, 1/8 to 4 times" "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
+    Beta2Low "beta2_low" Caution
+        "beta2 came out below 0.9, where spikes of the loss were seen; min_beta2 is a floor under it" "marin-community/marin#2447"
+    DurationMoved "duration_moved" Caution
+        "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch laws); only duration_power applies one" ""
+    MuonDecay "muon_decay" Caution
+        "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

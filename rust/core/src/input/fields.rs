@@ -218,6 +218,10 @@ fields! {
         ShortEpochs short_epochs: bool = false, Flag, InvalidSetting, "true or false";
         RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
         BetaHalfLife beta_half_life: bool = false, Flag, InvalidSetting, "true or false";
+        MinBeta2 min_beta2: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a number from 0 to below 1";
+        MuonDecay muon_decay: bool = false, Flag, InvalidSetting, "true or false";
+        DurationRatio duration_ratio: f64 = 1.0, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
+        DurationPower duration_power: Option<f64> = None, Real(f64::MIN, f64::MAX), InvalidSetting, "a finite number";
         DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
         Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";
     }

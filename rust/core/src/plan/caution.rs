@@ -5,7 +5,7 @@ use super::scale::moves;
 use crate::input::{Input, Policy};
 use crate::lengths::Layout;
 use crate::reason::Reason;
-use crate::rules::Rule;
+use crate::rules::{Optimizer, Rule};
 
 /// What to be wary of in a plan that stands.
 #[inline]
@@ -15,7 +15,9 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let rule = row.rule;
     let grew = settings.policy != Policy::Keep && k > 1.0;
     let noise = recipe.noise_scale;
-    let moved = moves(row.lr_scale);
+    // By the rule, and not only by the length: a product with 1 is exact.
+    let moved = row.lr_scale.to_bits() != settings.duration_scale().to_bits();
+    let tuned = recipe.moments();
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
 
@@ -30,13 +32,17 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
         when(rule.mismatches(recipe.optimizer), Reason::RuleMismatch);
         when(!recipe.optimizer.charted() && rule == Rule::Sqrt, Reason::RuleAssumed);
         when(rule == Rule::Sqrt && k < 0.125, Reason::SqrtScaleDown);
+        when(rule == Rule::Sqrt && k > 4.0, Reason::SqrtScaleUp);
         let past_goyal = recipe.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
     }
     when(settings.policy != Policy::Keep && moves(k) && recipe.decay_unknown(), Reason::DecayUnknown);
     when(recipe.ramp.is_some() && settings.ramp_rule.0 != Rule::None, Reason::RampRule);
-    when(rule == Rule::Sde && moments.beta1 < 0.5 && moments.beta1 > 0.0, Reason::Beta1Low);
+    when(rule.moves_averages() && moments.beta1 < 0.5 && tuned.beta1 > 0.0, Reason::Beta1Low);
+    when(moments.beta2 < 0.9 && moments.beta2 < tuned.beta2, Reason::Beta2Low);
+    when(moves(settings.duration_ratio), Reason::DurationMoved);
+    when(recipe.optimizer == Optimizer::Muon && moves(row.weight_decay / recipe.weight_decay) && recipe.weight_decay > 0.0, Reason::MuonDecay);
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
     let ends = *total_steps != UNKNOWN;
     when(ends && *warmup_steps > *total_steps, Reason::WarmupPastEnd);

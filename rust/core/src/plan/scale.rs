@@ -33,20 +33,24 @@ pub(super) fn scale(
     if lr_scale.is_nan() {
         return Err(if rule == Rule::Power { Reason::NeedsPower } else { Reason::NeedsNoise });
     }
+    let by_length = settings.duration_scale();
+    let lr_scale = lr_scale * by_length;
     row.lr_scale = lr_scale;
     row.lr = recipe.lr * lr_scale;
     if !row.lr.is_finite() || row.lr <= 0.0 {
         return Err(Reason::TooLarge);
     }
     row.min_lr = recipe.min_lr * lr_scale;
-    row.warmup_lr = if rule == Rule::Linear && k > 1.0 { recipe.lr } else { 0.0 };
+    row.warmup_lr = if rule == Rule::Linear && k > 1.0 { recipe.lr * by_length } else { 0.0 };
 
     let tuned = recipe.moments();
     row.moments = match rule {
         Rule::Sde => tuned.sde(k),
+        Rule::SdeSmooth => tuned.sde_smooth(k),
         _ if settings.beta_half_life && !keep => tuned.half_life(k),
         _ => tuned,
-    };
+    }
+    .floored(tuned, settings.min_beta2);
     // 10 × (1 − 0.9) is below 1 in floats.
     let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
     let sde = row.moments;
@@ -58,12 +62,7 @@ pub(super) fn scale(
         _ if rule.holds_loss() && moves(k) => rules::lr_scale(Rule::Adascale, from, to, recipe.noise()),
         _ => k,
     };
-    // Also where the learning rate stays: more samples a step stretch the timescale.
-    row.weight_decay = if recipe.optimizer == Optimizer::AdamW && moves(k) && recipe.weight_decay > 0.0 {
-        rules::decay(recipe.weight_decay, recipe.decay.unwrap_or(Decay::LrMultiplied), k, lr_scale, k / gain)
-    } else {
-        recipe.weight_decay
-    };
+    row.weight_decay = weight_decay(input, k, lr_scale, k / gain);
     if !row.weight_decay.is_finite() || row.moments.beta1 >= 1.0 || row.moments.beta2 >= 1.0 {
         return Err(Reason::TooLarge);
     }
@@ -71,6 +70,25 @@ pub(super) fn scale(
     row.ema_decay =
         if keep || recipe.ema_decay.is_nan() { recipe.ema_decay } else { recipe.ema_decay.powf(k) };
     Ok(gain)
+}
+
+/// The decay beside a batch that moved by `k`, a learning rate by `lr_scale`, and samples to the same loss by `stretch`.
+fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
+    let Input { recipe, settings, .. } = input;
+    let ratio = settings.followed_ratio();
+    let decay = recipe.weight_decay;
+    // Also where the learning rate stays: more samples a step stretch the timescale.
+    if decay == 0.0 || !(moves(k) || moves(ratio)) {
+        return decay;
+    }
+    match recipe.optimizer {
+        Optimizer::AdamW => {
+            let semantics = recipe.decay.unwrap_or(Decay::LrMultiplied);
+            rules::decay(decay, semantics, k, lr_scale, stretch * ratio)
+        }
+        Optimizer::Muon if settings.muon_decay => rules::muon_decay(decay, k, stretch * ratio),
+        _ => decay,
+    }
 }
 
 /// What the learning rate of a step of `batch` samples in the ramp is of that at `full`, the batch at its end.

@@ -116,11 +116,32 @@ impl Moments {
         Moments { beta1: beta(self.beta1), beta2: beta(self.beta2), eps: self.eps / k.sqrt() }
     }
 
+    /// The `sde_smooth` rule: β' = β^k, ε' = ε/√k. It is 1 − k(1−β) to first order in 1−β, and stays between 0 and 1.
+    #[must_use]
+    pub fn sde_smooth(self, k: f64) -> Moments {
+        Moments { beta1: self.beta1.powf(k), beta2: self.beta2.powf(k), eps: self.eps / k.sqrt() }
+    }
+
+    /// With a floor under the second β, which never lifts it above `tuned`'s.
+    #[must_use]
+    pub fn floored(self, tuned: Moments, floor: f64) -> Moments {
+        let lifted = self.beta2.max(floor.min(tuned.beta2));
+        // Of an optimizer that has none it stays unknown.
+        Moments { beta2: if self.beta2 < tuned.beta2 { lifted } else { self.beta2 }, ..self }
+    }
+
     /// The second moment's half-life held in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
     #[must_use]
     pub fn half_life(self, k: f64) -> Moments {
         Moments { beta2: self.beta2.powf(k), ..self }
     }
+}
+
+/// Muon's decay as nanochat moves it: λ' = λ·√k·D/D', with `stretch` = D'/D the samples of the run over the tuned one's
+/// (karpathy/nanochat, scripts/base_train.py).
+#[must_use]
+pub fn muon_decay(weight_decay: f64, k: f64, stretch: f64) -> f64 {
+    weight_decay * (k.sqrt() / stretch)
 }
 
 /// The decay that holds `AdamW`'s timescale 1/(ηλ) in epochs, when the batch moves by `k`, the learning rate by `lr_scale` and

@@ -39,6 +39,7 @@ rules! {
     Linear "linear" "η' = kη" "SGD, up to the noise scale; it broke above 8192 images" "Goyal et al. 2017, arXiv 1706.02677, section 2.1"
     Sqrt "sqrt" "η' = √k·η" "the Adam family; a safe start for all" "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
     Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k" "Adam and RMSprop while noise dominates; k(1−β) < 1" "Malladi et al. 2022, arXiv 2205.10287"
+    SdeSmooth "sde_smooth" "η' = √k·η, β' = β^k, ε' = ε/√k" "as sde, which it agrees with to first order in k(1−β), and at every k; no paper derives it" "Malladi et al. 2022, arXiv 2205.10287, to first order"
     Adascale "adascale" "η' = rη, r = (σ²+μ²)/(σ²/k+μ²); a step counts for r" "SGD; σ² and μ² measured at the tuned batch" "Johnson et al. 2020, arXiv 2007.05105"
     Adamscale "adamscale" "η' = √r·η, r as in adascale; a step counts for r" "the Adam family; σ² and μ² measured at the tuned batch" "AdaptDL's AdamScale (petuum/adaptdl, torch/scaling_rules.py); no paper derives it"
     Saturating "saturating" "η' = η(1+Bn/B)/(1+Bn/B')" "SGD; noise scale Bn measured" "McCandlish et al. 2018, arXiv 1812.06162, eq. 2.6"
@@ -71,13 +72,19 @@ impl Rule {
         matches!(self, Rule::Adascale | Rule::Adamscale)
     }
 
+    /// Whether it moves the optimizer's averages beside the learning rate.
+    #[must_use]
+    pub fn moves_averages(self) -> bool {
+        matches!(self, Rule::Sde | Rule::SdeSmooth)
+    }
+
     /// Whether the optimizer is of the family that the rule was not made for.
     #[must_use]
     pub fn mismatches(self, optimizer: Optimizer) -> bool {
         match self {
             Rule::Linear => optimizer.adam_like(),
             Rule::Sqrt => optimizer == Optimizer::Sgd,
-            Rule::Sde | Rule::Surge | Rule::Adamscale => !optimizer.adam_like(),
+            Rule::Sde | Rule::SdeSmooth | Rule::Surge | Rule::Adamscale => !optimizer.adam_like(),
             Rule::Adascale | Rule::Saturating => optimizer != Optimizer::Sgd,
             Rule::Muon => optimizer != Optimizer::Muon,
             Rule::None | Rule::Power | Rule::Auto => false,
@@ -105,7 +112,7 @@ pub struct RampRule(pub Rule);
 impl RampRule {
     /// All there are, by name: the other rules move the optimizer's averages too, or what a step counts for.
     pub fn all() -> impl Iterator<Item = (&'static str, RampRule)> {
-        let alone = |card: &&Card| card.rule != Rule::Sde && !card.rule.holds_loss();
+        let alone = |card: &&Card| !card.rule.moves_averages() && !card.rule.holds_loss();
         Rule::ALL.iter().filter(alone).map(|card| (card.name, RampRule(card.rule)))
     }
 }
@@ -117,7 +124,7 @@ pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
     match rule {
         Rule::None | Rule::Auto => 1.0,
         Rule::Linear => k,
-        Rule::Sqrt | Rule::Sde => k.sqrt(),
+        Rule::Sqrt | Rule::Sde | Rule::SdeSmooth => k.sqrt(),
         Rule::Adascale => (noise.sigma_sq + noise.mu_sq) / (noise.sigma_sq / k + noise.mu_sq),
         Rule::Adamscale => lr_scale(Rule::Adascale, from, to, noise).sqrt(),
         Rule::Saturating => (1.0 + noise.scale / from) / (1.0 + noise.scale / to),

@@ -203,6 +203,7 @@ fn one(
     let impossible = [
         (!batch_norm, Reason::BatchNormMoved),
         (!root, Reason::SqrtScaleDown),
+        (!root, Reason::SqrtScaleUp),
         (!linear, Reason::RuleRange),
         (keep || warmup_steps.is_none(), Reason::NoWarmup),
         (total.is_none(), Reason::WarmupPastEnd),

@@ -152,6 +152,7 @@ stages! {
         found.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
         found.insert_if((k > 8.0) & !known(recipe.noise), Reason::LargeGrowth);
         found.insert_if(moved & (k < 0.125), Reason::SqrtScaleDown);
+        found.insert_if(moved & (k > 4.0), Reason::SqrtScaleUp);
         found.insert_if(moved & (past_goyal | (batch > recipe.noise)), Reason::RuleRange);
         found.insert_if((warmup == 0.0) & (k > 1.0), Reason::NoWarmup);
         found.insert_if(warmup > total, Reason::WarmupPastEnd);
