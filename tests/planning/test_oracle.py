@@ -16,7 +16,10 @@ ROWS = 4000
 OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 LATER = {"sde": "sde_smooth"}
 """Rules that came later, each drawn in the place of another one."""
-RULES = ["auto", *(name for name, *_ in _core.rules() if name not in LATER.values())]  # the usual one more often
+RULES = [
+    "auto",
+    *(name for name, *_ in _core.rules() if name not in LATER.values()),
+]  # the usual one more often
 CAUTIONS = {
     "batch_moved", "ragged", "multiple_missed", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
     "batch_decreased", "short_epochs", "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",

@@ -232,7 +232,7 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     ratio, duration_power = options.get("duration_ratio", 1.0), options.get("duration_power")
     by_length = 1.0 if duration_power is None else ratio**-duration_power
     longer = 1.0 if duration_power is None else ratio
-    by_rule, scale = scale, scale * by_length
+    scale *= by_length
     row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
@@ -251,10 +251,10 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     )
     if optimizer == "muon" and row["weight_decay"] != recipe.get("weight_decay", 0.0):
         say("muon_decay")
+    moved = longer != 1 or (k != 1 and not keep)
+    if optimizer == "adamw" and decay is None and row["weight_decay"] and moved:
+        say("decay_unknown")
     if not keep:
-        if optimizer == "adamw" and decay is None and row["weight_decay"] and k != 1:
-            say("decay_unknown")
-    if options.get("policy", "keep") != "keep":
         if row["ema_decay"] is not None:
             row["ema_decay"] = rules.ema_decay(row["ema_decay"], k)
         if rule == "sde":

@@ -52,9 +52,7 @@ CASES = {
     "ramp_rule": Case("sqrt", recipe={"ramp": "128 128 4096"}),
     "beta_half_life": Case(True, beside={"policy": 512}),
     "min_beta2": Case(0.95, beside={"policy": 32768, "beta_half_life": True}),
-    "muon_decay": Case(
-        True, beside={"policy": 1024}, recipe={"optimizer": "muon", "weight_decay": 0.1}
-    ),
+    "muon_decay": Case(True, beside={"policy": 1024}, recipe={"optimizer": "muon", "weight_decay": 0.1}),
     "duration_ratio": Case(4.0, beside={"duration_power": 0.5}),
     "duration_power": Case(0.3, beside={"duration_ratio": 4.0}),
     "deadline_hours": Case(1e-6, profile=True),

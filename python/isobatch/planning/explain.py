@@ -185,7 +185,11 @@ def _others(plan: Planned, *, moved: bool) -> Iterator[str]:
 
 def _floored(plan: Planned) -> str:
     """Whether the floor under beta2 is what beta2 is."""
-    return " (beta2 held at min_beta2)" if plan.settings.min_beta2 and plan.beta2 == plan.settings.min_beta2 else ""
+    return (
+        " (beta2 held at min_beta2)"
+        if plan.settings.min_beta2 and plan.beta2 == plan.settings.min_beta2
+        else ""
+    )
 
 
 def _intervals(plan: Planned) -> Iterator[str]:

@@ -107,7 +107,9 @@ class Settings(NamedTuple):
         bool, "", "move Muon's weight decay by √k, as nanochat does (contested; else it stays)"
     ] = False
     duration_ratio: Annotated[
-        float, "RATIO", "how many times as long the recipe's run is as the one that its learning rate was tuned for"
+        float,
+        "RATIO",
+        "how many times as long the recipe's run is as the one that its learning rate was tuned for",
     ] = 1.0
     duration_power: Annotated[
         float | None,

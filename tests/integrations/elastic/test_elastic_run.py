@@ -226,6 +226,21 @@ def test_what_the_plan_moves_the_optimizer_has_and_gives_back():
     assert {(group["betas"], group["eps"]) for group in fresh.param_groups} == {((0.9, 0.99), 1e-8)}
 
 
+@pytest.mark.parametrize("policy", ["keep", 64])
+def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
+    fields = {"effective_batch": 16, "lr": 1e-3, "weight_decay": 0.1, "dataset_size": 640, "duration": "4ep"}
+    asked = {
+        "beta_half_life": True, "min_beta2": 0.98, "muon_decay": True, "duration_ratio": 9.0, "duration_power": 0.5,
+    }  # fmt: skip
+    for optimizer in ("adamw", "muon"):
+        recipe = ib.Recipe(**fields, optimizer=optimizer, betas=(0.9, 0.99))
+        plan, run = ib.plan(recipe, 1, policy=policy, **asked), ElasticRun(recipe, policy=policy, **asked)
+        moved = (plan.lr, plan.beta2, plan.weight_decay)
+        assert moved[0] != 1e-3 and moved[2] != 0.1
+        course = run._planned.course
+        assert (course.lr, course.beta2, course.weight_decay) == moved
+
+
 @pytest.mark.parametrize(
     ("changed", "settings", "told"),
     [

@@ -37,12 +37,18 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);
     }
-    when(settings.policy != Policy::Keep && moves(k) && recipe.decay_unknown(), Reason::DecayUnknown);
+    let decays = settings.policy != Policy::Keep && moves(k) || moves(settings.followed_ratio());
+    when(decays && recipe.decay_unknown(), Reason::DecayUnknown);
     when(recipe.ramp.is_some() && settings.ramp_rule.0 != Rule::None, Reason::RampRule);
     when(rule.moves_averages() && moments.beta1 < 0.5 && tuned.beta1 > 0.0, Reason::Beta1Low);
     when(moments.beta2 < 0.9 && moments.beta2 < tuned.beta2, Reason::Beta2Low);
     when(moves(settings.duration_ratio), Reason::DurationMoved);
-    when(recipe.optimizer == Optimizer::Muon && moves(row.weight_decay / recipe.weight_decay) && recipe.weight_decay > 0.0, Reason::MuonDecay);
+    when(
+        recipe.optimizer == Optimizer::Muon
+            && moves(row.weight_decay / recipe.weight_decay)
+            && recipe.weight_decay > 0.0,
+        Reason::MuonDecay,
+    );
     when(*warmup_steps == 0 && grew, Reason::NoWarmup);
     let ends = *total_steps != UNKNOWN;
     when(ends && *warmup_steps > *total_steps, Reason::WarmupPastEnd);

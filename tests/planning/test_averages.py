@@ -1,0 +1,118 @@
+"""What moves beside the learning rate, and by the run's length: against decimals of fifty digits."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import pytest
+
+import isobatch as ib
+
+R = ib.Reason
+KS = [Fraction(1, 32), Fraction(1, 8), Fraction(1, 2), 2, 4, 10, 16, 32]
+
+
+def recipe(**changes):
+    fields = {"effective_batch": 1024, "lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "duration": "1000st"}
+    return ib.Recipe(**fields | changes)
+
+
+def planned(k, *, settings=None, **changes):
+    return ib.plan(recipe(**changes), 1, policy=int(1024 * k), **(settings or {}))
+
+
+def power(base, exponent):
+    """base^exponent, correctly rounded but for one part in 10^40."""
+    with localcontext() as context:
+        context.prec = 50
+        fraction = Fraction(exponent)
+        return float(Decimal(base) ** (Decimal(fraction.numerator) / Decimal(fraction.denominator)))
+
+
+def near(got, want):
+    return math.isclose(got, want, rel_tol=1e-15)
+
+
+@pytest.mark.parametrize("k", KS)
+def test_sde_smooth(k):
+    plan = planned(k, settings={"rule": "sde_smooth"})
+    assert plan.status != "infeasible"
+    assert near(plan.beta1, power(0.9, k)) and near(plan.beta2, power(0.95, k))
+    assert near(plan.lr_scale, power(float(k), Fraction(1, 2))) and near(plan.eps * plan.lr_scale, 1e-8)
+
+
+def test_sde_has_a_cliff_where_sde_smooth_has_none():
+    stuck = planned(16, settings={"rule": "sde"})
+    assert R.BETA_NOT_POSITIVE in stuck.reasons
+    assert stuck.options[0].settings.rule == "sde_smooth"
+    # To first order in k(1 − β) both are the same.
+    betas = (1 - 1e-6, 1 - 1e-7)
+    smooth, sde = (planned(16, betas=betas, settings={"rule": name}) for name in ("sde_smooth", "sde"))
+    assert abs(smooth.beta1 - sde.beta1) < 2e-10 and abs(smooth.beta2 - sde.beta2) < 2e-12
+
+
+@pytest.mark.parametrize("k", KS)
+def test_a_floor_under_beta2(k):
+    free = planned(k, settings={"beta_half_life": True})
+    held = planned(k, settings={"beta_half_life": True, "min_beta2": 0.9})
+    assert near(free.beta2, power(0.95, k))
+    assert held.beta2 == max(free.beta2, 0.9)
+    assert (R.BETA2_LOW in free.reasons, R.BETA2_LOW in held.reasons) == (free.beta2 < 0.9, False)
+    assert ("held at min_beta2" in held.explain()) == (free.beta2 < 0.9)
+
+
+def test_the_floor_is_under_every_rule_that_lowers_beta2():
+    for rule in ("sde", "sde_smooth"):
+        assert planned(8, settings={"rule": rule, "min_beta2": 0.9}).beta2 == 0.9
+    # It never lifts the tuned one, nor one that no rule lowered.
+    assert planned(8, betas=(0.9, 0.8), settings={"rule": "sde_smooth", "min_beta2": 0.9}).beta2 == 0.8
+    assert planned(8, betas=(0.9, 0.8), settings={"min_beta2": 0.9}).beta2 == 0.8
+
+
+def test_muons_decay_moves_on_request_alone():
+    muon = {"optimizer": "muon", "weight_decay": 0.1}
+    assert planned(16, **muon).weight_decay == 0.1
+    # nanochat: λ·√(B/Bref)·(Dref/D)
+    moved = planned(16, **muon, settings={"muon_decay": True})
+    assert near(moved.weight_decay, 0.4) and R.MUON_DECAY in moved.reasons
+    assert "nanochat" in moved.explain()
+    longer = {"muon_decay": True, "duration_ratio": 4.0, "duration_power": 0.5}
+    assert near(planned(16, **muon, settings=longer).weight_decay, 0.1)
+    # Whatever the rule: its formula has no learning rate in it.
+    by_rule = planned(16, **muon, noise_scale=5000.0, settings={"muon_decay": True, "rule": "muon"})
+    assert near(by_rule.weight_decay, 0.4)
+
+
+@pytest.mark.parametrize(("ratio", "exponent"), [(4.0, 0.5), (0.25, 0.5), (10.0, 0.3), (3.0, -0.307)])
+@pytest.mark.parametrize("k", [1, 16])
+def test_another_length(ratio, exponent, k):
+    settings = {"duration_ratio": ratio, "duration_power": exponent}
+    plan = planned(k, weight_decay=0.1, decay="lr_multiplied", settings=settings)
+    factor = power(ratio, Fraction(str(-exponent)))
+    assert math.isclose(plan.lr, 1e-3 * math.sqrt(k) * factor, rel_tol=1e-14)
+    # 1/(ηλ) stays the same part of the run: λ'/λ = k/(η'/η)·D/D'.
+    assert math.isclose(plan.weight_decay, 0.1 * k / (math.sqrt(k) * factor) / ratio, rel_tol=1e-14)
+    assert plan.total_steps == math.ceil(1000 / k)  # the recipe's own duration is the run's
+    assert R.DURATION_MOVED in plan.reasons and "contested" in plan.explain()
+    assert plan.lr_at(plan.total_steps - 1) > 0
+
+
+def test_another_length_changes_keep_too_and_says_so():
+    plan = ib.plan(recipe(), 1, duration_ratio=4.0, duration_power=0.5)
+    assert (plan.lr, plan.effective_batch) == (0.5e-3, 1024)
+    assert "0.0005" in plan.explain() or "5e-4" in plan.explain()
+    assert "Unchanged: batch size, learning rate" not in plan.explain()
+
+
+def test_another_length_alone_changes_nothing_and_is_a_caution():
+    plain, told = ib.plan(recipe(), 1), ib.plan(recipe(), 1, duration_ratio=4.0)
+    assert told.lr == plain.lr and set(told.reasons) - set(plain.reasons) == {R.DURATION_MOVED}
+
+
+def test_no_caution_of_a_rule_comes_from_the_length():
+    plan = ib.plan(
+        recipe(optimizer="lion"), 1, policy=1024, rule="sqrt", duration_ratio=4.0, duration_power=0.5
+    )
+    assert R.RULE_ASSUMED not in plan.reasons and R.DURATION_MOVED in plan.reasons
