@@ -1,15 +1,17 @@
 """Which scaling rule should one start with? Grids of learning rates at several batches and equal samples.
 
-    python bench/science/run.py bench/science/small.jsonl --minutes 10          # a part; the same command goes on
-    python bench/science/run.py large.jsonl --edition large --device cuda       # bigger, in pieces of ten minutes
+    python bench/science/run.py bench/science/results/small.jsonl --minutes 10   # a part; the same command goes on
+    python bench/science/run.py large.jsonl --edition large --device cuda --minutes 10
 
-Each line of the file is a trial, with its seed and losses, or a noise scale. `table.py` makes the table and the picture of it.
+Each line of the file is a trial with its seed and losses, or a noise scale; cells come in the order of what they tell, and one that is
+under way is kept beside the file. `table.py` makes the table and the picture of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import time
 from pathlib import Path
@@ -17,133 +19,197 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import isobatch as ib
-from isobatch.probing.critical import _noise
-from isobatch.probing.lab import Lab
-from isobatch.probing.options import ProbeOptions
-from isobatch.probing.ranks import Alone
-from isobatch.probing.training import Course, own_randomness, run, shape_of
-
-from tasks import TASKS  # isort: skip
+from optimizers import BETAS, EPS  # isort: skip
+from scales import BASE, scales, variants  # isort: skip
+from stack import Arm, Stack, TimeUp  # isort: skip
+from tasks import TASKS, WIDE  # isort: skip
 
 START = {"sgd": 0.1, "adamw": 4e-3, "lion": 5e-4, "muon": 2e-2}
 EDITIONS = {
+    "tiny": {"tasks": TASKS, "ks": [4.0, 0.5], "samples": 2048, "seeds": 2, "dear": 10**9},
     "small": {
-        "cases": [
-            ("digits", "sgd"),
-            ("digits", "adamw"),
-            ("source", "adamw"),
-            ("digits", "lion"),
-            ("digits", "muon"),
-            ("source", "sgd"),
-        ],
-        "ks": [1.0, 4.0, 16.0, 0.25],
-        "samples": 16_384,
-        "seeds": 2,
+        "tasks": TASKS,
+        "ks": [4.0, 16.0, 32.0, 0.25, 2.0, 8.0, 0.125, 0.5, 0.0625, 0.03125],
+        "samples": 65_536,
+        "seeds": 3,
+        # Muon's steps are dear on a CPU: of more than so many only where all else is done.
+        "dear": 2048,
     },
     "large": {
-        "cases": [(task, optimizer) for task in TASKS for optimizer in START],
-        "ks": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 0.5, 0.25, 0.125, 0.0625, 0.03125],
-        "samples": 262_144,
+        "tasks": WIDE,
+        "ks": [4.0, 16.0, 0.25, 32.0, 2.0, 8.0, 0.125, 0.5, 0.0625, 0.03125],
+        "samples": 1_048_576,
         "seeds": 5,
+        "dear": 10**9,
     },
 }
-BASE = 64
+WIDEST = 16
+"""Octaves that a grid grows to at most."""
 
 
-class Sweep:
-    """One task and optimizer: trials that are in the file are not made again."""
+class Cell:
+    """One task, optimizer and k: arms that are in the file are not trained again."""
 
-    def __init__(self, task, optimizer, edition, file, device, deadline):
-        self.task, self.optimizer, self.edition, self.file, self.deadline = (
-            task,
-            optimizer,
-            edition,
-            file,
-            deadline,
-        )
-        recipe = ib.Recipe(
-            effective_batch=BASE,
-            lr=START[optimizer],
-            optimizer=optimizer,
-            momentum=0.9 if optimizer == "sgd" else None,
-            duration=f"{edition['samples'] // BASE}st",
-            warmup="10%",
-        )
-        self.plan = ib.plan(recipe, 1)
-        options = ProbeOptions(workload="bench:" + task, seeds=edition["seeds"], device=device)
-        self.lab = Lab(self.plan, options, Alone(device), factory=lambda: TASKS[task](self.plan))
-        self.lab.micro = 1 << 14
-        self.known = {}
+    def __init__(self, work, task: str, optimizer: str, k: float) -> None:
+        self.work, self.task, self.optimizer, self.k = work, task, optimizer, k
+
+    def losses(self, arms: dict[str, Arm]) -> dict[str, float]:
+        """The mean loss of each arm by its name; infinite where one diverged. Names of learning rates are their octaves from START."""
+        key = (self.task, self.optimizer, self.k)
+        missing = {name: arm for name, arm in arms.items() if (*key, name) not in self.work.known}
+        if missing:
+            self._train(missing)
+        return {name: self.work.known[(*key, name)] for name in arms}
+
+    def _train(self, arms: dict[str, Arm]) -> None:
+        edition, begun = self.work.edition, time.monotonic()
+        stack = self.stack(list(arms.values()))
+        stack.train(deadline=self.work.deadline, file=self._part(arms))
+        found = stack.losses()
+        rows = []
+        for at, (name, arm) in enumerate(arms.items()):
+            for seed in range(edition["seeds"]):
+                losses = found[seed, at]
+                fine = bool(np.isfinite(losses).all())
+                rows.append(
+                    {
+                        "k": self.k,
+                        "arm": name,
+                        "lr": arm.lr,
+                        "seed": seed,
+                        "batch": stack.batch,
+                        "steps": stack.steps,
+                        "losses": [round(float(x), 6) for x in losses] if fine else [],
+                    }
+                )
+        self.work.keep(self.task, self.optimizer, rows)
+        seconds = time.monotonic() - begun
+        print(f"{self.task} {self.optimizer} k={self.k:g}: {len(arms)} arms, {seconds:.0f} s", flush=True)
+
+    def stack(self, arms: list[Arm]) -> Stack:
+        """The networks of these arms."""
+        edition = self.work.edition
+        return Stack(
+            edition["tasks"][self.task], self.optimizer, arms, seeds=edition["seeds"],
+            batch=round(BASE * self.k), samples=edition["samples"], device=self.work.device,
+        )  # fmt: skip
+
+    def _part(self, arms: dict[str, Arm]) -> Path:
+        # Another set of arms is another training.
+        first = next(iter(arms))
+        name = f"{self.task}-{self.optimizer}-{self.k:g}-{first}-{len(arms)}.part"
+        return self.work.file.with_name(self.work.file.stem + "-" + name.replace("/", "_"))
+
+    def grid(self, octaves: list[float]) -> float:
+        """The best octave of a grid that grows until its best lies inside, and is halved beside it."""
+        octaves = sorted(octaves)
+        while True:
+            losses = self.losses(self._at(octaves))
+            best = min(octaves, key=lambda o: losses[_name(o)])
+            more = [o for o in (octaves[0] - 1, octaves[-1] + 1) if abs(o - best) == 1]
+            if not more or octaves[-1] - octaves[0] > WIDEST or not math.isfinite(losses[_name(best)]):
+                break
+            # Two at once: a grid of one arm costs nearly as much.
+            step = more[0] - best
+            octaves = sorted([*octaves, *(more if len(more) == 2 else [best + step, best + 2 * step])])
+        octaves = sorted({*octaves, best - 0.5, best + 0.5})
+        losses = self.losses(self._at(octaves))
+        return min(octaves, key=lambda o: losses[_name(o)])
+
+    def _at(self, octaves: list[float]) -> dict[str, Arm]:
+        return {_name(o): Arm(START[self.optimizer] * 2.0**o) for o in octaves}
+
+    def rules(self, tuned: float, noise: float | None) -> None:
+        """Trains what each rule gives, and the variants of AdamW's betas, all from the tuned learning rate."""
+        lr = START[self.optimizer] * 2.0**tuned
+        arms = {rule: Arm(lr * scale) for rule, scale in scales(self.k, noise).items()}
+        if self.optimizer == "adamw":
+            for name, (scale, betas, eps) in variants(self.k, BETAS["adamw"], EPS).items():
+                arms[name] = Arm(lr * scale, betas, eps)
+        self.losses(arms)
+
+
+class Work:
+    """The file of trials, and what is left to do."""
+
+    def __init__(self, file: Path, edition: str, device: str, deadline: float) -> None:
+        self.file, self.edition, self.device, self.deadline = file, EDITIONS[edition], device, deadline
+        self.known: dict[tuple, float] = {}
+        self.noises: dict[tuple, float | None] = {}
         if file.exists():
             for line in file.read_text().splitlines():
-                row = json.loads(line)
-                self.known[row["task"], row["optimizer"], row["k"], row.get("step"), row.get("seed")] = row
+                self._learn(json.loads(line))
 
-    def keep(self, **row):
-        row = {"task": self.task, "optimizer": self.optimizer, **row}
+    def keep(self, task: str, optimizer: str, rows: list[dict]) -> None:
+        """Adds rows, all of them in one write."""
+        rows = [{"task": task, "optimizer": optimizer, **row} for row in rows]
         with self.file.open("a") as out:
-            out.write(json.dumps(row) + "\n")
-        self.known[self.task, self.optimizer, row["k"], row.get("step"), row.get("seed")] = row
-        return row
+            out.write("".join(json.dumps(row) + "\n" for row in rows))
+        for row in rows:
+            self._learn(row)
 
-    def loss(self, k, step):
-        """The mean loss over seeds at learning rate START · 2^step; infinite where one diverged."""
-        found = []
-        for seed in range(self.edition["seeds"]):
-            row = self.known.get((self.task, self.optimizer, k, step, seed))
-            if row is None:
-                if time.monotonic() > self.deadline:
-                    raise TimeoutError
-                lr = START[self.optimizer] * 2.0**step
-                trial = self.lab.train(round(BASE * k), lr, seed, self.edition["samples"])
-                row = self.keep(
-                    k=k, step=step, seed=seed, batch=trial.batch, lr=lr, steps=trial.steps, losses=trial.losses,
-                    seconds=round(trial.seconds, 3),
-                )  # fmt: skip
-            found.append(np.mean(row["losses"]) if row["losses"] else np.inf)
-        return float(np.mean(found))
-
-    def noise(self, step):
-        """The simple noise scale in the middle of the best training at k = 1."""
-        if (self.task, self.optimizer, 1.0, None, None) in self.known:
+    def _learn(self, row: dict) -> None:
+        case = row["task"], row["optimizer"]
+        if "noise_scale" in row:
+            usable = row["noise_scale"] is not None and 2 * row["noise_error"] < row["noise_scale"]
+            self.noises[case] = row["noise_scale"] if usable else None
             return
-        with own_randomness():
-            training = self.lab.training(BASE, 0)
-            steps = self.edition["samples"] // BASE
-            course = Course(START[self.optimizer] * 2.0**step, steps, shape_of(self.plan, constant=False))
-            half = Course(
-                course.peak, steps // 2, lambda part: course.at(int(part * steps / 2)) / course.peak
-            )
-            run(training, self.lab.split(BASE), half)
-            scale, error = _noise(self.lab, BASE, training.state())
-        self.keep(k=1.0, noise_scale=scale, noise_error=error)
+        key = (*case, row["k"], row["arm"])
+        mean = float(np.mean(row["losses"])) if row["losses"] else math.inf
+        self.known[key] = self.known.get(key, 0.0) + mean / self.edition["seeds"]
 
-    def all(self):
-        """Every batch: at k = 1 the best learning rate, elsewhere from half the lower to twice the higher of 1 and k times it, and on
-        while the best is at an edge."""
-        best = self.grid(1.0, range(-2, 3))
-        self.noise(best)
-        for k in self.edition["ks"][1:]:
-            ends = sorted((0, round(np.log2(k))))
-            half = [] if np.log2(k) % 2 == 0 else [np.log2(k) / 2]
-            for step in half:
-                self.loss(k, best + step)
-            self.grid(k, range(best + ends[0] - 1, best + ends[1] + 2))
+    def tuned(self, task: str, optimizer: str) -> float:
+        """The best octave at k = 1, with the noise scale in the middle of its training."""
+        cell = Cell(self, task, optimizer, 1.0)
+        best = cell.grid([-2.0, -1.0, 0.0, 1.0, 2.0])
+        if (task, optimizer) not in self.noises:
+            stack = cell.stack([Arm(START[optimizer] * 2.0**best)])
+            stack.train(until=0.5)
+            scale, error = stack.noise(BASE)
+            self.keep(task, optimizer, [{"k": 1.0, "noise_scale": scale, "noise_error": error}])
+        return best
 
-    def grid(self, k, steps):
-        """The best step of a grid that grows until its best lies inside."""
-        steps = list(steps)
-        while True:
-            losses = {step: self.loss(k, step) for step in steps}
-            best = min(losses, key=losses.get)
-            more = [step for step in (best - 1, best + 1) if step not in losses]
-            if not more or len(steps) > 14:
-                return best
-            steps += more
+    def cells(self) -> list[tuple[str, str, float]]:
+        """In the order of what they tell; the dear ones last."""
+        tasks, steps = list(self.edition["tasks"]), self.edition["samples"] / BASE
+        found = [(t, o, 1.0) for t in tasks for o in START]
+        found += [(t, o, k) for k in self.edition["ks"] for t in tasks for o in START]
+        return sorted(found, key=lambda cell: cell[1] == "muon" and steps / cell[2] > self.edition["dear"])
+
+    def all(self) -> None:
+        """Every cell.
+
+        Raises:
+            TimeUp: the deadline passed.
+        """
+        for task, optimizer, k in self.cells():
+            if time.monotonic() > self.deadline:
+                raise TimeUp
+            tuned = self.tuned(task, optimizer)
+            if k == 1:
+                continue
+            cell, way = Cell(self, task, optimizer, k), math.log2(k)
+            low, high = min(0.0, way), max(0.0, way)
+            middle = round(tuned)
+            cell.grid([float(o) for o in range(middle + math.floor(low) - 1, middle + math.ceil(high) + 2)])
+            cell.rules(tuned, self.noises[task, optimizer])
 
 
-def main():
+def _name(octave: float) -> str:
+    return f"{octave:g}"
+
+
+def hardware(device: str) -> str:
+    """What it runs on."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name()
+    cpu = Path("/proc/cpuinfo")
+    names = [line for line in cpu.read_text().splitlines() if "model name" in line] if cpu.exists() else []
+    return f"one thread of a shared {names[0].partition(':')[2].strip()}" if names else "one CPU thread"
+
+
+def main() -> None:
+    """A part of the work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--edition", choices=EDITIONS, default="small")
@@ -152,30 +218,23 @@ def main():
     args = parser.parse_args()
     if args.device == "cpu":
         torch.set_num_threads(1)
-    edition, deadline = EDITIONS[args.edition], time.monotonic() + 60 * args.minutes
-    meta = args.file.with_suffix(".meta.json")
-    meta.write_text(
-        json.dumps(
-            {
-                "edition": args.edition,
-                "samples": edition["samples"],
-                "seeds": edition["seeds"],
-                "base_batch": BASE,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "machine": platform.machine(),
-                "device": torch.cuda.get_device_name() if args.device == "cuda" else "one CPU thread",
-            }
-        )
-        + "\n"
-    )
-    for task, optimizer in edition["cases"]:
-        try:
-            Sweep(task, optimizer, edition, args.file, args.device, deadline).all()
-        except TimeoutError:
-            print(f"time is up in {task}, {optimizer}: the same command goes on")
-            return
-        print(f"{task}, {optimizer}: done", flush=True)
+        torch.set_flush_denormal(True)
+    edition = EDITIONS[args.edition]
+    meta = {
+        "edition": args.edition,
+        "samples": edition["samples"],
+        "seeds": edition["seeds"],
+        "base_batch": BASE,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": hardware(args.device),
+    }
+    args.file.with_suffix(".meta.json").write_text(json.dumps(meta) + "\n")
+    try:
+        Work(args.file, args.edition, args.device, time.monotonic() + 60 * args.minutes).all()
+    except TimeUp:
+        print("time is up: the same command goes on")
 
 
 if __name__ == "__main__":

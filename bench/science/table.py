@@ -1,6 +1,6 @@
 """The table and the picture of bench/science: python bench/science/table.py bench/science/results/small.jsonl
 
-Writes bench/results/science.md (for another file: beside it) and docs/science.svg.
+Writes bench/results/science.md (for another edition: beside the file) and docs/science.svg.
 """
 
 from __future__ import annotations
@@ -9,208 +9,266 @@ import json
 import math
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+import isobatch as ib
 from isobatch.probing.estimate import Rates, interval
 
+from picture import picture  # isort: skip
+from scales import BASE, RULES, VARIANTS, scales, variants  # isort: skip
+
 ROOT = Path(__file__).parent.parent.parent
-BASE = 64
-AUTO = {"sgd": "linear", "adamw": "sqrt", "lion": "sqrt", "muon": "sqrt"}
+NONE_LOST = 0.02
+"""A gap below this counts as none: differences between seeds are as large."""
 
 
-def rules(k, noise):
-    """What multiplies the learning rate by each rule at k, with the noise scale where the rule needs it."""
-    found = {"none": 1.0, "sqrt": math.sqrt(k), "linear": k}
-    if noise:
-        small, large = noise / BASE, noise / (BASE * k)
-        found["saturating"] = (1 + small) / (1 + large)
-        found["surge"] = (math.sqrt(small) + math.sqrt(1 / small)) / (math.sqrt(large) + math.sqrt(1 / large))
-        found["muon"] = math.sqrt((1 + small) / (1 + large))
-    return found
+@dataclass(frozen=True)
+class Row:
+    """One task, optimizer and k. `gaps`: of each rule and variant, infinite where it diverged."""
+
+    task: str
+    optimizer: str
+    noise: float | None
+    k: float
+    ratio: float
+    ends: tuple[float, float]
+    lowest: float
+    error: float
+    gaps: dict[str, float]
+
+    @property
+    def auto(self) -> str:
+        """The rule that the planner's `auto` takes, asked of the planner."""
+        return auto_rule(self.optimizer)
+
+    @property
+    def over(self) -> float | None:
+        """The batch over the noise scale."""
+        return None if self.noise is None else self.k * BASE / self.noise
 
 
-def load(path):
-    """{(task, optimizer): ({k: Rates}, noise scale, its error)}."""
-    losses, noise = defaultdict(lambda: defaultdict(lambda: defaultdict(dict))), {}
+def auto_rule(optimizer: str) -> str:
+    """As a plan names it."""
+    recipe = ib.Recipe(effective_batch=BASE, lr=0.1, optimizer=optimizer, duration="100st")
+    return str(ib.plan(recipe, 1, policy=2 * BASE).require().rule)
+
+
+def load(path: Path):
+    """({(task, optimizer): {k: {arm: (lr, losses of shape (seeds, parts))}}}, {(task, optimizer): noise scale})."""
+    arms, noise = defaultdict(lambda: defaultdict(lambda: defaultdict(dict))), {}
     for line in path.read_text().splitlines():
         row = json.loads(line)
         case = row["task"], row["optimizer"]
         if "noise_scale" in row:
-            noise[case] = row["noise_scale"], row["noise_error"]
+            scale, error = row["noise_scale"], row["noise_error"]
+            noise[case] = scale if scale is not None and 2 * error < scale else None
         else:
-            losses[case][row["k"]][row["lr"]][row["seed"]] = row["losses"] or [math.inf] * 32
+            arms[case][row["k"]][row["arm"]][row["seed"]] = row["lr"], row["losses"] or [math.inf] * 32
     found = {}
-    for case, by_k in losses.items():
-        rates = {}
-        for k, by_lr in by_k.items():
-            seeds = max(map(len, by_lr.values()))
-            whole = {lr: seen for lr, seen in by_lr.items() if len(seen) == seeds}
-            one = Rates(list(whole), np.array([[seen[s] for s in sorted(seen)] for seen in whole.values()]))
-            if not one.at_edge:
-                rates[k] = one
-        if 1.0 in rates:
-            found[case] = rates, *noise.get(case, (None, None))
-    return found
+    for case, by_k in arms.items():
+        found[case] = {
+            k: {
+                name: (seen[0][0], np.array([seen[s][1] for s in sorted(seen)]))
+                for name, seen in by_name.items()
+            }
+            for k, by_name in by_k.items()
+        }
+    return found, noise
 
 
-def gap(rates, lr):
-    """The loss at a learning rate minus the lowest, interpolated over its logarithm; None where it diverged, or was not tried."""
-    at = math.log(lr)
-    if not rates.logs[0] - 1e-6 <= at <= rates.logs[-1] + 1e-6:
-        return None
-    right = min(int(np.searchsorted(rates.logs, at - 1e-6)), len(rates.logs) - 1)
-    means = rates.means
-    if abs(rates.logs[right] - at) < 1e-6 or right == 0:
-        value = means[right]
-    else:
-        part = (at - rates.logs[right - 1]) / (rates.logs[right] - rates.logs[right - 1])
-        value = (1 - part) * means[right - 1] + part * means[right]
-    return float(value - means.min()) if np.isfinite(value) else None
+def grid_of(arms) -> Rates:
+    """The learning rates of the search, which are named by numbers."""
+    named = [arm for name, arm in arms.items() if name not in (*RULES, *VARIANTS)]
+    return Rates([lr for lr, _ in named], np.array([losses for _, losses in named]))
 
 
-def rows_of(found):
-    """A row for each case and k."""
+def rows_of(found, noise) -> list[Row]:
+    """A row for each case and k that is whole: its grid has its best inside, and the rules were trained."""
     rows = []
-    for (task, optimizer), (rates, noise, error) in sorted(found.items()):
-        one = rates[1.0]
-        tuned, drawn = one.best, one.resampled()[0]
-        # Rules start at the lowest learning rate of the grid at k = 1: theirs then lie on the grids.
-        start = float(np.exp(one.logs[int(np.argmin(one.means))]))
-        usable = noise if noise is not None and error is not None and 2 * error < noise else None
-        for k in sorted(set(rates) - {1.0}):
-            ends = interval(np.exp(rates[k].resampled()[0] - drawn))
-            scales = rules(k, usable)
+    for (task, optimizer), by_k in sorted(found.items()):
+        if 1.0 not in by_k or (task, optimizer) not in noise:
+            continue
+        one = grid_of(by_k[1.0])
+        drawn = one.resampled()[0]
+        for k in sorted(set(by_k) - {1.0}):
+            arms, rates = by_k[k], grid_of(by_k[k])
+            if "none" not in arms or rates.at_edge:
+                continue
+            means = {name: float(losses.mean()) for name, (_, losses) in arms.items()}
+            usual = {name: mean for name, mean in means.items() if name not in VARIANTS}
+            best = min(usual, key=usual.get)
+            by_seed = arms[best][1].mean(axis=1)
+            wanted = [*scales(k, noise[task, optimizer]), *VARIANTS]
             rows.append(
-                {
-                    "task": task,
-                    "optimizer": optimizer,
-                    "noise": usable,
-                    "k": k,
-                    "ratio": rates[k].best / tuned,
-                    "interval": ends,
-                    "lowest": float(rates[k].means.min()),
-                    "gaps": {name: gap(rates[k], start * scale) for name, scale in scales.items()},
-                    "within": {name: ends[0] <= scale <= ends[1] for name, scale in scales.items()},
-                    "scales": scales,
-                }
+                Row(
+                    task=task,
+                    optimizer=optimizer,
+                    noise=noise[task, optimizer],
+                    k=k,
+                    ratio=rates.best / one.best,
+                    ends=interval(np.exp(rates.resampled()[0] - drawn)),
+                    lowest=usual[best],
+                    error=float(by_seed.std(ddof=1) / math.sqrt(len(by_seed))),
+                    gaps={name: means[name] - usual[best] for name in wanted if name in means},
+                )
             )
     return rows
 
 
-def markdown(rows, found, meta):
+def markdown(rows, meta) -> str:
     """The document."""
-    names = ["none", "sqrt", "linear", "saturating", "surge", "muon"]
-    seconds = f"{meta['samples']:,} samples a trial, {meta['seeds']} seeds, tuned batch {meta['base_batch']}"
     lines = [
         "# Which scaling rule to start with",
         "",
-        f"Made by `python bench/science/run.py` and `table.py` ({meta['edition']} edition): {seconds}, cosine with 10 % warmup, no weight decay; "
-        f"torch {meta['torch']}, Python {meta['python']}, {meta['device']} ({meta['machine']}). `digits`: scikit-learn's 1,797 digits, a perceptron. "
-        "`source`: the next byte of Python's standard library from the 8 before it. SGD has momentum 0.9.",
+        f"Made by `python bench/science/run.py bench/science/results/small.jsonl` and `table.py` ({meta['edition']} edition): {meta['samples']:,} samples "
+        f"a trial at every batch, {meta['seeds']} seeds, tuned batch {meta['base_batch']}, cosine after 10 % warmup, no weight decay; torch {meta['torch']}, "
+        f"Python {meta['python']}, {meta['device']} ({meta['machine']}). SGD has momentum 0.9; AdamW betas (0.9, 0.999), Lion (0.9, 0.99), Muon momentum 0.95, "
+        "for all weights. `digits`: scikit-learn's 1,797 digits, a perceptron; the loss is that on the training images. `noisy`: the same, half of the labels "
+        "drawn at random anew each time, which no model can learn. `source`: the next byte of Python's standard library from the 8 before it, the loss on "
+        "bytes held out.",
         "",
-        "k is the batch over the tuned one. `best` is what the best learning rate is multiplied by, with its 95 % bootstrap interval over seeds and "
-        "evaluation samples. Then what each rule's learning rate loses in mean loss against the best of the grid, at equal samples; **bold**: the rule's "
-        "factor lies in the interval; †: `auto` takes it; –: diverged, outside the grid, or no noise scale. `saturating`, `surge` and `muon` are interpolated between points of the grid.",
+        "The learning rate is tuned at k = 1 on a grid of √2 around its best. Each rule's learning rate at k is then trained itself, as is a grid around the best one there. "
+        "**Gap**: the mean loss (nats) of a rule minus the lowest of all learning rates at that batch, at equal samples.",
         "",
-        "| task | optimizer | noise scale | k | best | lowest loss | " + " | ".join(names) + " |",
-        "|---|---|---|---|---|---|" + "---|" * len(names),
+        *answers(rows),
+        "",
+        *averages(rows),
+        "",
+        "## Every cell",
+        "",
+        "`Bn`: the simple noise scale half-way through the best training at k = 1. `best`: what the best learning rate is multiplied by, with a 95 % "
+        f"bootstrap interval over seeds and evaluation samples. Then the gaps; **bold**: below {NONE_LOST}; †: `auto` takes it; ✗: diverged; –: no noise scale.",
+        "",
+        "| task | optimizer | Bn | k | B/Bn | best | lowest loss ± error | " + " | ".join(RULES) + " |",
+        "|---|---|---|---|---|---|---|" + "---|" * len(RULES),
     ]
     for row in rows:
-        cells = []
-        for name in names:
-            lost = row["gaps"].get(name)
-            cell = "–" if lost is None else f"{lost:.3f}"
-            cell = f"**{cell}**" if row["within"].get(name) and lost is not None else cell
-            cells.append(cell + ("†" if AUTO[row["optimizer"]] == name else ""))
-        low, high = row["interval"]
-        noise = "–" if row["noise"] is None else f"{row['noise']:,.0f}"
-        lines.append(
-            f"| {row['task']} | {row['optimizer']} | {noise} | {row['k']:g} | {row['ratio']:.2f} ({low:.2f} to {high:.2f}) | {row['lowest']:.3f} | "
-            + " | ".join(cells)
-            + " |"
+        cells = [_cell(row.gaps.get(name)) + "†" * (row.auto == name) for name in RULES]
+        noise, over = (
+            "–" if row.noise is None else f"{row.noise:,.0f}",
+            "–" if row.over is None else f"{row.over:.2g}",
         )
-    lines += ["", *summary(rows, names)]
+        lines.append(
+            f"| {row.task} | {row.optimizer} | {noise} | {_k(row.k)} | {over} | {row.ratio:.2f} ({row.ends[0]:.2f} to {row.ends[1]:.2f}) "
+            f"| {row.lowest:.3f} ± {row.error:.3f} | {' | '.join(cells)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
-def summary(rows, names):
-    """How often each rule's factor lay in the interval, and how far its worst gap was."""
+def answers(rows) -> list[str]:
+    """Which rule for which optimizer up to which k: by the largest gap over the tasks."""
+    ks = sorted({row.k for row in rows})
     lines = [
-        "| rule | in the interval, k > 1 | k < 1 | largest gap where it is known | diverged or off the grid |",
-        "|---|---|---|---|---|",
+        "## Which rule, for which optimizer, up to which k",
+        "",
+        "In each cell the rule whose largest gap over the tasks is smallest, and that gap; then what `auto` takes, and its largest gap. Rules that need "
+        "the noise scale are in the running. Where several lose less than "
+        f"{NONE_LOST}, the simplest is named: none, √, linear, then the others.",
+        "",
+        "| optimizer | " + " | ".join(f"k = {_k(k)}" for k in ks) + " |",
+        "|---|" + "---|" * len(ks),
     ]
-    for name in [*names, "auto"]:
-        picked = [(row, AUTO[row["optimizer"]] if name == "auto" else name) for row in rows]
-        picked = [(row, rule) for row, rule in picked if rule in row["scales"]]
-        counts = [
-            (
-                sum(row["within"][rule] for row, rule in picked if side(row["k"])),
-                sum(side(row["k"]) for row, _ in picked),
-            )
-            for side in (lambda k: k > 1, lambda k: k < 1)
-        ]
-        gaps = [row["gaps"][rule] for row, rule in picked]
-        known = [lost for lost in gaps if lost is not None]
-        largest = f"{max(known):.3f}" if known else "–"
-        lines.append(
-            f"| `{name}` | {counts[0][0]} of {counts[0][1]} | {counts[1][0]} of {counts[1][1]} | {largest} | {len(gaps) - len(known)} |"
-        )
+    for optimizer in dict.fromkeys(row.optimizer for row in rows):
+        cells = []
+        for k in ks:
+            picked = [row for row in rows if row.optimizer == optimizer and row.k == k]
+            cells.append(_answer(picked) if picked else "")
+        lines.append(f"| {optimizer} | {' | '.join(cells)} |")
+    return [*lines, "", *counted(rows)]
+
+
+def worst(picked, rule: str) -> float:
+    """The largest gap of a rule; infinite where it diverged or is not known in one of the rows."""
+    return max(row.gaps.get(rule, math.inf) for row in picked)
+
+
+def _answer(picked) -> str:
+    by_rule = {rule: worst(picked, rule) for rule in RULES}
+    best = next((rule for rule in RULES if by_rule[rule] < NONE_LOST), min(by_rule, key=lambda r: by_rule[r]))
+    auto = picked[0].auto
+    tail = "= `auto`" if best == auto else f"`auto`: {auto} {_cell(by_rule[auto])}"
+    return f"{best} {_cell(by_rule[best])}; {tail} ({len(picked)} tasks)"
+
+
+def counted(rows) -> list[str]:
+    """How often each rule lost nothing, below and above the tuned batch and the noise scale."""
+    groups = (
+        ("k < 1", lambda row: row.k < 1),
+        ("k = 2, 4", lambda row: 1 < row.k <= 4),
+        ("k = 8, 16, 32", lambda row: row.k > 4),
+        ("k > 1, B ≤ Bn", lambda row: row.k > 1 and row.over is not None and row.over <= 1),
+        ("k > 1, B > Bn", lambda row: row.k > 1 and row.over is not None and row.over > 1),
+    )
+    lines = [
+        f"Cells in which a rule lost less than {NONE_LOST}, and its median gap (✗ where half of them diverged):",
+        "",
+        "| rule | " + " | ".join(name for name, _ in groups) + " |",
+        "|---|" + "---|" * len(groups),
+    ]
+    for rule in (*RULES, "auto"):
+        cells = []
+        for _, holds in groups:
+            gaps = [
+                row.gaps[row.auto if rule == "auto" else rule]
+                for row in rows
+                if holds(row) and (rule == "auto" or rule in row.gaps)
+            ]
+            fine = sum(gap < NONE_LOST for gap in gaps)
+            cells.append(f"{fine} of {len(gaps)}, {_cell(float(np.median(gaps)))}" if gaps else "–")
+        lines.append(f"| `{rule}` | {' | '.join(cells)} |")
     return lines
 
 
-def picture(rows):
-    """The best learning rate over the batch, for each case, in logarithms."""
-    cases = list(dict.fromkeys((row["task"], row["optimizer"]) for row in rows))
-    wide, high, across = 230, 200, 3
-    down = -(-len(cases) // across)
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide * across} {high * down + 26}" font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
+def averages(rows) -> list[str]:
+    """What moving AdamW's betas did at √k."""
+    lines = [
+        "## AdamW's betas at √k",
+        "",
+        "Gaps against the best learning rate with the betas left as they are; below 0: better than that. `half_life`: β2^k. `sde`: β' = 1 − k(1−β) for both "
+        "and ε/√k; –: infeasible. `sde_smooth`: β^k for both and ε/√k.",
+        "",
+        "| task | k | sqrt | half_life | sde | sde_smooth | β1, β2 of sde | of sde_smooth |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for at, case in enumerate(cases):
-        left, top = wide * (at % across), high * (at // across)
-
-        def x(k, left=left):
-            return left + 120 + 28 * math.log2(k) / 1.5
-
-        def y(ratio, top=top):
-            return top + 110 - 20 * math.log2(ratio)
-
-        out.append(f'<text x="{left + 20}" y="{top + 16}" font-weight="bold">{case[0]}, {case[1]}</text>')
-        for slope, name, colour in ((0.0, "none", "#bbb"), (0.5, "√k", "#4a7"), (1.0, "k", "#47a")):
-            low, top_k = 0.25, 16.0
-            out.append(
-                f'<line x1="{x(low):.1f}" y1="{y(low**slope):.1f}" x2="{x(top_k):.1f}" y2="{y(top_k**slope):.1f}" stroke="{colour}"/>'
-                f'<text x="{x(top_k) + 3:.1f}" y="{y(top_k**slope) + 4:.1f}" fill="{colour}">{name}</text>'
-            )
-        out.append(f'<circle cx="{x(1):.1f}" cy="{y(1):.1f}" r="3" fill="#333"/>')
-        for row in rows:
-            if (row["task"], row["optimizer"]) == case:
-                ends = row["interval"]
-                out.append(
-                    f'<line x1="{x(row["k"]):.1f}" y1="{y(ends[0]):.1f}" x2="{x(row["k"]):.1f}" y2="{y(ends[1]):.1f}" stroke="#c33" stroke-width="2"/>'
-                    f'<circle cx="{x(row["k"]):.1f}" cy="{y(row["ratio"]):.1f}" r="4" fill="#c33"/>'
-                    f'<text x="{x(row["k"]) - 6:.1f}" y="{top + 190}" fill="#555">{row["k"]:g}</text>'
-                )
-    out.append(
-        f'<text x="20" y="{high * down + 18}" fill="#555">red: measured best learning rate over the tuned one, 95 % interval; across: k; both axes logarithmic</text></svg>'
-    )
-    return "\n".join(out) + "\n"
+    for row in rows:
+        if "half_life" in row.gaps:
+            cells = [_cell(row.gaps.get(name), plain=True) for name in ("sqrt", *VARIANTS)]
+            betas = {name: found[1] for name, found in variants(row.k, (0.9, 0.999), 1e-8).items()}
+            shown = [
+                f"{betas[name][0]:.3f}, {betas[name][1]:.4f}" if name in betas else "–"
+                for name in ("sde", "sde_smooth")
+            ]
+            lines.append(f"| {row.task} | {_k(row.k)} | {' | '.join(cells)} | {' | '.join(shown)} |")
+    return lines
 
 
-def main():
+def _cell(gap: float | None, *, plain: bool = False) -> str:
+    if gap is None:
+        return "–"
+    if math.isinf(gap):
+        return "✗"
+    text = f"{gap:.3f}"
+    return f"**{text}**" if gap < NONE_LOST and not plain else text
+
+
+def _k(k: float) -> str:
+    return f"{k:g}" if k >= 1 else f"1/{1 / k:g}"
+
+
+def main() -> None:
+    """Writes both."""
     path = Path(sys.argv[1])
-    found = load(path)
-    rows = rows_of(found)
+    found, noise = load(path)
+    rows = rows_of(found, noise)
     meta = json.loads(path.with_suffix(".meta.json").read_text())
     ours = meta["edition"] == "small"
-    (ROOT / "bench/results/science.md" if ours else path.with_suffix(".md")).write_text(
-        markdown(rows, found, meta)
-    )
+    text = markdown(rows, meta)
+    (ROOT / "bench/results/science.md" if ours else path.with_suffix(".md")).write_text(text)
     (ROOT / "docs/science.svg" if ours else path.with_suffix(".svg")).write_text(picture(rows))
-    print(markdown(rows, found, meta))
+    print(text)
 
 
 if __name__ == "__main__":

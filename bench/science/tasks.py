@@ -1,5 +1,5 @@
-"""What is trained for bench/science: real data that needs no download. Hidden weights are matrices without biases, so that torch's Muon takes
-all of them."""
+"""What is trained for bench/science: real data that needs no download, and small networks without biases, many of which are trained side by
+side: a weight has the shape (networks, rows, columns), a batch (seeds, samples, …), and every seed has as many networks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor
+from torch.nn import functional
 
-from isobatch.probing.stand_in import optimizer_of
-from isobatch.validate import Workload
-
-CONTEXT = 8
+CONTEXT, EMBEDDED, HIDDEN = 8, 16, 96
+PARTS = 32
+"""Into so many parts are the evaluation samples divided."""
+HELD_OUT = 10**6
+"""The seed of what is drawn for the evaluation."""
 
 
 @cache
-def _digits():
+def _digits() -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -25,7 +27,7 @@ def _digits():
 
 
 @cache
-def _source():
+def _source() -> Tensor:
     """The bytes of the first files of Python's standard library, by name."""
     folder, data = Path(sysconfig.get_paths()["stdlib"]), b""
     for path in sorted(folder.glob("*.py")):
@@ -35,50 +37,91 @@ def _source():
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
 
 
-def _cross_entropy(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+class Digits:
+    """scikit-learn's digits (1,797 images of 8 × 8) and a perceptron with two hidden layers of 64 · width.
+
+    Args:
+        wrong: this part of the labels is drawn at random, anew each time: gradient noise that no model can learn away.
+        width: factor of the hidden layers.
+
+    The evaluation is on all images, which are the training's too; with `wrong`, on labels drawn for it.
+    """
+
+    def __init__(self, wrong: float = 0.0, width: int = 1) -> None:
+        self.wrong = wrong
+        hidden = 64 * width
+        self.shapes = ((hidden, 64), (hidden, hidden), (10, hidden))
+
+    def stream(self, seed: int, samples: int) -> Tensor:
+        """Which image, and which label, for each sample of a seed: shape (samples, 2)."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randint(len(_digits()[0]), (samples,), generator=generator)
+        return self._labelled(rows, generator)
+
+    def held_out(self) -> Tensor:
+        """As many, for the evaluation."""
+        count = len(_digits()[0]) // PARTS * PARTS
+        return self._labelled(torch.arange(count), torch.Generator().manual_seed(HELD_OUT))
+
+    def _labelled(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.rand(len(rows), generator=generator) < self.wrong
+        label = torch.where(drawn, torch.randint(10, (len(rows),), generator=generator), _digits()[1][rows])
+        return torch.stack([rows, label], dim=1)
+
+    def losses(self, weights: list[Tensor], rows: Tensor) -> Tensor:
+        """The loss of each sample, shape (networks, samples), of rows of shape (seeds, samples, 2)."""
+        images = _digits()[0].to(rows.device)[rows[:, :, 0]]
+        hidden = _spread(images, weights[0].shape[0])
+        for at, weight in enumerate(weights):
+            hidden = (functional.relu(hidden) if at else hidden) @ weight.mT
+        return _cross_entropy(hidden, _spread(rows[:, :, 1], weights[0].shape[0]))
 
 
-def digits(plan):
-    """scikit-learn's digits (1,797 images of 8 × 8), a perceptron with two hidden layers of 64."""
-    x, y = _digits()
-    model = nn.Sequential(
-        nn.Linear(64, 64, bias=False),
-        nn.ReLU(),
-        nn.Linear(64, 64, bias=False),
-        nn.ReLU(),
-        nn.Linear(64, 10, bias=False),
-    )
+class Source:
+    """The next byte of Python's standard library from the 8 before it, a perceptron over embeddings.
 
-    def batch(n, generator, device):
-        rows = torch.randint(len(x), (n,), generator=generator)
-        return x[rows].to(device), y[rows].to(device)
+    Args:
+        width: factor of the hidden layer.
 
-    return Workload(model, optimizer_of(plan), batch, _cross_entropy)
+    A tenth of the bytes, the last, is for the evaluation alone.
+    """
 
+    def __init__(self, width: int = 1) -> None:
+        self.shapes = ((256, EMBEDDED), (HIDDEN * width, EMBEDDED * CONTEXT), (256, HIDDEN * width))
 
-class _Next(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Linear(256, 16, bias=False)
-        self.body = nn.Sequential(
-            nn.Linear(16 * CONTEXT, 96, bias=False), nn.ReLU(), nn.Linear(96, 256, bias=False)
-        )
+    def stream(self, seed: int, samples: int) -> Tensor:
+        """Where each sample of a seed begins, shape (samples, 1)."""
+        generator = torch.Generator().manual_seed(seed)
+        end = int(0.9 * len(_source()))
+        return torch.randint(end - CONTEXT - 1, (samples, 1), generator=generator)
 
-    def forward(self, tokens):
-        return self.body(self.embed.weight.T[tokens].flatten(1))
+    def held_out(self) -> Tensor:
+        """As many, for the evaluation."""
+        generator, data = torch.Generator().manual_seed(HELD_OUT), _source()
+        begin = int(0.9 * len(data))
+        return torch.randint(begin, len(data) - CONTEXT - 1, (PARTS * 64, 1), generator=generator)
 
-
-def source(plan):
-    """The next byte of Python's standard library from the 8 before it, a perceptron over embeddings."""
-    data = _source()
-
-    def batch(n, generator, device):
-        at = torch.randint(len(data) - CONTEXT - 1, (n,), generator=generator)
-        rows = data[at[:, None] + torch.arange(CONTEXT + 1)]
-        return rows[:, :-1].to(device), rows[:, -1].to(device)
-
-    return Workload(_Next(), optimizer_of(plan), batch, _cross_entropy)
+    def losses(self, weights: list[Tensor], rows: Tensor) -> Tensor:
+        """The loss of each sample, shape (networks, samples), of rows of shape (seeds, samples, 1)."""
+        networks, device = weights[0].shape[0], rows.device
+        found = _source().to(device)[rows + torch.arange(CONTEXT + 1, device=device)]
+        context = _spread(found[:, :, :-1], networks)
+        # One table of all networks' embeddings: each looks up its own part of it.
+        own = context + 256 * torch.arange(networks, device=device)[:, None, None]
+        embedded = functional.embedding(own, weights[0].flatten(0, 1)).flatten(2)
+        hidden = functional.relu(embedded @ weights[1].mT)
+        return _cross_entropy(hidden @ weights[2].mT, _spread(found[:, :, -1], networks))
 
 
-TASKS = {"digits": digits, "source": source}
+def _spread(rows: Tensor, networks: int) -> Tensor:
+    """What is (seeds, …) for each network: those of a seed lie side by side."""
+    return rows.repeat_interleave(networks // rows.shape[0], dim=0)
+
+
+def _cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
+    losses = functional.cross_entropy(scores.flatten(0, 1), target.flatten(), reduction="none")
+    return losses.view(target.shape)
+
+
+TASKS = {"digits": Digits(), "source": Source(), "noisy": Digits(wrong=0.5)}
+WIDE = {"digits": Digits(width=8), "source": Source(width=8), "noisy": Digits(wrong=0.5, width=8)}

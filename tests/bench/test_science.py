@@ -1,0 +1,228 @@
+"""bench/science: its optimizers are torch's, a part that was cut off goes on as if it had not been, and its tables say what its trials say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parents[2] / "bench" / "science"
+MODULES = ("optimizers", "picture", "run", "scales", "stack", "table", "tasks")
+
+
+@pytest.fixture(scope="module")
+def science():
+    """The modules of the folder by name, which are importable beside one another only."""
+    before = {name: sys.modules.pop(name, None) for name in MODULES}
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: importlib.import_module(name) for name in MODULES}
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name, module in before.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
+
+
+def torchs(name, weights, lr):
+    from isobatch.probing.stand_in import Lion
+
+    return {
+        "sgd": lambda: torch.optim.SGD(weights, lr=lr, momentum=0.9),
+        "adamw": lambda: torch.optim.AdamW(weights, lr=lr, weight_decay=0.0),
+        "lion": lambda: Lion(weights, lr),
+        "muon": lambda: torch.optim.Muon(weights, lr=lr, weight_decay=0.0),
+    }[name]()
+
+
+# Muon orthogonalizes in bfloat16 in torch: three digits.
+@pytest.mark.parametrize(("name", "error"), [("sgd", 1e-5), ("adamw", 1e-5), ("lion", 1e-6), ("muon", 0.02)])
+def test_each_optimizer_is_torchs(science, name, error):
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+    draw = torch.Generator().manual_seed(0)
+    lrs, shapes = (0.1, 0.01, 0.003), ((8, 5), (4, 8))
+    stacked = [torch.randn(len(lrs), *shape, generator=draw) for shape in shapes]
+    alone = [[torch.nn.Parameter(weight[i].clone()) for weight in stacked] for i in range(len(lrs))]
+    theirs = [torchs(name, weights, lr) for weights, lr in zip(alone, lrs, strict=True)]
+    ours = science["optimizers"].Stepper(name, stacked)
+    for _ in range(20):
+        gradients = [torch.randn(weight.shape, generator=draw) for weight in stacked]
+        ours.step(gradients, torch.tensor(lrs)[:, None, None])
+        for i, optimizer in enumerate(theirs):
+            for weight, gradient in zip(alone[i], gradients, strict=True):
+                weight.grad = gradient[i].clone()
+            optimizer.step()
+    for i, weights in enumerate(alone):
+        for mine, other in zip(stacked, weights, strict=True):
+            assert torch.allclose(mine[i], other.detach(), atol=error)
+
+
+def stack(science, arms=None, **changes):
+    Arm, Stack = science["stack"].Arm, science["stack"].Stack
+    arms = arms or [Arm(0.05), Arm(0.2)]
+    fields = {"seeds": 2, "batch": 8, "samples": 8 * 130, "device": "cpu"} | changes
+    return Stack(science["tasks"].Source(), changes.pop("optimizer", "adamw"), arms, **fields)
+
+
+def test_a_network_in_a_stack_is_that_network_alone(science):
+    Arm = science["stack"].Arm
+    both = stack(science, [Arm(0.01), Arm(0.04, betas=(0.8, 0.95), eps=1e-6)])
+    one = stack(science, [Arm(0.04, betas=(0.8, 0.95), eps=1e-6)])
+    both.train(until=0.1)
+    one.train(until=0.1)
+    assert abs(both.losses()[:, 1] - one.losses()[:, 0]).max() < 1e-4
+    assert abs(both.losses()[:, 0] - both.losses()[:, 1]).max() > 1e-3
+    assert abs(both.losses()[0] - both.losses()[1]).max() > 1e-3  # seeds differ
+
+
+def test_a_training_that_is_cut_off_goes_on_as_if_it_had_not_been(science, tmp_path):
+    whole, file = stack(science), tmp_path / "cell.part"
+    whole.train()
+    cuts = 0
+    while True:
+        try:
+            # A deadline that has passed: each part ends at the first look at the clock.
+            part = stack(science)
+            part.train(deadline=-1.0, file=file)
+            break
+        except science["stack"].TimeUp:
+            cuts += 1
+            assert part.done == cuts * science["stack"].CHECKED and file.exists()
+    assert cuts == 2 and not file.exists()
+    assert (part.losses() == whole.losses()).all()
+
+
+def test_a_noise_scale_is_that_of_many_gradients(science):
+    found = stack(science)
+    found.train(until=0.1)
+    scale, error = found.noise(16)
+    assert scale > 0 and 0 < error < scale
+
+
+@pytest.fixture
+def rehearsed(science, monkeypatch, tmp_path):
+    """The large edition's networks in an edition of a few steps, in parts that are over at once until all is done."""
+    run = science["run"]
+    small = {
+        "tasks": {"source": science["tasks"].WIDE["source"]},
+        "ks": [2.0],
+        "samples": 256,
+        "seeds": 2,
+        "dear": 10**9,
+    }
+    monkeypatch.setitem(run.EDITIONS, "large", small)
+    monkeypatch.setattr(run, "START", {"sgd": 0.1, "adamw": 4e-3})
+    file = tmp_path / "large.jsonl"
+    monkeypatch.setattr(run.Work, "tuned", once(run.Work.tuned, science["stack"].TimeUp))
+    parts = 0
+    while True:
+        try:
+            run.Work(file, "large", "cpu", float("inf")).all()
+            return file, parts
+        except science["stack"].TimeUp:
+            parts += 1
+
+
+def once(tuned, time_up):
+    """Ends a part behind each case's first tuning, once."""
+    seen = set()
+
+    def cut(self, task, optimizer):
+        found = tuned(self, task, optimizer)
+        if (task, optimizer) not in seen:
+            seen.add((task, optimizer))
+            raise time_up
+        return found
+
+    return cut
+
+
+@pytest.mark.slow
+def test_the_large_edition_rehearsed_in_parts(science, rehearsed):
+    file, parts = rehearsed
+    assert parts == 2
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    trials = [(row["optimizer"], row["k"], row["arm"], row["seed"]) for row in rows if "arm" in row]
+    assert len(set(trials)) == len(trials), "a trial was made twice"
+    assert {row["optimizer"] for row in rows if "noise_scale" in row} == {"sgd", "adamw"}
+    assert {"none", "sqrt", "linear"} <= {arm for _, k, arm, _ in trials if k == 2.0}
+    assert {"half_life", "sde", "sde_smooth"} <= {
+        arm for name, k, arm, _ in trials if (name, k) == ("adamw", 2.0)
+    }
+
+
+def test_the_table_is_what_the_trials_say(science, tmp_path):
+    """Composed trials whose loss is a parabola around a best learning rate that grows by √k."""
+    file, rows = (
+        tmp_path / "made.jsonl",
+        [{"task": "t", "optimizer": "adamw", "k": 1.0, "noise_scale": 100.0, "noise_error": 1.0}],
+    )
+    scales = science["scales"].scales(4.0, 100.0)
+    arms = {1.0: {f"{o}": 2.0**o for o in range(-2, 3)}, 4.0: {f"{o}": 2.0**o for o in range(-1, 4)} | scales}
+    for k, named in arms.items():
+        for name, lr in named.items():
+            loss = 1.0 + 0.1 * (torch.tensor(lr / k**0.5).log2().item()) ** 2
+            losses = [] if name == "linear" else [loss] * 32
+            rows += [
+                {
+                    "task": "t",
+                    "optimizer": "adamw",
+                    "k": k,
+                    "arm": name,
+                    "lr": lr,
+                    "seed": s,
+                    "losses": losses,
+                }
+                for s in (0, 1)
+            ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (row,) = science["table"].rows_of(*science["table"].load(file))
+    assert (row.k, row.noise, row.auto) == (4.0, 100.0, "sqrt") and row.over == 2.56
+    assert row.ratio == pytest.approx(2.0) and row.ends == pytest.approx((2.0, 2.0))
+    assert row.gaps["sqrt"] == pytest.approx(0.0, abs=1e-9) and row.gaps["none"] == pytest.approx(0.1)
+    assert row.gaps["linear"] == float("inf")
+    meta = {
+        "edition": "tiny",
+        "samples": 1,
+        "seeds": 2,
+        "base_batch": 64,
+        "torch": "0",
+        "python": "3",
+        "device": "d",
+        "machine": "m",
+    }
+    text = science["table"].markdown([row], meta)
+    assert "| adamw | sqrt **0.000**; = `auto` (1 tasks) |" in text
+    assert (
+        "| t | adamw | 100 | 4 | 2.6 | 2.00 (2.00 to 2.00) | 1.000 ± 0.000 | 0.100 | **0.000**† | ✗ |" in text
+    )
+    drawn = science["picture"].picture([row])
+    assert drawn.startswith("<svg") and drawn.count("<circle") == 2
+
+
+@pytest.mark.slow
+def test_the_published_table_is_that_of_the_published_trials(science):
+    """bench/results/science.md and docs/science.svg are made, not written."""
+    file = FOLDER / "results" / "small.jsonl"
+    found, noise = science["table"].load(file)
+    rows = science["table"].rows_of(found, noise)
+    meta = json.loads(file.with_suffix(".meta.json").read_text())
+    text = (FOLDER.parent / "results" / "science.md").read_text()
+    assert science["table"].markdown(rows, meta).splitlines()[:4] == text.splitlines()[:4]
+    listed = [
+        line
+        for line in text.splitlines()
+        if line.startswith(("| digits |", "| noisy |", "| source |")) and "±" in line
+    ]
+    assert len(listed) == len(rows) > 40
+    assert {row.optimizer for row in rows} == {"sgd", "adamw", "lion", "muon"}
+    for line, row in zip(listed, rows, strict=True):
+        assert line.startswith(f"| {row.task} | {row.optimizer} | ")
+        assert f"| {row.lowest:.3f} ± " in line
