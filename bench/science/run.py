@@ -79,7 +79,7 @@ class Cell:
                         "seed": seed,
                         "batch": stack.batch,
                         "steps": stack.steps,
-                        "losses": [round(float(x), 6) for x in losses] if fine else [],
+                        "losses": [float(f"{x:.5g}") for x in losses] if fine else [],
                     }
                 )
         self.work.keep(self.task, self.optimizer, rows)
@@ -144,7 +144,7 @@ class Work:
         """Adds rows, all of them in one write."""
         rows = [{"task": task, "optimizer": optimizer, **row} for row in rows]
         with self.file.open("a") as out:
-            out.write("".join(json.dumps(row) + "\n" for row in rows))
+            out.write("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
         for row in rows:
             self._learn(row)
 

@@ -138,7 +138,7 @@ impl Moments {
 }
 
 /// Muon's decay as nanochat moves it: λ' = λ·√k·D/D', with `stretch` = D'/D the samples of the run over the tuned one's
-/// (karpathy/nanochat, scripts/base_train.py).
+/// (karpathy/nanochat, `scripts/base_train.py`).
 #[must_use]
 pub fn muon_decay(weight_decay: f64, k: f64, stretch: f64) -> f64 {
     weight_decay * (k.sqrt() / stretch)
