@@ -16,7 +16,7 @@ def picture(rows) -> str:
     """An SVG, a row of panels for each task and a column for each optimizer."""
     tasks = list(dict.fromkeys(row.task for row in rows))
     optimizers = list(dict.fromkeys(row.optimizer for row in rows))
-    high, wide = HIGH * len(tasks) + 44, WIDE * len(optimizers)
+    high, wide = HIGH * len(tasks) + 44, WIDE * len(optimizers) + 16
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="11" role="img" '
         'aria-label="The best learning rate over the batch, measured, beside the rules none, square root and linear">',
