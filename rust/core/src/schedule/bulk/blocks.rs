@@ -15,13 +15,11 @@
 //! to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal stores 1.5 to 1.7. A plain cosine
 //! has a way of its own (`wave`): tables that stay in registers, 1.3 of fill where the polynomial takes 1.6.
 
-use std::f64::consts::PI;
-
-use super::kernels::line;
+use super::kernels::{line, listed};
 use super::map::Map;
 use super::steps::Steps;
 use super::value::{Value, even};
-use super::wave::Wave;
+use super::wave::{Motion, Wave};
 use crate::schedule::expansion::{Expander, Expansion, Precision};
 use crate::schedule::form::Schedule;
 use crate::schedule::segment::Segment;
@@ -61,8 +59,11 @@ impl Blocks<'_> {
             let fall = self.b - self.a;
             return line(out, self.a + fall * self.u(first), fall * self.rate() * step);
         }
+        if self.wave(first, out) {
+            return;
+        }
         let expander = Expander::new(self.precisions, self.shape.lone_exponent());
-        let mut j = first + self.waves(first, out);
+        let mut j = first;
         while j < end {
             if let Shape::Table(table) = self.shape {
                 j += self.listed(table, j, &mut out[j - first..]);
@@ -103,29 +104,34 @@ impl Blocks<'_> {
         if rest.len() < 2 || start.fract() != 0.0 || self.rate() * step != 1.0 {
             return 0;
         }
-        for (out, value) in out.iter_mut().zip(rest) {
-            *out = T::of(self.b + (self.a - self.b) * value);
-        }
-        rest.len().min(out.len())
+        let count = rest.len().min(out.len());
+        listed(&mut out[..count], &rest[..count], self.b, self.a - self.b);
+        count
     }
 
-    /// Even blocks of a plain cosine, as many as there are before the end of its wave. Returns the values written.
-    ///
-    /// What is left is short, and anchored on the end itself.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // They saturate, and are cut to the row.
-    fn waves<T: Value>(&self, first: usize, out: &mut [T]) -> usize {
-        let (Shape::Cosine(shape), Steps::Range { step, .. }) = (self.shape, self.steps) else {
-            return 0;
+    /// Writes a curve that has an addition theorem, and says whether it did.
+    fn wave<T: Value>(&self, first: usize, out: &mut [T]) -> bool {
+        let Steps::Range { step, .. } = self.steps else { return false };
+        let (u, advance, height) = (self.u(first), self.rate() * step, self.a - self.b);
+        let wave = |motion, mean, amplitude, start: f64, rate: f64| {
+            let (start, turn) = (start + rate * u, rate * advance);
+            Wave { motion, mean, amplitude, start, turn, low: self.a.min(self.b), high: self.a.max(self.b) }
         };
-        // With more waves there are minima on the way, which must be centres.
-        let Some(angle) = shape.plain_angle().filter(|&angle| angle <= PI) else { return 0 };
-        let (start, advance) = (self.u(first), self.rate() * step);
-        let Some(length) = Wave::block(angle * advance) else { return 0 };
-        let before_end = ((1.0 - start) / advance) as usize;
-        let count = before_end.saturating_sub(length).min(out.len()) / length * length;
-        let half = 0.5 * (self.a - self.b);
-        let wave = Wave { mean: self.b + half, amplitude: half, start: angle * start, turn: angle * advance };
-        if T::wave(&mut out[..count], &wave) { count } else { 0 }
+        let middle = self.b + 0.5 * height;
+        let wave = match self.shape {
+            Shape::Cosine(shape) => {
+                shape.plain_angle().map(|rate| wave(Motion::Cosine, middle, 0.5 * height, 0.0, rate))
+            }
+            Shape::Exponential(shape) => {
+                shape.falling_log().map(|rate| wave(Motion::Exponential, self.b, height, 0.0, rate))
+            }
+            Shape::Tanh(shape) => {
+                let (lower, slope) = shape.line();
+                Some(wave(Motion::Tanh, middle, -0.5 * height, lower, slope))
+            }
+            _ => None,
+        };
+        wave.is_some_and(|wave| T::wave(out, &wave))
     }
 
     /// The index up to which a series holds, from j on.
@@ -139,8 +145,8 @@ impl Blocks<'_> {
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // It saturates, and is cut to the row.
-        let count = ((limit - self.u(j)) / (self.rate() * step)).ceil() as usize;
-        let mut stop = (j + count.clamp(1, end)).min(end);
+        let count = ((limit - self.u(j)) / (self.rate() * step)) as usize;
+        let mut stop = (j + count.clamp(0, end) + 1).min(end);
         if series.degree < 2 {
             // Stairs and tables turn on their step exactly.
             while stop > j + 1 && self.u(stop - 1) >= limit {

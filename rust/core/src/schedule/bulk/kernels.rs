@@ -37,6 +37,14 @@ pub(super) fn line<T: Real>(out: &mut [T], start: f64, slope: f64) {
     }
 }
 
+/// Writes base + rise·value for each value.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
+pub(super) fn listed<T: Real>(out: &mut [T], values: &[f64], base: f64, rise: f64) {
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = T::of(base + rise * value);
+    }
+}
+
 /// Writes hi + (c₀ + c₁s + …) for s = i·rate + offset, where hi + c₀ is the anchor in two float32.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 pub(super) fn curve_f32<const TERMS: usize>(
@@ -46,12 +54,35 @@ pub(super) fn curve_f32<const TERMS: usize>(
     offset: f32,
     rate: f32,
 ) {
-    for (i, out) in out.iter_mut().enumerate() {
+    // Without the instruction, mul_add is a slow call.
+    let fused = target_cfg_f!(target_feature = "fma");
+    let (whole, rest) = out.as_chunks_mut();
+    let count = whole.len();
+    for (n, out) in whole.iter_mut().enumerate() {
+        *out = vector_f32(n, hi, c, offset, rate, fused);
+    }
+    // What is left takes one vector more, not a step at a time.
+    let last = vector_f32(count, hi, c, offset, rate, fused);
+    rest.copy_from_slice(&last[..rest.len()]);
+}
+
+/// The `n`th 16 values of `curve_f32`, compiled with the instructions of where it is called.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+fn vector_f32<const TERMS: usize>(
+    n: usize,
+    hi: f32,
+    c: &[f32; TERMS],
+    offset: f32,
+    rate: f32,
+    fused: bool,
+) -> [f32; 16] {
+    let mut values = [0.0; 16];
+    for (lane, value) in values.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_precision_loss)]
-        let i = i as i32 as f32;
+        let i = (16 * n + lane) as i32 as f32;
         let mut p = c[TERMS - 1];
-        // Without the instruction, mul_add is a slow call.
-        if target_cfg_f!(target_feature = "fma") {
+        if fused {
             let s = i.mul_add(rate, offset);
             for k in (0..TERMS - 1).rev() {
                 p = p.mul_add(s, c[k]);
@@ -62,8 +93,9 @@ pub(super) fn curve_f32<const TERMS: usize>(
                 p = p * s + c[k];
             }
         }
-        *out = hi + p;
+        *value = hi + p;
     }
+    values
 }
 
 /// Writes Σ cₖ·sᵏ for s = i·rate + offset, computed in float64.

@@ -19,7 +19,7 @@ mod sealed {
         const FULL: bool;
         fn precisions() -> &'static [Precision; 2];
         fn is_finite(&self) -> bool;
-        /// Writes whole blocks of a cosine, and says whether it has a way to.
+        /// Writes a wave, and says whether it has a way to.
         fn wave(out: &mut [Self], wave: &Wave) -> bool;
         /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
         fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
@@ -53,8 +53,7 @@ impl sealed::Kernels for f32 {
     }
 
     fn wave(out: &mut [Self], wave: &Wave) -> bool {
-        wave.fill(out);
-        true
+        wave.fill(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {

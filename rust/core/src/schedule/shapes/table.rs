@@ -11,6 +11,8 @@ use crate::schedule::record::Record;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     values: Arc<[f64]>,
+    /// The largest |value|, found once: a row asks for it.
+    largest: f64,
 }
 
 impl Table {
@@ -22,10 +24,11 @@ impl Table {
         if values.is_empty() {
             return Err(ScheduleError::new("values", "must hold at least one value, got none"));
         }
+        let mut largest = 0.0_f64;
         for &value in values {
-            finite("values", value)?;
+            largest = largest.max(finite("values", value)?.abs());
         }
-        Ok(Self { values: values.into() })
+        Ok(Self { values: values.into(), largest })
     }
 
     /// The cell that holds `u`: its index and its values at both ends.
@@ -57,7 +60,7 @@ impl Curve for Table {
     }
 
     fn largest(&self, _: f64) -> f64 {
-        self.values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+        self.largest
     }
 
     fn series(&self, u: f64, _: &Expander) -> Option<Expansion> {
