@@ -35,6 +35,8 @@ pub(super) struct Blocks<'a> {
     pub(super) segment: &'a Segment<Schedule>,
     pub(super) shape: &'a Shape,
     pub(super) map: Map,
+    /// How much u grows a step.
+    pub(super) rate: f64,
     pub(super) a: f64,
     pub(super) b: f64,
 }
@@ -45,11 +47,6 @@ impl Blocks<'_> {
         self.segment.u(self.map.local(self.steps.at(index)))
     }
 
-    /// How much u grows a step.
-    fn rate(&self) -> f64 {
-        self.map.slope / self.segment.length
-    }
-
     /// Writes the values from index `first` on.
     pub(super) fn write<T: Value>(&self, first: usize, out: &mut [T]) {
         let end = first + out.len();
@@ -57,7 +54,7 @@ impl Blocks<'_> {
             && power.is_linear()
         {
             let fall = self.b - self.a;
-            return line(out, self.a + fall * self.u(first), fall * self.rate() * step);
+            return line(out, self.a + fall * self.u(first), fall * self.rate * step);
         }
         if self.wave(first, out) {
             return;
@@ -71,18 +68,19 @@ impl Blocks<'_> {
                     return;
                 }
             }
-            let series = self.shape.series(self.u(j), &expander).map(|series| series.between(self.a, self.b));
+            let u = self.u(j);
+            let series = self.shape.series(u, &expander).map(|series| series.between(self.a, self.b));
             // A series that overflows says nothing of the values, which may be numbers all the same.
             let series = series.filter(Expansion::is_finite);
             let stop = series.as_ref().map_or(end, |series| {
-                let stop = self.reach(series, j, end);
+                let stop = self.reach(series, j, u, end);
                 // Whole vectors leave nothing to do one by one.
                 let over = stop % T::LANES;
                 if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
             });
             let block = &mut out[j - first..stop - first];
             match series {
-                Some(series) if stop - j >= SHORTEST || series.degree < 2 => self.block(&series, j, block),
+                Some(series) if stop - j >= SHORTEST || series.degree < 2 => self.block(&series, j, u, block),
                 _ => self.each(j, block),
             }
             j = stop;
@@ -100,19 +98,23 @@ impl Blocks<'_> {
     fn listed<T: Value>(&self, table: &Table, first: usize, out: &mut [T]) -> usize {
         let Steps::Range { step, .. } = self.steps else { return 0 };
         let start = self.u(first);
-        let rest = table.rest(start);
-        if rest.len() < 2 || start.fract() != 0.0 || self.rate() * step != 1.0 {
+        let (rest, singles) = table.rest(start);
+        if rest.len() < 2 || start.fract() != 0.0 || self.rate * step != 1.0 {
             return 0;
         }
         let count = rest.len().min(out.len());
-        listed(&mut out[..count], &rest[..count], self.b, self.a - self.b);
+        let out = &mut out[..count];
+        let as_they_are = self.a == 1.0 && self.b == 0.0;
+        if !(as_they_are && T::copy(out, &singles[..count])) {
+            listed(out, &rest[..count], self.b, self.a - self.b);
+        }
         count
     }
 
     /// Writes a curve that has an addition theorem, and says whether it did.
     fn wave<T: Value>(&self, first: usize, out: &mut [T]) -> bool {
         let Steps::Range { step, .. } = self.steps else { return false };
-        let (u, advance, height) = (self.u(first), self.rate() * step, self.a - self.b);
+        let (u, advance, height) = (self.u(first), self.rate * step, self.a - self.b);
         let wave = |motion, mean, amplitude, start: f64, rate: f64| {
             let (start, turn) = (start + rate * u, rate * advance);
             Wave { motion, mean, amplitude, start, turn, low: self.a.min(self.b), high: self.a.max(self.b) }
@@ -135,7 +137,7 @@ impl Blocks<'_> {
     }
 
     /// The index up to which a series holds, from j on.
-    fn reach(&self, series: &Expansion, j: usize, end: usize) -> usize {
+    fn reach(&self, series: &Expansion, j: usize, u: f64, end: usize) -> usize {
         if series.reach.is_infinite() {
             return end;
         }
@@ -145,7 +147,7 @@ impl Blocks<'_> {
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // It saturates, and is cut to the row.
-        let count = ((limit - self.u(j)) / (self.rate() * step)) as usize;
+        let count = ((limit - u) / (self.rate * step)) as usize;
         let mut stop = (j + count.clamp(0, end) + 1).min(end);
         if series.degree < 2 {
             // Stairs and tables turn on their step exactly.
@@ -160,11 +162,10 @@ impl Blocks<'_> {
     }
 
     /// Writes a block that a series holds for.
-    fn block<T: Value>(&self, series: &Expansion, first: usize, out: &mut [T]) {
+    fn block<T: Value>(&self, series: &Expansion, first: usize, u: f64, out: &mut [T]) {
         let unit = if series.reach.is_infinite() { 1.0 } else { series.reach };
         if let Steps::Range { step, .. } = self.steps {
-            let offset = (self.u(first) - series.centre) / unit;
-            return even(out, series, offset, self.rate() * step / unit);
+            return even(out, series, (u - series.centre) / unit, self.rate * step / unit);
         }
         for (i, out) in out.iter_mut().enumerate() {
             *out = T::of(series.at((self.u(first + i) - series.centre) / unit));

@@ -24,7 +24,10 @@ impl Real for f64 {
 /// Writes one value throughout, in the widest stores.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 pub(super) fn level<T: Real>(out: &mut [T], value: T) {
-    out.fill(value);
+    // `fill` is not always compiled for these instructions.
+    for out in out {
+        *out = value;
+    }
 }
 
 /// Writes start + i·slope, computed in float64.
