@@ -12,10 +12,12 @@
 //! and never by its address, so that the same call gives the same bits.
 //!
 //! **Tried** (bench/results/schedules.md; times a fill of the same memory): libm's functions 29, a rotation in float64 1.4
-//! to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal stores 1.5 to 1.7. A plain cosine
-//! has a way of its own (`wave`): tables that stay in registers, 1.3 of fill where the polynomial takes 1.6.
+//! to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal stores 1.5 to 1.7. Cosines,
+//! exponentials and tanh have a way of their own in float32 (`wave`): tables that stay in registers, 1.1 to 1.5 of fill
+//! where the polynomial takes 1.4 to 3.6. Next to the singular point of a square root, where blocks are shortest, the
+//! root itself is taken, in float64: in float32 it is off by more than an ulp, throughout the row it takes longer.
 
-use super::kernels::{line, listed};
+use super::kernels::{line, listed, roots};
 use super::map::Map;
 use super::steps::Steps;
 use super::value::{Value, even};
@@ -27,6 +29,9 @@ use crate::schedule::shapes::{Shape, Table};
 
 /// Blocks shorter than this are not worth a series.
 const SHORTEST: usize = 3;
+
+/// Steps from the singular point of a square root within which the root itself takes less time than so short blocks.
+const NEAR: f64 = 256.0;
 
 /// A segment that goes from a to b, and the steps that it is seen at.
 pub(super) struct Blocks<'a> {
@@ -69,6 +74,10 @@ impl Blocks<'_> {
                 }
             }
             let u = self.u(j);
+            if let Some(count) = self.near_root(u, &mut out[j - first..]) {
+                j += count;
+                continue;
+            }
             let series = self.shape.series(u, &expander).map(|series| series.between(self.a, self.b));
             // A series that overflows says nothing of the values, which may be numbers all the same.
             let series = series.filter(Expansion::is_finite);
@@ -92,6 +101,25 @@ impl Blocks<'_> {
         for (i, out) in out.iter_mut().enumerate() {
             *out = T::of(self.b + (self.a - self.b) * self.shape.at(self.u(first + i)));
         }
+    }
+
+    /// Writes the values next to the singular point of a square root, in float32. Returns how many.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // From 1 to NEAR.
+    fn near_root<T: Value>(&self, u: f64, out: &mut [T]) -> Option<usize> {
+        let (Shape::Power(power), Steps::Range { step, .. }) = (self.shape, self.steps) else { return None };
+        let (t, direction) = power.root(u).filter(|_| !T::FULL)?;
+        let away = t / (self.rate * step);
+        if away >= NEAR {
+            return None;
+        }
+        let (count, base, end) = if direction < 0.0 {
+            (out.len(), self.b, self.a)
+        } else {
+            ((NEAR - away).ceil() as usize, self.a, self.b)
+        };
+        let count = count.min(out.len());
+        roots(&mut out[..count], t, direction * self.rate * step, base, end - base);
+        Some(count)
     }
 
     /// Copies a table's values where every step is one of them. Returns how many.
