@@ -72,19 +72,19 @@ pub(super) fn curve_f32<const TERMS: usize>(
     let fused = target_cfg_f!(target_feature = "fma");
     let (whole, rest) = out.as_chunks_mut();
     let count = whole.len();
-    for (n, out) in whole.iter_mut().enumerate() {
-        *out = vector_f32(n, hi, c, offset, rate, fused);
+    for (vector, out) in whole.iter_mut().enumerate() {
+        *out = vector_f32(16 * vector, hi, c, offset, rate, fused);
     }
     // What is left takes one vector more, not a step at a time.
-    let last = vector_f32(count, hi, c, offset, rate, fused);
+    let last = vector_f32(16 * count, hi, c, offset, rate, fused);
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
-/// The `n`th 16 values of `curve_f32`, compiled with the instructions of where it is called.
+/// 16 values of `curve_f32` from the `first` on, compiled with the instructions of where it is called.
 #[allow(clippy::inline_always)]
 #[inline(always)]
 fn vector_f32<const TERMS: usize>(
-    n: usize,
+    first: usize,
     hi: f32,
     c: &[f32; TERMS],
     offset: f32,
@@ -94,7 +94,7 @@ fn vector_f32<const TERMS: usize>(
     let mut values = [0.0; 16];
     for (lane, value) in values.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_precision_loss)]
-        let i = (16 * n + lane) as i32 as f32;
+        let i = (first + lane) as i32 as f32;
         let mut p = c[TERMS - 1];
         if fused {
             let s = i.mul_add(rate, offset);
