@@ -103,6 +103,29 @@ def test_steep_powers(power):
     within(schedules, steps, ib.schedule_matrix(schedules, steps), 0.9)
 
 
+@pytest.mark.parametrize("total", [40, 150, 1_000, 4_097, 70_001])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_curves_begun_anywhere_stay_between_their_ends(total, stride):
+    peak = np.nextafter(np.float32(0.125), np.float32(0)).item()  # The smallest ulp for its size
+    schedules = [
+        S.cosine(peak, total),
+        S.cosine(peak, total, 0.01),
+        S.exponential(peak, 0.001, total),
+        S.tanh(peak, total),
+        S.polynomial(peak, total, 0.5, 0.01),
+        S.one_minus_sqrt(peak, total, 0.01),
+        S.table((peak / (1 + np.arange(total))).tolist()),
+        S.cosine_restarts(peak, total // 4 + 1, 1.5, 0.8),
+    ]
+    for first in (0, 1, total // 3, total - 5):
+        steps = range(first, total + 40, stride)
+        single = ib.schedule_matrix(schedules, steps)
+        within(schedules, steps, single, 0.9)
+        assert (single >= 0).all() and (single <= np.float32(peak)).all()
+        alone = np.vstack([ib.schedule_matrix([schedule], steps) for schedule in schedules])
+        assert alone.tobytes() == single.tobytes()
+
+
 def test_long_rows_are_cut_and_do_not_drift():
     schedules = [
         S.warmup(S.cosine(0.3, 999_000), 1000),

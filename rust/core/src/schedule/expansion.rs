@@ -62,7 +62,8 @@ pub struct Expander {
     /// For the others.
     pub singular: &'static Precision,
     exponent: f64,
-    binomials: [f64; MAX_TERMS],
+    /// The series of t^exponent over a block, with t = 1 at its centre: elsewhere it is centre^exponent times as large.
+    unit: [f64; MAX_TERMS],
     /// The share of t that a block of t^exponent may span to either side.
     pub ratio: f64,
 }
@@ -70,10 +71,10 @@ pub struct Expander {
 impl Expander {
     /// The expander of a shape that is made of t^exponent, if it is.
     pub fn new([entire, singular]: &'static [Precision; 2], exponent: Option<f64>) -> Self {
-        let mut expander = Self { entire, singular, exponent: 1.0, binomials: [0.0; MAX_TERMS], ratio: 0.0 };
+        let mut expander = Self { entire, singular, exponent: 1.0, unit: [0.0; MAX_TERMS], ratio: 0.0 };
         if let Some(exponent) = exponent {
             let mut binomial = 1.0;
-            for (k, c) in expander.binomials.iter_mut().enumerate().take(singular.terms) {
+            for (k, c) in expander.unit.iter_mut().enumerate().take(singular.terms) {
                 *c = binomial;
                 binomial *= (exponent - k as f64) / (k + 1) as f64;
             }
@@ -82,17 +83,22 @@ impl Expander {
             let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
             expander.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
             expander.exponent = exponent;
+            let mut power = 1.0;
+            for c in &mut expander.unit {
+                *c *= power;
+                power *= expander.ratio;
+            }
         }
         expander
     }
 
     /// The block of t^exponent about `centre`, with t moving along u by `direction`.
     pub fn power_block(&self, centre: f64, direction: f64) -> Expansion {
-        let mut term = power(centre, self.exponent);
-        let mut coefficients = [0.0; MAX_TERMS];
-        for (c, binomial) in coefficients.iter_mut().zip(&self.binomials) {
-            *c = term * binomial;
-            term *= self.ratio * direction;
+        let height = power(centre, self.exponent);
+        let mut coefficients = self.unit;
+        for pair in coefficients.as_chunks_mut::<2>().0 {
+            pair[0] *= height;
+            pair[1] *= height * direction;
         }
         Expansion { centre, reach: centre * self.ratio, coefficients, degree: self.singular.terms - 1 }
     }
@@ -126,7 +132,9 @@ pub struct Expansion {
 impl Expansion {
     /// The series of b + (a − b)·shape.
     pub fn between(mut self, a: f64, b: f64) -> Self {
-        self.coefficients = self.coefficients.map(|c| (a - b) * c);
+        for c in &mut self.coefficients {
+            *c *= a - b;
+        }
         self.coefficients[0] += b;
         self
     }

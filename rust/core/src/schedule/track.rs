@@ -60,7 +60,12 @@ impl<N: Nested> Track<N> {
             return 0;
         }
         let reached = |s: &Segment<N>| if s.after { s.start < x } else { s.start <= x };
-        self.segments.partition_point(reached).saturating_sub(1)
+        // A few are sooner counted than halved.
+        let count = match &self.segments[..] {
+            few if few.len() <= 4 => few.iter().take_while(|s| reached(s)).count(),
+            many => many.partition_point(reached),
+        };
+        count.saturating_sub(1)
     }
 
     /// The segment that holds `x`, and the one after it.

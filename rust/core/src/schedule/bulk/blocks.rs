@@ -12,16 +12,16 @@
 //! and never by its address, so that the same call gives the same bits.
 //!
 //! **Tried** (bench/results/schedules.md; times a fill of the same memory): libm's functions 29, a rotation in float64 1.4
-//! to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal stores 1.5 to 1.7. A plain cosine
-//! has a way of its own (`wave`): tables that stay in registers, 1.3 of fill where the polynomial takes 1.6.
+//! to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal stores 1.5 to 1.7. Cosines,
+//! exponentials and tanh have a way of their own in float32 (`wave`): tables that stay in registers, 1.1 to 1.5 of fill
+//! where the polynomial takes 1.4 to 3.6. Next to the singular point of a square root, where blocks are shortest, the
+//! root itself is taken, in float64: in float32 it is off by more than an ulp, throughout the row it takes longer.
 
-use std::f64::consts::PI;
-
-use super::kernels::line;
+use super::kernels::{line, listed, roots};
 use super::map::Map;
 use super::steps::Steps;
 use super::value::{Value, even};
-use super::wave::Wave;
+use super::wave::{Motion, Wave};
 use crate::schedule::expansion::{Expander, Expansion, Precision};
 use crate::schedule::form::Schedule;
 use crate::schedule::segment::Segment;
@@ -30,6 +30,9 @@ use crate::schedule::shapes::{Shape, Table};
 /// Blocks shorter than this are not worth a series.
 const SHORTEST: usize = 3;
 
+/// Steps from the singular point of a square root within which the root itself takes less time than so short blocks.
+const NEAR: f64 = 256.0;
+
 /// A segment that goes from a to b, and the steps that it is seen at.
 pub(super) struct Blocks<'a> {
     pub(super) steps: Steps<'a>,
@@ -37,6 +40,8 @@ pub(super) struct Blocks<'a> {
     pub(super) segment: &'a Segment<Schedule>,
     pub(super) shape: &'a Shape,
     pub(super) map: Map,
+    /// How much u grows a step.
+    pub(super) rate: f64,
     pub(super) a: f64,
     pub(super) b: f64,
 }
@@ -47,11 +52,6 @@ impl Blocks<'_> {
         self.segment.u(self.map.local(self.steps.at(index)))
     }
 
-    /// How much u grows a step.
-    fn rate(&self) -> f64 {
-        self.map.slope / self.segment.length
-    }
-
     /// Writes the values from index `first` on.
     pub(super) fn write<T: Value>(&self, first: usize, out: &mut [T]) {
         let end = first + out.len();
@@ -59,10 +59,13 @@ impl Blocks<'_> {
             && power.is_linear()
         {
             let fall = self.b - self.a;
-            return line(out, self.a + fall * self.u(first), fall * self.rate() * step);
+            return line(out, self.a + fall * self.u(first), fall * self.rate * step);
+        }
+        if self.wave(first, out) {
+            return;
         }
         let expander = Expander::new(self.precisions, self.shape.lone_exponent());
-        let mut j = first + self.waves(first, out);
+        let mut j = first;
         while j < end {
             if let Shape::Table(table) = self.shape {
                 j += self.listed(table, j, &mut out[j - first..]);
@@ -70,18 +73,23 @@ impl Blocks<'_> {
                     return;
                 }
             }
-            let series = self.shape.series(self.u(j), &expander).map(|series| series.between(self.a, self.b));
+            let u = self.u(j);
+            if let Some(count) = self.near_root(u, &mut out[j - first..]) {
+                j += count;
+                continue;
+            }
+            let series = self.shape.series(u, &expander).map(|series| series.between(self.a, self.b));
             // A series that overflows says nothing of the values, which may be numbers all the same.
             let series = series.filter(Expansion::is_finite);
             let stop = series.as_ref().map_or(end, |series| {
-                let stop = self.reach(series, j, end);
+                let stop = self.reach(series, j, u, end);
                 // Whole vectors leave nothing to do one by one.
                 let over = stop % T::LANES;
                 if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
             });
             let block = &mut out[j - first..stop - first];
             match series {
-                Some(series) if stop - j >= SHORTEST || series.degree < 2 => self.block(&series, j, block),
+                Some(series) if stop - j >= SHORTEST || series.degree < 2 => self.block(&series, j, u, block),
                 _ => self.each(j, block),
             }
             j = stop;
@@ -95,41 +103,69 @@ impl Blocks<'_> {
         }
     }
 
+    /// Writes the values next to the singular point of a square root, in float32. Returns how many.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // From 1 to NEAR.
+    fn near_root<T: Value>(&self, u: f64, out: &mut [T]) -> Option<usize> {
+        let (Shape::Power(power), Steps::Range { step, .. }) = (self.shape, self.steps) else { return None };
+        let (t, direction) = power.root(u).filter(|_| !T::FULL)?;
+        let away = t / (self.rate * step);
+        if away >= NEAR {
+            return None;
+        }
+        let (count, base, end) = if direction < 0.0 {
+            (out.len(), self.b, self.a)
+        } else {
+            ((NEAR - away).ceil() as usize, self.a, self.b)
+        };
+        let count = count.min(out.len());
+        roots(&mut out[..count], t, direction * self.rate * step, base, end - base);
+        Some(count)
+    }
+
     /// Copies a table's values where every step is one of them. Returns how many.
     fn listed<T: Value>(&self, table: &Table, first: usize, out: &mut [T]) -> usize {
         let Steps::Range { step, .. } = self.steps else { return 0 };
         let start = self.u(first);
-        let rest = table.rest(start);
-        if rest.len() < 2 || start.fract() != 0.0 || self.rate() * step != 1.0 {
+        let (rest, singles) = table.rest(start);
+        if rest.len() < 2 || start.fract() != 0.0 || self.rate * step != 1.0 {
             return 0;
         }
-        for (out, value) in out.iter_mut().zip(rest) {
-            *out = T::of(self.b + (self.a - self.b) * value);
+        let count = rest.len().min(out.len());
+        let out = &mut out[..count];
+        let as_they_are = self.a == 1.0 && self.b == 0.0;
+        if !(as_they_are && T::copy(out, &singles[..count])) {
+            listed(out, &rest[..count], self.b, self.a - self.b);
         }
-        rest.len().min(out.len())
+        count
     }
 
-    /// Even blocks of a plain cosine, as many as there are before the end of its wave. Returns the values written.
-    ///
-    /// What is left is short, and anchored on the end itself.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // They saturate, and are cut to the row.
-    fn waves<T: Value>(&self, first: usize, out: &mut [T]) -> usize {
-        let (Shape::Cosine(shape), Steps::Range { step, .. }) = (self.shape, self.steps) else {
-            return 0;
+    /// Writes a curve that has an addition theorem, and says whether it did.
+    fn wave<T: Value>(&self, first: usize, out: &mut [T]) -> bool {
+        let Steps::Range { step, .. } = self.steps else { return false };
+        let (u, advance, height) = (self.u(first), self.rate * step, self.a - self.b);
+        let wave = |motion, mean, amplitude, start: f64, rate: f64| {
+            let (start, turn) = (start + rate * u, rate * advance);
+            Wave { motion, mean, amplitude, start, turn, low: self.a.min(self.b), high: self.a.max(self.b) }
         };
-        // With more waves there are minima on the way, which must be centres.
-        let Some(angle) = shape.plain_angle().filter(|&angle| angle <= PI) else { return 0 };
-        let (start, advance) = (self.u(first), self.rate() * step);
-        let Some(length) = Wave::block(angle * advance) else { return 0 };
-        let before_end = ((1.0 - start) / advance) as usize;
-        let count = before_end.saturating_sub(length).min(out.len()) / length * length;
-        let half = 0.5 * (self.a - self.b);
-        let wave = Wave { mean: self.b + half, amplitude: half, start: angle * start, turn: angle * advance };
-        if T::wave(&mut out[..count], &wave) { count } else { 0 }
+        let middle = self.b + 0.5 * height;
+        let wave = match self.shape {
+            Shape::Cosine(shape) => {
+                shape.plain_angle().map(|rate| wave(Motion::Cosine, middle, 0.5 * height, 0.0, rate))
+            }
+            Shape::Exponential(shape) => {
+                shape.falling_log().map(|rate| wave(Motion::Exponential, self.b, height, 0.0, rate))
+            }
+            Shape::Tanh(shape) => {
+                let (lower, slope) = shape.line();
+                Some(wave(Motion::Tanh, middle, -0.5 * height, lower, slope))
+            }
+            _ => None,
+        };
+        wave.is_some_and(|wave| T::wave(out, &wave))
     }
 
     /// The index up to which a series holds, from j on.
-    fn reach(&self, series: &Expansion, j: usize, end: usize) -> usize {
+    fn reach(&self, series: &Expansion, j: usize, u: f64, end: usize) -> usize {
         if series.reach.is_infinite() {
             return end;
         }
@@ -139,8 +175,8 @@ impl Blocks<'_> {
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // It saturates, and is cut to the row.
-        let count = ((limit - self.u(j)) / (self.rate() * step)).ceil() as usize;
-        let mut stop = (j + count.clamp(1, end)).min(end);
+        let count = ((limit - u) / (self.rate * step)) as usize;
+        let mut stop = (j + count.clamp(0, end) + 1).min(end);
         if series.degree < 2 {
             // Stairs and tables turn on their step exactly.
             while stop > j + 1 && self.u(stop - 1) >= limit {
@@ -154,11 +190,10 @@ impl Blocks<'_> {
     }
 
     /// Writes a block that a series holds for.
-    fn block<T: Value>(&self, series: &Expansion, first: usize, out: &mut [T]) {
+    fn block<T: Value>(&self, series: &Expansion, first: usize, u: f64, out: &mut [T]) {
         let unit = if series.reach.is_infinite() { 1.0 } else { series.reach };
         if let Steps::Range { step, .. } = self.steps {
-            let offset = (self.u(first) - series.centre) / unit;
-            return even(out, series, offset, self.rate() * step / unit);
+            return even(out, series, (u - series.centre) / unit, self.rate * step / unit);
         }
         for (i, out) in out.iter_mut().enumerate() {
             *out = T::of(series.at((self.u(first + i) - series.centre) / unit));

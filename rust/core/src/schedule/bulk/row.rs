@@ -249,7 +249,9 @@ impl<'a> Row<'a> {
         if a == b || matches!(shape, Shape::Constant(_)) {
             return self.level(T::of(a), first, out);
         }
-        let blocks = Blocks { steps: self.steps, precisions: self.precisions, segment, shape, map, a, b };
+        let rate = map.slope / segment.length;
+        let blocks =
+            Blocks { steps: self.steps, precisions: self.precisions, segment, shape, map, rate, a, b };
         blocks.write(first, out);
         // Only what may have overflowed is looked at again.
         let last = segment.u(map.local(self.steps.at(first + out.len() - 1)));

@@ -19,7 +19,9 @@ mod sealed {
         const FULL: bool;
         fn precisions() -> &'static [Precision; 2];
         fn is_finite(&self) -> bool;
-        /// Writes whole blocks of a cosine, and says whether it has a way to.
+        /// Writes numbers of float32 as they are, and says whether that is what a row is written in.
+        fn copy(out: &mut [Self], singles: &[f32]) -> bool;
+        /// Writes a wave, and says whether it has a way to.
         fn wave(out: &mut [Self], wave: &Wave) -> bool;
         /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
         fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
@@ -52,19 +54,23 @@ impl sealed::Kernels for f32 {
         Self::is_finite(*self)
     }
 
-    fn wave(out: &mut [Self], wave: &Wave) -> bool {
-        wave.fill(out);
+    fn copy(out: &mut [Self], singles: &[f32]) -> bool {
+        out.copy_from_slice(singles);
         true
+    }
+
+    fn wave(out: &mut [Self], wave: &Wave) -> bool {
+        wave.fill(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
         let c = &series.coefficients;
         let anchor = Self::of(c[0]);
         let mut small = [0.0; LONG_F32];
-        small[0] = Self::of(c[0] - f64::from(anchor));
-        for (small, c) in small.iter_mut().zip(c).skip(1) {
+        for (small, c) in small.iter_mut().zip(c) {
             *small = Self::of(*c);
         }
+        small[0] = Self::of(c[0] - f64::from(anchor));
         let (offset, rate) = (Self::of(offset), Self::of(rate));
         match small.first_chunk::<SHORT_F32>() {
             Some(short) if series.degree < SHORT_F32 => curve_f32(out, anchor, short, offset, rate),
@@ -83,6 +89,10 @@ impl sealed::Kernels for f64 {
 
     fn is_finite(&self) -> bool {
         Self::is_finite(*self)
+    }
+
+    fn copy(_: &mut [Self], _: &[f32]) -> bool {
+        false
     }
 
     fn wave(_: &mut [Self], _: &Wave) -> bool {

@@ -21,6 +21,11 @@ impl Exponential {
         Ok(Self { rate: positive("rate", rate)?, stairs })
     }
 
+    /// The logarithm of the rate, where the shape falls and has no stairs.
+    pub(crate) fn falling_log(self) -> Option<f64> {
+        (!self.stairs && self.rate < 1.0).then(|| self.rate.ln())
+    }
+
     pub(crate) fn is_stairs(self) -> bool {
         self.stairs
     }

@@ -28,6 +28,15 @@ impl Power {
         self == Self::LINEAR
     }
 
+    /// Where the shape is √t or 1 − √t: t at u, and how much it grows along u, −1 for the first and 1 for the other.
+    pub(crate) fn root(self, u: f64) -> Option<(f64, f64)> {
+        match (self.stretch, self.exponent) {
+            (1.0, 0.5) => Some((1.0 - u, -1.0)),
+            (0.5, 1.0) => Some((u, 1.0)),
+            _ => None,
+        }
+    }
+
     /// The exponent where the shape is a polynomial itself.
     fn whole_exponent(self) -> Option<usize> {
         if self.stretch != 1.0 {

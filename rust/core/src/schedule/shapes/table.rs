@@ -11,6 +11,10 @@ use crate::schedule::record::Record;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     values: Arc<[f64]>,
+    /// The same as float32, so that a row in it reads no more than it writes.
+    singles: Arc<[f32]>,
+    /// The largest |value|, found once: a row asks for it.
+    largest: f64,
 }
 
 impl Table {
@@ -22,10 +26,13 @@ impl Table {
         if values.is_empty() {
             return Err(ScheduleError::new("values", "must hold at least one value, got none"));
         }
+        let mut largest = 0.0_f64;
         for &value in values {
-            finite("values", value)?;
+            largest = largest.max(finite("values", value)?.abs());
         }
-        Ok(Self { values: values.into() })
+        #[allow(clippy::cast_possible_truncation)]
+        let singles = values.iter().map(|&value| value as f32).collect();
+        Ok(Self { values: values.into(), singles, largest })
     }
 
     /// The cell that holds `u`: its index and its values at both ends.
@@ -37,10 +44,11 @@ impl Table {
         (index as f64, self.values[index], self.values[(index + 1).min(last)])
     }
 
-    /// The values from a whole u on, up to the last.
+    /// The values from a whole u on, up to the last, and the same in float32.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    pub(crate) fn rest(&self, u: f64) -> &[f64] {
-        &self.values[(u as usize).min(self.values.len() - 1)..]
+    pub(crate) fn rest(&self, u: f64) -> (&[f64], &[f32]) {
+        let first = (u as usize).min(self.values.len() - 1);
+        (&self.values[first..], &self.singles[first..])
     }
 }
 
@@ -57,7 +65,7 @@ impl Curve for Table {
     }
 
     fn largest(&self, _: f64) -> f64 {
-        self.values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+        self.largest
     }
 
     fn series(&self, u: f64, _: &Expander) -> Option<Expansion> {

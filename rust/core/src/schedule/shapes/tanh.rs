@@ -27,6 +27,11 @@ impl Tanh {
         }
         Ok(Self { lower, upper })
     }
+
+    /// z at u = 0, and how much it grows to u = 1.
+    pub(crate) fn line(self) -> (f64, f64) {
+        (self.lower, self.upper - self.lower)
+    }
 }
 
 impl Curve for Tanh {
