@@ -51,6 +51,17 @@ def test_a_wave_so_far_out_that_no_float_holds_its_angle_is_named(dtype):
         ib.schedule_matrix([schedule], [10, 5000], dtype=dtype)
 
 
+def test_no_share_of_a_curve_that_overflows_is_nothing():
+    text = (
+        '{"length": 1200, "a": 1, "b": 0, "beyond": true, "shape": {"kind": "exponential", "rate": 15616.0}}'
+    )
+    schedule = S.Schedule.from_json(
+        f'{{"schema": 1, "form": {{"tracks": [{{"segments": [{text}]}}], "scale": 0}}}}'
+    )
+    assert schedule.at(10**9) == 0
+    assert ib.schedule_matrix([schedule], [0, 10**9], dtype="f8").tolist() == [[0.0, 0.0]]
+
+
 def test_a_decay_shorter_than_a_step_ends_where_it_ends():
     schedule = S.wsd(1000, 10, 0.0001)
     row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]

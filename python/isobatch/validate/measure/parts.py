@@ -56,7 +56,9 @@ def _bus_bandwidth(group: Group, ranks: Sequence[int], buffer: torch.Tensor) -> 
     """Of this rank's own part, by its median time."""
     # All parts are made by all ranks at the same time, each by its own members only.
     cuda = group.device.type == "cuda"
-    part = cast(dist.ProcessGroup, dist.new_group(list(ranks), use_local_synchronization=True))
+    part = cast(
+        dist.ProcessGroup, dist.new_group(list(ranks), use_local_synchronization=True, timeout=group.limit)
+    )
     try:
         dist.all_reduce(buffer, group=part)
         group.barrier()

@@ -86,7 +86,7 @@ impl Schedule {
     }
 
     pub(crate) fn finish(&self, value: f64) -> f64 {
-        value.max(self.low).min(self.high) * self.scale
+        if self.scale == 0.0 { 0.0 } else { value.max(self.low).min(self.high) * self.scale }
     }
 
     /// Whether the value of a lone track needs nothing but a factor.
