@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,7 +65,7 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
     """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails. Folders
     below `top`, where it is given, may be new too.
     """
-    try:
+    with removed_if_failed(fs, files):
         yield
         if fs.type_name != "local":
             for partial, path in files.items():
@@ -73,8 +73,15 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
             return
         for partial, path in files.items():
             settle(partial, path)
-        for folder in {PurePosixPath(path).parent for path in files.values()}:
+        for folder in {path.rpartition("/")[0] or "." for path in files.values()}:
             sync_up(folder, folder if top is None else top)
+
+
+@contextmanager
+def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
+    """Deletes the files, those that are there by then, where the block fails."""
+    try:
+        yield
     except BaseException:
         for partial in files:
             with suppress(OSError):
