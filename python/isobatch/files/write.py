@@ -140,6 +140,9 @@ class _Heard(io.RawIOBase):
             self.sink.flush()
 
 
+_LINES = 1 << 13
+
+
 class JsonLines:
     """Appends tables as one JSON object a line."""
 
@@ -149,7 +152,10 @@ class JsonLines:
     def __call__(self, table: pa.Table) -> None:
         import msgspec
 
-        self.sink.write(msgspec.json.Encoder().encode_lines(table.to_pylist()))
+        encoder = msgspec.json.Encoder()
+        # A row is a kilobyte of Python's objects.
+        for start in range(0, table.num_rows, _LINES):
+            self.sink.write(encoder.encode_lines(table.slice(start, _LINES).to_pylist()))
 
 
 class CsvLines:

@@ -103,7 +103,9 @@ class Folder:
                 )
             return {}
         # A receipt is newer than what the manifest says of its part.
-        by_name = {receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some}
+        by_name = {
+            receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some
+        }
         if resume:
             _refuse_other(manifest.run, run, self.base)
             done = list(by_name.values())

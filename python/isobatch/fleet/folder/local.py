@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.blocks import BLOCK
+from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.parts import Part, grouped
 from isobatch.fleet.folder.work import Failure, Work, plan_parts
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.blocks import BLOCK
+from isobatch.fleet.folder.manifest import Receipt
 from isobatch.fleet.folder.parts import Part, grouped
 from isobatch.fleet.folder.work import Failure, Work, plan_parts
 

@@ -76,9 +76,7 @@ def plan_parts(
     return outcomes
 
 
-def _plan_part(
-    work: Work, part: Part, stopped: Callable[[], bool]
-) -> tuple[Receipt, dict[str, str]]:
+def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Receipt, dict[str, str]]:
     """The receipt of a part whose files are not in their places yet, and these by where the files are now."""
     summary = Summary()
     jobs = 0
@@ -86,9 +84,7 @@ def _plan_part(
     places: dict[str, str] = {}
     written: dict[str, _Written] = {}
     with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
-        for block, table, status, reasons in planned_of(
-            work.query, work.fs, part, work.schema, part.number
-        ):
+        for block, table, status, reasons in planned_of(work.query, work.fs, part, work.schema, part.number):
             if stopped():
                 raise Stopped
             summary.add(block, status, reasons)
