@@ -3,9 +3,10 @@ program can read; on disk, or in a store that pyarrow knows."""
 
 from __future__ import annotations
 
+import base64
 import io
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,9 +92,14 @@ def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def parquet_writer(
-    fs: FileSystem, path: str, metadata: dict[str, str], digest: Digest | None = None
+    fs: FileSystem,
+    path: str,
+    metadata: dict[str, str],
+    digest: Digest | None = None,
+    texts: Collection[str] = (),
 ) -> Iterator[Write]:
-    """Appends tables to a Parquet file, a row group each; the metadata join its schema's. The digest hears of the file's bytes."""
+    """Appends tables to a Parquet file, a row group each; the metadata join its schema's. The digest hears of the file's bytes. Columns
+    in `texts` may come as dictionaries: they are written as such, which saves hashing each text, and read as texts."""
     import pyarrow.parquet as pq
 
     with ExitStack() as files:
@@ -105,13 +111,59 @@ def parquet_writer(
                 schema = table.schema.with_metadata({**(table.schema.metadata or {}), **metadata})
                 sink = files.enter_context(fs.open_output_stream(path))
                 sink = sink if digest is None else _Heard(sink, digest)
-                # With checksums: a flipped bit in a plan is found when it is read.
                 writer = files.enter_context(
-                    pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True)
+                    pq.ParquetWriter(
+                        sink,
+                        schema,
+                        compression="zstd",
+                        # A flipped bit in a plan is found when it is read.
+                        write_page_checksum=True,
+                        use_dictionary=_repeating(table),
+                        # The schema that readers are to see is written below, at the end.
+                        store_schema=False,
+                    )
                 )
+                files.callback(writer.add_key_value_metadata, _described(schema, texts))
             writer.write_table(table.cast(writer.schema))
 
         yield write
+
+
+_SAMPLED = 1 << 12
+
+
+def _repeating(table: pa.Table) -> list[str] | bool:
+    """Which columns of a file, by their paths in Parquet, are worth a dictionary, by a sample of its first rows: where most values differ,
+    it costs more time and bytes than it saves. Of a small table all."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if table.num_rows < _SAMPLED:
+        return True
+    sample = table.take(pa.array(np.linspace(0, table.num_rows - 1, _SAMPLED).astype(np.int64)))
+    found = []
+    for name, column in zip(sample.column_names, sample.columns, strict=True):
+        kind = column.type
+        if pa.types.is_list(kind):
+            found.append(f"{name}.list.element")
+        elif not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or (
+            2 * pc.count_distinct(column).as_py() <= _SAMPLED - column.null_count
+        ):
+            found.append(name)
+    return found
+
+
+def _described(schema: pa.Schema, texts: Collection[str]) -> dict[bytes, bytes]:
+    """What a Parquet file says of its schema, as pyarrow writes it; the columns in `texts` as texts."""
+    import pyarrow as pa
+
+    fields = [
+        field.with_type(pa.string()) if field.name in texts and pa.types.is_dictionary(field.type) else field
+        for field in schema
+    ]
+    plain = pa.schema(fields, schema.metadata)
+    return {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(plain.serialize().to_pybytes())}
 
 
 class Digest(Protocol):

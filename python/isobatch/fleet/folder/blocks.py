@@ -105,16 +105,20 @@ def planned(fleets: Iterable[Fleet]) -> Iterator[Planned]:
 
 
 def planned_of(
-    query: Query, fs: FileSystem, part: Part, schema: pa.Schema, number: int | None
+    query: Query, fs: FileSystem, part: Part, schema: pa.Schema, number: int | None, *, encoded: bool
 ) -> Iterator[Planned]:
-    """The plans of a part; the arguments are those of `fleets`. Of a single block nothing can overlap, and two threads would cost
-    more than a thousand rows."""
+    """The plans of a part; the arguments are those of `fleets` and of `plan_with_status`. Of a single block nothing can overlap, and
+    two threads would cost more than a thousand rows."""
     found = fleets(query, fs, part, schema, number)
-    return _plans(found) if _is_one_block(query, part) else planned(found)
+    return (
+        _plans(found, encoded=encoded)
+        if _is_one_block(query, part)
+        else ahead(_plans(ahead(found), encoded=encoded))
+    )
 
 
-def _plans(fleets: Iterable[Fleet]) -> Iterator[Planned]:
-    return ((fleet, *fleet.plan_with_status()) for fleet in fleets)
+def _plans(fleets: Iterable[Fleet], *, encoded: bool = False) -> Iterator[Planned]:
+    return ((fleet, *fleet.plan_with_status(encoded=encoded)) for fleet in fleets)
 
 
 def _is_one_block(query: Query, part: Part) -> bool:

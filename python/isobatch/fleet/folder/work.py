@@ -84,7 +84,10 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Rec
     places: dict[str, str] = {}
     written: dict[str, _Written] = {}
     with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
-        for block, table, status, reasons in planned_of(work.query, work.fs, part, work.schema, part.number):
+        encoded = work.partition_by != "status"
+        for block, table, status, reasons in planned_of(
+            work.query, work.fs, part, work.schema, part.number, encoded=encoded
+        ):
             if stopped():
                 raise Stopped
             summary.add(block, status, reasons)
@@ -131,7 +134,8 @@ def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _
     folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
     digest = new_digest()
     return _Written(
-        opened.enter_context(parquet_writer(folder.fs, partial, work.query.metadata, digest)), digest
+        opened.enter_context(parquet_writer(folder.fs, partial, work.query.metadata, digest, ("status",))),
+        digest,
     )
 
 
