@@ -67,7 +67,9 @@ def run(jobs: Path, plans: Path, piece: float | None) -> bool:
         process.kill()
         process.wait()
         done = len(list(plans.glob("*.parquet")))
-        print(f"killed after {time.perf_counter() - start:.0f} s: {done} files of plans are whole", flush=True)
+        print(
+            f"killed after {time.perf_counter() - start:.0f} s: {done} files of plans are whole", flush=True
+        )
         return False
     assert process.returncode == 0
     found = json.loads(out)
