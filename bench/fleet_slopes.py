@@ -4,8 +4,8 @@ read and written, and memory at its peak; the plans are removed at the end.
     python bench/fleet_slopes.py FOLDER 10000000 100000000 1000000000
     python bench/fleet_slopes.py FOLDER 1000000000 --piece 240
 
-With --piece a run is killed (SIGKILL) after that many seconds, and given again until it is complete, as on a machine that is lent by the piece. A piece
-is told by --go-on: the next one of a run that an earlier command has left.
+With --piece a run is killed (SIGKILL) after that many seconds, and given again until it is complete, as on a machine that is lent by the piece;
+--go-on is one more piece of a run that an earlier command has left.
 
 Files of jobs after the tenth are links to the first ten: their plans are written anew, their ids are those of the first.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -67,8 +68,11 @@ def run(jobs: Path, plans: Path, piece: float | None) -> bool:
         process.kill()
         process.wait()
         done = len(list(plans.glob("*.parquet")))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         print(
-            f"killed after {time.perf_counter() - start:.0f} s: {done} files of plans are whole", flush=True
+            f"killed after {time.perf_counter() - start:.0f} s, processor {used.ru_utime + used.ru_stime:.0f} s: "
+            f"{done} files of plans are whole",
+            flush=True,
         )
         return False
     assert process.returncode == 0
