@@ -139,7 +139,7 @@ def _repeating(table: pa.Table) -> list[str] | bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.num_rows < _SAMPLED:
+    if table.num_rows < 8 * _SAMPLED:
         return True
     sample = table.take(pa.array(np.linspace(0, table.num_rows - 1, _SAMPLED).astype(np.int64)))
     found = []

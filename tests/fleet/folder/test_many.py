@@ -159,7 +159,7 @@ def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
 
 def test_columns_are_written_as_they_repeat(tmp_path):
     """Texts that are few as numbers, values that differ as they are; a reader sees neither."""
-    rows = 20_000
+    rows = 40_000
     jobs = pa.table(
         {
             "job": range(rows),
