@@ -133,7 +133,7 @@ _SAMPLED = 1 << 12
 
 
 def _repeating(table: pa.Table) -> list[str] | bool:
-    """Which columns of a file, by their paths in Parquet, are worth a dictionary, by a sample of its first rows: where most values differ,
+    """Which columns of a file, by their paths in Parquet, are worth a dictionary, by a sample of its first rows: where many values differ,
     it costs more time and bytes than it saves. Of a small table all."""
     import numpy as np
     import pyarrow as pa
@@ -148,7 +148,7 @@ def _repeating(table: pa.Table) -> list[str] | bool:
         if pa.types.is_list(kind):
             found.append(f"{name}.list.element")
         elif not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or (
-            2 * pc.count_distinct(column).as_py() <= _SAMPLED - column.null_count
+            8 * pc.count_distinct(column).as_py() <= _SAMPLED - column.null_count
         ):
             found.append(name)
     return found
