@@ -87,13 +87,26 @@ def find(path: str | os.PathLike[str]) -> Files:
         listed = fs.get_file_info(FileSelector(base or ".", recursive=True))
     found = []
     for info in sorted(listed, key=lambda info: info.path):
-        name = PurePosixPath(info.path).relative_to(base)
-        wanted = name.suffix in SUFFIXES and not any(part.startswith(("_", ".")) for part in name.parts)
+        name = below(info.path, base)
+        wanted = name[name.rfind(".") :] in SUFFIXES and not name.startswith(("_", "."))
+        wanted = wanted and "/_" not in name and "/." not in name
         if info.type == FileType.File and wanted and (pattern is None or _is_match(info.path, pattern)):
             found.append(info)
     if not found:
         raise InputError(f"holds no {few(SUFFIXES)} file", file=os.fspath(path))
     return Files(fs, base, tuple(found), folder=pattern is None)
+
+
+def below(path: str, base: str) -> str:
+    """The path of a file as seen from a folder that it is in.
+
+    >>> below("jobs/2026/a.csv", "jobs"), below("./jobs/a.csv", "jobs")
+    ('2026/a.csv', 'a.csv')
+    """
+    # There may be 100,000.
+    if base and path.startswith(f"{base}/"):
+        return path[len(base) + 1 :]
+    return str(PurePosixPath(path).relative_to(base))
 
 
 def refuse_output(files: Files, fs: FileSystem, output: str) -> None:

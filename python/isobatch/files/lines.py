@@ -1,7 +1,9 @@
-"""JSON lines as a table. pyarrow's own reader ends the process where a line is `null` or nested some thousands deep."""
+"""JSON lines as a table, in memory that does not grow with the file. pyarrow's own reader ends the process where a line is `null` or
+nested some thousands deep."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,57 +16,158 @@ if TYPE_CHECKING:
 
 _DEEPEST = 32
 """Lists and objects in one another in a cell."""
+_BYTES = 1 << 22
+"""That are parsed at a time."""
+LONGEST = 1 << 26
+"""Bytes of a line."""
+
+_Columns = dict[str, list[Any]]
 
 
-def read_lines(stream: Any, path: str) -> pa.Table:
-    """The table in JSON lines: an object a line, its columns in the order in which they first come. Cells that Arrow has no common type
-    for are texts.
+def lines_schema(stream: Any, path: str) -> pa.Schema:
+    """The schema of the table in JSON lines: an object a line, its columns in the order in which they first come. Cells that Arrow has
+    no common type for are texts. All lines are read, as the last may have a column or a type of its own.
 
     Raises:
         InputError: a line is no object; the message names the row.
     """
     import pyarrow as pa
 
-    decoder = msgspec.json.Decoder(dict[str, Any])
-    columns: dict[str, list[Any]] = {}
-    rows = 0
-    for number, line in enumerate(stream.read().removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = decoder.decode(line)
-            for name, value in record.items():
-                cells = columns.setdefault(name, [])
-                cells += [None] * (rows - len(cells))
-                cells.append(_checked(value))
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            what = "nested too deep" if isinstance(error, RecursionError) else printable(str(error))
-            raise InputError(f"is no JSON object: {what}", file=path, row=number) from None
-        rows += 1
-    if not columns:
+    kinds: dict[str, _Kind] = {}
+    for columns, _ in _blocks(stream, path):
+        for name, cells in columns.items():
+            kinds.setdefault(name, _Kind()).add(cells)
+    if not kinds:
         raise InputError("the file is empty", file=path)
-    for cells in columns.values():
-        cells += [None] * (rows - len(cells))
-    return pa.table({name: _array(cells) for name, cells in columns.items()})
+    return pa.schema([(name, kind.type) for name, kind in kinds.items()])
 
 
-def _checked(value: Any, depth: int = 0) -> Any:
-    if isinstance(value, (list, dict)):
-        if depth == _DEEPEST:
-            raise RecursionError
-        for inner in value.values() if isinstance(value, dict) else value:
-            _checked(inner, depth + 1)
-    return value
+def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The table in JSON lines whose schema `lines_schema` has found, block by block.
 
-
-def _array(cells: list[Any]) -> Any:
+    Raises:
+        InputError: as there, or the file is another by now.
+    """
     import pyarrow as pa
 
-    try:
-        return pa.array(cells)
-    except (pa.ArrowException, OverflowError, TypeError):
-        texts = (
+    for columns, rows in _blocks(stream, path):
+        if columns.keys() - set(schema.names):
+            raise InputError("has changed while it was read", file=path)
+        cells = (columns.get(name) or [None] * rows for name in schema.names)
+        arrays = [_array(some, kind) for some, kind in zip(cells, schema.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
+    """The cells of some lines by their columns, those that an object lacks as None, and the number of objects."""
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    before = 0
+    for lines in _lines(stream, path):
+        columns: _Columns = {}
+        rows = 0
+        for number, line in enumerate(lines, before + 1):
+            if not line.strip():
+                continue
+            try:
+                for name, value in decoder.decode(line).items():
+                    cells = columns.get(name)
+                    if cells is None:
+                        cells = columns[name] = []
+                    if len(cells) < rows:
+                        cells += [None] * (rows - len(cells))
+                    cells.append(value)
+                    if isinstance(value, (list, dict)):
+                        _refuse_deep(value)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+                what = "nested too deep" if isinstance(error, RecursionError) else printable(str(error))
+                raise InputError(f"is no JSON object: {what}", file=path, row=number) from None
+            rows += 1
+        before += len(lines)
+        for cells in columns.values():
+            cells += [None] * (rows - len(cells))
+        if rows:
+            yield columns, rows
+
+
+def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
+    """Whole lines, some MiB at a time."""
+    rest, number = stream.read(3).removeprefix(b"\xef\xbb\xbf"), 0
+    while data := stream.read(_BYTES):
+        lines = (rest + data).splitlines(keepends=True)
+        # What ends in \r may go on with \n.
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        number += len(lines)
+        if len(rest) > LONGEST:
+            raise InputError(
+                f"is no JSON object: the line has more than {LONGEST:,} bytes", file=path, row=number + 1
+            )
+        yield lines
+    yield rest.splitlines()
+
+
+def _refuse_deep(value: Any, depth: int = 0) -> None:
+    if depth == _DEEPEST:
+        raise RecursionError
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, (list, dict)):
+            _refuse_deep(inner, depth + 1)
+
+
+class _Kind:
+    """What a column's cells have in common, over all blocks: the type that Arrow gives to all of them at once."""
+
+    def __init__(self) -> None:
+        self._kinds: set[type] = set()
+        self._least = self._most = 0
+        self._nested: Any = None
+        self._is_text = False
+
+    def add(self, cells: list[Any]) -> None:
+        """Takes the cells of a block."""
+        import pyarrow as pa
+
+        kinds = set(map(type, cells))
+        kinds.discard(type(None))
+        self._kinds |= kinds
+        if int in kinds:
+            whole = (
+                [cell for cell in cells if type(cell) is int] if len(kinds) > 1 or None in cells else cells
+            )
+            self._least, self._most = min(self._least, min(whole)), max(self._most, max(whole))
+        if kinds & {list, dict} and not self._is_text:
+            try:
+                found = pa.schema([("", pa.array(cells).type)])
+                before = found if self._nested is None else self._nested
+                self._nested = pa.unify_schemas([before, found], promote_options="permissive")
+            except (pa.ArrowException, OverflowError, TypeError):
+                self._is_text = True
+
+    @property
+    def type(self) -> Any:
+        """Of Arrow."""
+        import pyarrow as pa
+
+        kinds = self._kinds
+        if not kinds:
+            return pa.null()
+        if kinds <= {list} or kinds <= {dict}:
+            return pa.string() if self._is_text else self._nested.field(0).type
+        if kinds == {bool}:
+            return pa.bool_()
+        if kinds == {int} and self._least >= -(2**63) and self._most < 2**63:
+            return pa.int64()
+        # Larger whole numbers have no exact place among reals.
+        if kinds == {float} or (kinds == {int, float} and max(-self._least, self._most) <= 2**53):
+            return pa.float64()
+        return pa.string()
+
+
+def _array(cells: list[Any], kind: Any) -> Any:
+    import pyarrow as pa
+
+    if kind == pa.string():
+        cells = [
             cell if cell is None or isinstance(cell, str) else msgspec.json.encode(cell).decode()
             for cell in cells
-        )
-        return pa.array(texts, pa.string())
+        ]
+    return pa.array(cells, kind)

@@ -43,7 +43,7 @@ def blocks(
     encoded: Collection[str] = (),
 ) -> Iterator[pa.Table]:
     """The table in a file, in blocks of at most this many rows, at least one block; of a Parquet file these row groups.
-    JSON lines are read whole first. Texts in `encoded` columns may come as dictionaries, where a Parquet file holds few.
+    JSON lines are read twice: what their columns are is known at their end. Texts in `encoded` columns may come as dictionaries, where a Parquet file holds few.
 
     Raises:
         InputError: it cannot be read; the message names it.
@@ -53,16 +53,17 @@ def blocks(
         if how == "parquet":
             yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
             return
-        with fs.open_input_stream(path) as stream:
-            if how == "csv":
-                batches: Any = _csv_reader(stream, *_csv_header(fs, path))
-                schema = batches.schema
-            else:
-                from isobatch.files.lines import read_lines
+        if how == "csv":
+            with fs.open_input_stream(path) as stream:
+                batches = _csv_reader(stream, *_csv_header(fs, path))
+                yield from _cut(batches, batches.schema, rows)
+            return
+        from isobatch.files.lines import lines_batches, lines_schema
 
-                table = read_lines(stream, path)
-                batches, schema = table.to_batches(), table.schema
-            yield from _cut(batches, schema, rows)
+        with fs.open_input_stream(path) as stream:
+            schema = lines_schema(stream, path)
+        with fs.open_input_stream(path) as stream:
+            yield from _cut(lines_batches(stream, path, schema), schema, rows)
 
 
 def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:

@@ -3,9 +3,10 @@ program can read; on disk, or in a store that pyarrow knows."""
 
 from __future__ import annotations
 
+import base64
 import io
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,7 +66,7 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
     """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails. Folders
     below `top`, where it is given, may be new too.
     """
-    try:
+    with removed_if_failed(fs, files):
         yield
         if fs.type_name != "local":
             for partial, path in files.items():
@@ -73,8 +74,15 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
             return
         for partial, path in files.items():
             settle(partial, path)
-        for folder in {PurePosixPath(path).parent for path in files.values()}:
+        for folder in {path.rpartition("/")[0] or "." for path in files.values()}:
             sync_up(folder, folder if top is None else top)
+
+
+@contextmanager
+def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
+    """Deletes the files, those that are there by then, where the block fails."""
+    try:
+        yield
     except BaseException:
         for partial in files:
             with suppress(OSError):
@@ -84,9 +92,14 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
 
 @contextmanager
 def parquet_writer(
-    fs: FileSystem, path: str, metadata: dict[str, str], digest: Digest | None = None
+    fs: FileSystem,
+    path: str,
+    metadata: dict[str, str],
+    digest: Digest | None = None,
+    texts: Collection[str] = (),
 ) -> Iterator[Write]:
-    """Appends tables to a Parquet file, a row group each; the metadata join its schema's. The digest hears of the file's bytes."""
+    """Appends tables to a Parquet file, a row group each; the metadata join its schema's. The digest hears of the file's bytes. Columns
+    in `texts` may come as dictionaries: they are written as such, which saves hashing each text, and read as texts."""
     import pyarrow.parquet as pq
 
     with ExitStack() as files:
@@ -98,13 +111,59 @@ def parquet_writer(
                 schema = table.schema.with_metadata({**(table.schema.metadata or {}), **metadata})
                 sink = files.enter_context(fs.open_output_stream(path))
                 sink = sink if digest is None else _Heard(sink, digest)
-                # With checksums: a flipped bit in a plan is found when it is read.
                 writer = files.enter_context(
-                    pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True)
+                    pq.ParquetWriter(
+                        sink,
+                        schema,
+                        compression="zstd",
+                        # A flipped bit in a plan is found when it is read.
+                        write_page_checksum=True,
+                        use_dictionary=_repeating(table),
+                        # The schema that readers are to see is written below, at the end.
+                        store_schema=False,
+                    )
                 )
+                files.callback(writer.add_key_value_metadata, _described(schema, texts))
             writer.write_table(table.cast(writer.schema))
 
         yield write
+
+
+_SAMPLED = 1 << 12
+
+
+def _repeating(table: pa.Table) -> list[str] | bool:
+    """Which columns of a file, by their paths in Parquet, are worth a dictionary, by a sample of its first rows: where many values differ,
+    it costs more time and bytes than it saves. Of a small table all."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if table.num_rows < 8 * _SAMPLED:
+        return True
+    sample = table.take(pa.array(np.linspace(0, table.num_rows - 1, _SAMPLED).astype(np.int64)))
+    found = []
+    for name, column in zip(sample.column_names, sample.columns, strict=True):
+        kind = column.type
+        if pa.types.is_list(kind):
+            found.append(f"{name}.list.element")
+        elif not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or (
+            8 * pc.count_distinct(column).as_py() <= _SAMPLED - column.null_count
+        ):
+            found.append(name)
+    return found
+
+
+def _described(schema: pa.Schema, texts: Collection[str]) -> dict[bytes, bytes]:
+    """What a Parquet file says of its schema, as pyarrow writes it; the columns in `texts` as texts."""
+    import pyarrow as pa
+
+    fields = [
+        field.with_type(pa.string()) if field.name in texts and pa.types.is_dictionary(field.type) else field
+        for field in schema
+    ]
+    plain = pa.schema(fields, schema.metadata)
+    return {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(plain.serialize().to_pybytes())}
 
 
 class Digest(Protocol):
@@ -133,6 +192,9 @@ class _Heard(io.RawIOBase):
             self.sink.flush()
 
 
+_LINES = 1 << 13
+
+
 class JsonLines:
     """Appends tables as one JSON object a line."""
 
@@ -142,7 +204,10 @@ class JsonLines:
     def __call__(self, table: pa.Table) -> None:
         import msgspec
 
-        self.sink.write(msgspec.json.Encoder().encode_lines(table.to_pylist()))
+        encoder = msgspec.json.Encoder()
+        # A row is a kilobyte of Python's objects.
+        for start in range(0, table.num_rows, _LINES):
+            self.sink.write(encoder.encode_lines(table.slice(start, _LINES).to_pylist()))
 
 
 class CsvLines:

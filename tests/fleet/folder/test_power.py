@@ -10,6 +10,7 @@ import isobatch as ib
 from disk import Disk, restore
 from isobatch.cli import main
 from isobatch.files.whole import sync, write_whole
+from isobatch.fleet.folder import local
 from jobs_in_files import Jobs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks up open files in /proc")
@@ -72,6 +73,16 @@ def test_so_does_one_with_folders_in_it(jobs, tmp_path, monkeypatch, every):
     last = disk.cuts[-1][1]
     assert any("status=ok/" in name or "status=caution/" in name for name in last), sorted(last)
     assert survives(disk, jobs, tmp_path, every, partition_by="status")
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_so_do_files_that_get_their_places_together(jobs, tmp_path, monkeypatch, every):
+    monkeypatch.setattr(local, "grouped", lambda parts, *_: [parts])
+    disk = Disk(tmp_path / "disk", monkeypatch)
+    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans")
+    monkeypatch.undo()
+    assert len(contents(disk.root / "out" / "plans")) == 3
+    assert survives(disk, jobs, tmp_path, every)
 
 
 def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BLOCK = 1 << 17
 """Rows of the result that are planned, and written, at a time, about: a job is not divided."""
 
+_SMALL = 1 << 16
+"""Bytes of a file of text that is read, planned and written without threads of its own."""
+
 T = TypeVar("T")
 Planned = tuple[Fleet, Any, Any, Any]
 """A block, its plans, and their status codes and reason bits."""
@@ -98,4 +101,27 @@ def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = N
 
 def planned(fleets: Iterable[Fleet]) -> Iterator[Planned]:
     """Their plans; reading, planning and the use of what comes out overlap."""
-    return ahead((fleet, *fleet.plan_with_status()) for fleet in ahead(fleets))
+    return ahead(_plans(ahead(fleets)))
+
+
+def planned_of(
+    query: Query, fs: FileSystem, part: Part, schema: pa.Schema, number: int | None, *, encoded: bool
+) -> Iterator[Planned]:
+    """The plans of a part; the arguments are those of `fleets` and of `plan_with_status`. Of a single block nothing can overlap, and
+    two threads would cost more than a thousand rows."""
+    found = fleets(query, fs, part, schema, number)
+    return (
+        _plans(found, encoded=encoded)
+        if _is_one_block(query, part)
+        else ahead(_plans(ahead(found), encoded=encoded))
+    )
+
+
+def _plans(fleets: Iterable[Fleet], *, encoded: bool = False) -> Iterator[Planned]:
+    return ((fleet, *fleet.plan_with_status(encoded=encoded)) for fleet in fleets)
+
+
+def _is_one_block(query: Query, part: Part) -> bool:
+    if part.rows is None:
+        return part.span[1] - part.span[0] <= _SMALL
+    return part.rows * query.rows_per_job <= BLOCK

@@ -1,7 +1,7 @@
 """The folder that a fleet is planned into: which parts are done, and what makes a run the same run.
 
     _manifest.json   the run: its arguments, and at its end what came out
-    _parts/          while it runs, the receipt of each part that is done
+    _parts/          while it runs, the receipts of the parts that are done
     _partial/        while it runs, files that are not whole yet
 
 A part is done when its receipt is there, and its receipt is written when all of its files are there and on the disk. A run that was
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,19 +22,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.find import location, named
+from isobatch.files.find import below, location, named
 from isobatch.files.whole import sync_up
 from isobatch.files.write import unique, whole
 from isobatch.fleet.folder.digest import digest_of_stream
 from isobatch.fleet.folder.manifest import Manifest, Receipt
 from isobatch.fleet.folder.summary import Summary
+from isobatch.fleet.folder.threads import in_threads
 from isobatch.words import few, shown
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
-_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Folder:
 
     def done(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
         """The receipts of the parts that this run has done before, by their names; without resuming they go. A part whose files are
-        missing or damaged is not done.
+        missing or damaged is not done: all bytes of all files are read.
 
         Raises:
             InputError: it holds other files, or the plans of other arguments.
@@ -102,20 +101,22 @@ class Folder:
                 raise InputError(
                     "the folder is not empty and not from an earlier run: plan into another", file=self.base
                 )
-            done: list[Receipt] = []
-        else:
-            done = [*manifest.parts, *self._receipts()]
-            if resume:
-                _refuse_other(manifest.run, run, self.base)
-                with ThreadPoolExecutor(_THREADS) as pool:
-                    sound = list(pool.map(self._is_sound, done))
-                done = [receipt for receipt, is_sound in zip(done, sound, strict=True) if is_sound]
-            else:
-                for file in {file for receipt in done for file in receipt.files}:
-                    self._remove(file)
-                self._clear(RECEIPTS)
-                done = []
-        return {receipt.part.name: receipt for receipt in done}
+            return {}
+        # A receipt is newer than what the manifest says of its part.
+        by_name = {
+            receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some
+        }
+        if resume:
+            _refuse_other(manifest.run, run, self.base)
+            done = list(by_name.values())
+            sound = in_threads(self._is_sound, done)
+            return {
+                receipt.part.name: receipt for receipt, is_sound in zip(done, sound, strict=True) if is_sound
+            }
+        for file in {file for receipt in by_name.values() for file in receipt.files}:
+            self._remove(file)
+        self._clear(RECEIPTS)
+        return {}
 
     def _is_sound(self, receipt: Receipt) -> bool:
         """Whether the files are those that were written."""
@@ -135,49 +136,64 @@ class Folder:
         self._clear(PARTIAL)
         self.fs.create_dir(self.path(PARTIAL))
         self._write_manifest("running", run, done, {})
+        # Their receipts are in the manifest now.
+        self._clear(RECEIPTS)
         # Not before the manifest: without one a folder that holds anything else is refused.
         self.fs.create_dir(self.path(RECEIPTS))
 
-    def keep(self, receipt: Receipt) -> None:
-        """Records that a part is done."""
+    def keep(self, receipts: Sequence[Receipt]) -> None:
+        """Records that parts are done, in one file."""
+        if not receipts:
+            return
         # A name of a part may have folders in it.
-        name = receipt.part.name.replace("%", "%25").replace("/", "%2F")
-        self._write(f"{RECEIPTS}/{name}.json", receipt)
+        name = receipts[0].part.name.replace("%", "%25").replace("/", "%2F")
+        self._write(f"{RECEIPTS}/{name}.json", receipts)
 
-    def finish(self, run: dict[str, Any], parts: Iterable[Receipt], failed: dict[str, str]) -> Manifest:
-        """Checks that the folder holds what the receipts say, each row once, and writes the manifest.
+    def finish(
+        self,
+        run: dict[str, Any],
+        parts: Iterable[Receipt],
+        failed: dict[str, str],
+        sound: Collection[str] = (),
+    ) -> Manifest:
+        """Checks that the folder holds what the receipts say, each row once, and writes the manifest. Of the parts that `done` has
+        found sound, by their names, the rows are not counted again.
 
         Raises:
             InputError: it does not.
         """
         receipts = sorted(parts, key=lambda receipt: receipt.part.name)
-        self._check(receipts)
+        self._check(receipts, sound)
         manifest = self._write_manifest("incomplete" if failed else "complete", run, receipts, failed)
         self._clear(RECEIPTS)
         self._clear(PARTIAL)
         return manifest
 
-    def _check(self, receipts: list[Receipt]) -> None:
+    def _check(self, receipts: list[Receipt], sound: Collection[str]) -> None:
         import pyarrow.parquet as pq
         from pyarrow.fs import FileSelector, FileType
-
-        expected = {file: rows for receipt in receipts for file, rows in receipt.files.items()}
 
         def rows_in(file: str) -> int:
             with named(self.path(file)), self.fs.open_input_file(self.path(file)) as source:
                 return int(pq.read_metadata(source).num_rows)
 
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for (file, rows), there in zip(expected.items(), pool.map(rows_in, expected), strict=True):
-                if rows != there:
-                    raise InputError(
-                        f"has {there:,} rows, and {rows:,} were written: rerun the same command",
-                        file=self.path(file),
-                    )
+        new = [it for receipt in receipts if receipt.part.name not in sound for it in receipt.files.items()]
+        for (file, rows), there in zip(new, in_threads(rows_in, [file for file, _ in new]), strict=True):
+            if rows != there:
+                raise InputError(
+                    f"has {there:,} rows, and {rows:,} were written: rerun the same command",
+                    file=self.path(file),
+                )
+        missing = {file for receipt in receipts for file in receipt.files}
         for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
-            name = str(PurePosixPath(info.path).relative_to(self.base))
-            if info.type == FileType.File and not name.startswith("_") and name not in expected:
+            name = below(info.path, self.base)
+            if info.type != FileType.File or name.startswith("_"):
+                continue
+            if name not in missing:
                 raise InputError("unexpected file in the output folder: move it elsewhere", file=info.path)
+            missing.remove(name)
+        for file in missing:
+            raise InputError("is gone: rerun the same command", file=self.path(file))
         for receipt in receipts:
             if receipt.summary.rows != sum(receipt.files.values()) or receipt.part.rows not in (
                 None,
@@ -197,10 +213,9 @@ class Folder:
 
         listed = self.fs.get_file_info(FileSelector(self.path(RECEIPTS), allow_not_found=True))
         names = [f"{RECEIPTS}/{PurePosixPath(info.path).name}" for info in listed]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(lambda name: self._read(name, Receipt), names))
+        return [it for some in in_threads(lambda name: self._read(name, list[Receipt]), names) for it in some]
 
-    def _read(self, name: str, kind: type[Any]) -> Any:
+    def _read(self, name: str, kind: Any) -> Any:
         with self.fs.open_input_stream(self.path(name)) as stream:
             text = stream.read()
         try:

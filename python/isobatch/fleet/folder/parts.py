@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.find import Files, format_of, named
+from isobatch.files.find import Files, below, format_of, named
 from isobatch.files.read import blocks
+from isobatch.fleet.folder.threads import in_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 PART_ROWS = 1 << 24
 """Rows of the result in one part, about: a file of more is planned in several, each at least a row group."""
-
-_THREADS = 16
-"""That look at files at a time; they mostly wait."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -48,6 +46,25 @@ class Part(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(other, file=self.file, modified=self.modified) == self
 
 
+MOST_TOGETHER = 64
+"""Small parts that are planned one after the other and put in their places together, at most."""
+
+
+def grouped(parts: Sequence[Part], rows_per_job: int, limit: int, workers: int) -> list[Sequence[Part]]:
+    """The parts in groups that become whole together, since waiting for a disk costs more than planning a small file: of up to `limit`
+    rows, or bytes of text, and few enough that each worker gets several groups."""
+    most = max(1, min(MOST_TOGETHER, len(parts) // (8 * workers)))
+    groups: list[Sequence[Part]] = []
+    first = size = 0
+    for at, part in enumerate(parts):
+        rows = part.span[1] - part.span[0] if part.rows is None else part.rows * rows_per_job
+        if at > first and (at - first == most or size + rows > limit):
+            groups.append(parts[first:at])
+            first, size = at, 0
+        size += rows
+    return [*groups, parts[first:]] if parts else []
+
+
 @dataclass(frozen=True)
 class Listing:
     """All there is to do. `schema` is that of the jobs, `failed` has the files that cannot be used, and why."""
@@ -64,18 +81,19 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
         InputError: two files would become one.
     """
     limit = max(1, PART_ROWS // max(1, rows_per_job))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda info: _parts_of(files, info, limit), files.infos))
+    found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
     failed: dict[str, str] = {}
     number: int | None = 0
     numbers = []
     names: dict[str, str] = {}
+    schemas = _Schemas(needs)
     for info, some in zip(files.infos, found, strict=True):
         if isinstance(some, InputError):
             failed[info.path] = str(some)
             number = None
             continue
+        schemas.add(some[1])
         for part in some[0]:
             if part.name in names:
                 raise InputError(
@@ -86,7 +104,7 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
             parts.append(part)
             numbers.append(number)
             number = None if number is None or part.rows is None else number + part.rows
-    schema = _common_schema([some[1] for some in found if not isinstance(some, InputError)], needs)
+    schema = schemas.common()
     if schema is None:
         schema = _first_schema(files, parts, needs)
     if schema is not None and "job" not in schema.names:
@@ -96,21 +114,39 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
     return Listing(parts, schema, failed)
 
 
-def _common_schema(schemas: Iterable[pa.Schema | None], needs: Sequence[str]) -> pa.Schema | None:
-    """A schema that the rows of most files of jobs fit in; the others fail when they are read. A file that is no table of jobs, such
-    as one that happens to come first, condemns none. None where no file is known to be one."""
-    by_names: dict[tuple[str, ...], list[pa.Schema]] = {}
-    for schema in schemas:
-        if schema is not None and set(needs) <= set(schema.names):
-            by_names.setdefault(tuple(schema.names), []).append(schema)
-    if not by_names:
-        return None
-    # Ties go to the first.
-    most = max(by_names, key=lambda names: len(by_names[names]))
-    joined, *others = by_names[most]
-    for other in others:
-        joined = _joined(joined, other)
-    return joined
+class _Schemas:
+    """The schemas of files of jobs. Of 100,000 files that have the same one, it is kept once."""
+
+    def __init__(self, needs: Sequence[str]) -> None:
+        self._needs = set(needs)
+        self._joined: dict[tuple[str, ...], pa.Schema] = {}
+        self._files: Counter[tuple[str, ...]] = Counter()
+        self._last: pa.Schema | None = None
+
+    def add(self, schema: pa.Schema | None) -> None:
+        """Takes a file's schema; None: it is not known."""
+        if schema is None:
+            return
+        if self._last is not None and schema.equals(self._last, check_metadata=True):
+            schema, is_new = self._last, False
+        else:
+            self._last, is_new = schema, True
+        names = tuple(schema.names)
+        if not self._needs <= set(names):
+            return
+        self._files[names] += 1
+        if names not in self._joined:
+            self._joined[names] = schema
+        elif is_new:
+            self._joined[names] = _joined(self._joined[names], schema)
+
+    def common(self) -> pa.Schema | None:
+        """A schema that the rows of most files of jobs fit in; the others fail when they are read. A file that is no table of jobs,
+        such as one that happens to come first, condemns none. None where no file is known to be one."""
+        if not self._files:
+            return None
+        # Ties go to the first.
+        return self._joined[max(self._files, key=self._files.__getitem__)]
 
 
 def _joined(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
@@ -142,7 +178,8 @@ def _schema(fs: FileSystem, path: str) -> pa.Schema | None:
 
 
 def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.Schema | None] | InputError:
-    name = str(PurePosixPath(info.path).relative_to(files.base).with_suffix(""))
+    name = below(info.path, files.base)
+    name = name[: len(name) - len(PurePosixPath(name).suffix)]
     whole = Part(name, info.path, (0, info.size), info.mtime_ns)
     how = format_of(info.path)
     if how != "parquet":
@@ -151,8 +188,8 @@ def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.
 
     try:
         with named(whole.file), files.fs.open_input_file(whole.file) as source:
-            file = pq.ParquetFile(source)
-            return _of_parquet(file.metadata, whole, limit), file.schema_arrow
+            footer = pq.read_metadata(source)
+            return _of_parquet(footer, whole, limit), footer.schema.to_arrow_schema()
     except InputError as error:
         return error
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from isobatch.errors import InputError
+from isobatch.fleet.folder.blocks import BLOCK
 from isobatch.fleet.folder.manifest import Receipt
-from isobatch.fleet.folder.parts import Part
-from isobatch.fleet.folder.work import Failure, Work, plan_part
+from isobatch.fleet.folder.parts import Part, grouped
+from isobatch.fleet.folder.work import Failure, Work, plan_parts
 
 RETRIES = 5
 """Of a part whose worker or node was lost. Planning it again does no harm: its files appear under the same names."""
@@ -29,18 +30,19 @@ def run(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
     # A copy without what the core holds, which does not travel.
     shared = ray.put(replace(work, query=replace(work.query)))
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_task)
-    flying: dict[Any, Part] = {}
-    waiting = iter(parts)
+    workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    flying: dict[Any, Sequence[Part]] = {}
+    waiting = iter(grouped(parts, work.query.rows_per_job, BLOCK, workers))
     try:
         while True:
             # Few enough that the driver holds little, enough that no worker waits.
             wanted = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            while len(flying) < wanted and (part := next(waiting, None)) is not None:
-                flying[task.remote(shared, part)] = part
+            while len(flying) < wanted and (group := next(waiting, None)) is not None:
+                flying[task.remote(shared, group)] = group
             if not flying:
                 return
             for done in ray.wait(list(flying), num_returns=1)[0]:
-                yield _outcome(ray, done, flying.pop(done))
+                yield from _outcomes(ray, done, flying.pop(done))
     finally:
         for task_ref in flying:
             ray.cancel(task_ref)
@@ -73,17 +75,18 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _outcome(ray: Any, done: Any, part: Part) -> Receipt | Failure:
+def _outcomes(ray: Any, done: Any, parts: Sequence[Part]) -> list[Receipt | Failure]:
     try:
-        outcome: Receipt | Failure = ray.get(done)
+        outcomes: list[Receipt | Failure] = ray.get(done)
     except ray.exceptions.RayTaskError as error:
         raise (error.cause if isinstance(error.cause, OSError) else error) from None
     except ray.exceptions.RayError as error:
-        return Failure(part, f"{part.file}: its worker was lost {RETRIES + 1} times: {error}")
-    return outcome
+        why = f"its worker was lost {RETRIES + 1} times: {error}"
+        return [Failure(part, f"{part.file}: {why}") for part in parts]
+    return outcomes
 
 
-def _task(work: Work, part: Part) -> Receipt | Failure:
+def _task(work: Work, parts: Sequence[Part]) -> list[Receipt | Failure]:
     # Ray gives a task one core.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    return plan_part(work, part)
+    return plan_parts(work, parts)

@@ -73,6 +73,7 @@ def _run(
     arguments = _arguments(work.query, work.partition_by)
     done = folder.done(arguments, resume=resume)
     _refuse_changed(folder, files, parts, failed, done)
+    sound = set(done)
     folder.begin(arguments, done.values())
     left = [part for part in parts if part.name not in done]
     progress(len(done), len(parts))
@@ -82,7 +83,7 @@ def _run(
         else:
             done[outcome.part.name] = outcome
         progress(len(done), len(parts))
-    return folder.finish(arguments, done.values(), failed)
+    return folder.finish(arguments, done.values(), failed, sound)
 
 
 def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:

@@ -13,6 +13,7 @@ from isobatch.reason import Reason
 from isobatch.words import counted
 
 _INFEASIBLE = STATUS.tolist().index("infeasible")
+_BITS = [(reason, reason.bit) for reason in Reason]
 
 
 class Summary(msgspec.Struct):
@@ -31,10 +32,10 @@ class Summary(msgspec.Struct):
     def add(self, block: Fleet, status: Any, reasons: Any) -> None:
         """Counts a block: its status codes and reason bits."""
         present = int(np.bitwise_or.reduce(reasons, initial=0))
-        for reason in Reason:
-            if not present >> reason.bit & 1:
+        for reason, bit in _BITS:
+            if not present >> bit & 1:
                 continue
-            hit = (reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
+            hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
             self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
             if reason.startswith("invalid_") and reason.value not in self.examples:
                 fault = block.fault(int(np.argmax(hit)))

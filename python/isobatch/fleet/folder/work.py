@@ -1,8 +1,8 @@
-"""One part of a fleet: read, planned, written whole, its receipt left beside."""
+"""Parts of a fleet: read, planned, written whole, their receipts left beside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ import msgspec
 
 from isobatch.errors import InputError
 from isobatch.files.find import named
-from isobatch.files.write import Write, parquet_writer, whole
-from isobatch.fleet.folder.blocks import fleets, planned
+from isobatch.files.write import Write, parquet_writer, removed_if_failed, whole
+from isobatch.fleet.folder.blocks import planned_of
 from isobatch.fleet.folder.digest import new_digest
 from isobatch.fleet.folder.folder import Folder
 from isobatch.fleet.folder.manifest import Receipt
@@ -51,30 +51,42 @@ class Stopped(Exception):
     """The run is being stopped."""
 
 
-def plan_part(work: Work, part: Part, stopped: Callable[[], bool] = lambda: False) -> Receipt | Failure:
-    """Plans a part into its files. `stopped` is asked between blocks.
+def plan_parts(
+    work: Work, parts: Sequence[Part], stopped: Callable[[], bool] = lambda: False
+) -> list[Receipt | Failure]:
+    """Plans parts into their files, which get their places together when all are whole; then their receipts are kept. `stopped` is
+    asked between blocks.
 
     Raises:
         OSError: they cannot be written.
         Stopped: the run is being stopped.
     """
-    try:
-        receipt = _plan_part(work, part, stopped)
-    except InputError as error:
-        return Failure(part, str(error))
-    work.folder.keep(receipt)
-    return receipt
+    outcomes: list[Receipt | Failure] = []
+    places: dict[str, str] = {}
+    with whole(work.folder.fs, places, work.folder.base):
+        for part in parts:
+            try:
+                receipt, its_places = _plan_part(work, part, stopped)
+            except InputError as error:
+                outcomes.append(Failure(part, str(error)))
+            else:
+                outcomes.append(receipt)
+                places |= its_places
+    work.folder.keep([outcome for outcome in outcomes if isinstance(outcome, Receipt)])
+    return outcomes
 
 
-def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
+def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Receipt, dict[str, str]]:
+    """The receipt of a part whose files are not in their places yet, and these by where the files are now."""
     summary = Summary()
     jobs = 0
     digest = digest_of(work.fs, part)
     places: dict[str, str] = {}
     written: dict[str, _Written] = {}
-    with whole(work.folder.fs, places, work.folder.base), ExitStack() as opened:
-        for block, table, status, reasons in planned(
-            fleets(work.query, work.fs, part, work.schema, part.number)
+    with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
+        encoded = work.partition_by != "status"
+        for block, table, status, reasons in planned_of(
+            work.query, work.fs, part, work.schema, part.number, encoded=encoded
         ):
             if stopped():
                 raise Stopped
@@ -91,7 +103,7 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
                         )
                     written[name] = _open(work, name, places, opened)
                 written[name].append(some)
-    return Receipt(
+    receipt = Receipt(
         part,
         digest,
         jobs,
@@ -99,6 +111,7 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> Receipt:
         summary,
         {name: file.digest.hexdigest() for name, file in written.items()},
     )
+    return receipt, places
 
 
 @dataclass
@@ -121,7 +134,8 @@ def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _
     folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
     digest = new_digest()
     return _Written(
-        opened.enter_context(parquet_writer(folder.fs, partial, work.query.metadata, digest)), digest
+        opened.enter_context(parquet_writer(folder.fs, partial, work.query.metadata, digest, ("status",))),
+        digest,
     )
 
 

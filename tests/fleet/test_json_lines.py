@@ -1,0 +1,142 @@
+"""JSON lines block by block: the table that all lines at once would be, in memory that does not grow with them."""
+
+import io
+import random
+import tracemalloc
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import isobatch as ib
+from isobatch.files import lines, write
+
+POOLS = [
+    [None],
+    [1, -5, 2**53, 2**53 + 1, -(2**53) - 1],
+    [2**63, 2**64 - 1],
+    [-(2**63), -1],
+    [2**64, 2**70],
+    [True, False],
+    [0.5, 1e300],
+    ["a", ""],
+    [[1], [0.5], [], [None]],
+    [{"x": 1}, {"y": 2}, {"x": "s"}],
+    [[[1]], ["a"]],
+    [{"x": [1]}, {"x": None}],
+]
+"""Cells of kinds that meet in a column."""
+
+
+def at_once(cells):
+    """What Arrow makes of a whole column; texts where it has no type. Among reals, truth values are no numbers."""
+    kinds = set(map(type, cells))
+    try:
+        if {bool, float} <= kinds:
+            raise TypeError
+        return pa.array(cells)
+    except (pa.ArrowException, OverflowError, TypeError):
+        texts = (c if c is None or isinstance(c, str) else msgspec.json.encode(c).decode() for c in cells)
+        return pa.array(list(texts), pa.string())
+
+
+def streamed(data):
+    schema = lines.lines_schema(io.BytesIO(data), "jobs.jsonl")
+    return pa.Table.from_batches(lines.lines_batches(io.BytesIO(data), "jobs.jsonl", schema), schema)
+
+
+def test_blocks_make_the_table_that_all_lines_make(monkeypatch):
+    monkeypatch.setattr(lines, "_BYTES", 40)
+    rng = random.Random(0)
+    for _ in range(500):
+        pools = rng.sample(POOLS, rng.choice([1, 1, 2, 2, 3]))
+        cells = [rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 12))]
+        # A cell that is not known may be null or missing.
+        records = [
+            {"n": n} if cell is None and rng.random() < 0.5 else {"n": n, "c": cell}
+            for n, cell in enumerate(cells)
+        ]
+        end = rng.choice([b"\n", b"\r\n", b"\n\n"])
+        table = streamed(
+            b"\xef\xbb\xbf" + end.join(map(msgspec.json.encode, records)) + rng.choice([b"", end])
+        )
+        assert table["n"].to_pylist() == list(range(len(cells)))
+        if any("c" in record for record in records):
+            wanted = at_once(cells)
+            assert table["c"].type == wanted.type, cells
+            assert table["c"].combine_chunks().equals(wanted), cells
+
+
+def test_a_column_that_comes_late_is_there_from_the_first_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "_BYTES", 100)
+    rows = [{"job": n, "effective_batch": 256, "lr": 1} for n in range(50)]
+    rows[-1] |= {"lr": 0.1, "team": "a", "max_micro_batch": 4}
+    (tmp_path / "jobs.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(rows))
+    plans = ib.plan_fleet(
+        tmp_path / "jobs.jsonl", [8], columns=["job", "team", "lr", "micro_batch"]
+    ).to_pylist()
+    assert [plan["job"] for plan in plans] == list(range(50))
+    assert [plan["lr"] for plan in plans] == [1.0] * 49 + [0.1]
+    assert [plan["team"] for plan in plans] == [None] * 49 + ["a"]
+    assert [plan["micro_batch"] for plan in plans] == [32] * 49 + [4]
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch, end):
+    monkeypatch.setattr(lines, "LONGEST", 1000)
+    monkeypatch.setattr(lines, "_BYTES", 500)
+    data = b'{"job": 1}\n{"job": "' + b"x" * 3000 + b'"}' + end
+    with pytest.raises(ib.InputError, match="row 2: is no JSON object: the line has more than 1,000 bytes"):
+        streamed(data)
+
+
+def peak(call):
+    """Bytes of Python's and Arrow's memory at the most, above those before."""
+    before, pool = pa.total_allocated_bytes(), pa.default_memory_pool()
+    arrow = 0
+    tracemalloc.start()
+    try:
+        for _ in call():
+            arrow = max(arrow, pool.bytes_allocated() - before)
+        return tracemalloc.get_traced_memory()[1] + arrow
+    finally:
+        tracemalloc.stop()
+
+
+def test_reading_takes_no_more_memory_for_more_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "_BYTES", 1 << 14)
+    line = b'{"job": "a name of some length", "effective_batch": 256, "lr": 0.1, "team": "blue"}\n'
+
+    for rows in (2_000, 16_000):
+        (tmp_path / f"{rows}.jsonl").write_bytes(line * rows)
+
+    def read(rows):
+        path = tmp_path / f"{rows}.jsonl"
+        with path.open("rb") as one, path.open("rb") as two:
+            count = 0
+            for batch in lines.lines_batches(two, "", lines.lines_schema(one, "")):
+                count += batch.num_rows
+                yield
+        assert count == rows
+
+    read_few = peak(lambda: read(2_000))
+    assert peak(lambda: read(16_000)) < 1.5 * read_few
+
+
+def test_writing_takes_no_more_memory_for_more_rows(monkeypatch):
+    monkeypatch.setattr(write, "_LINES", 500)
+
+    class Sink:
+        written = 0
+
+        def write(self, data):
+            self.written += data.count(b"\n")
+
+    def written(rows):
+        table, sink = pa.table({"job": range(rows), "status": ["infeasible"] * rows}), Sink()
+        write.JsonLines(sink)(table)
+        assert sink.written == rows
+        yield
+
+    few = peak(lambda: written(2_000))
+    assert peak(lambda: written(16_000)) < 4 * few
