@@ -68,25 +68,80 @@ def test_a_rule_that_this_problem_does_not_follow_is_seen(grown):
 
 
 def test_trials_are_kept_and_gone_on_from(grown, tmp_path):
+    """A probe that ended early says what it knows, and goes on to what one that never stopped finds."""
     file = tmp_path / "trials.jsonl"
     whole = ib.probe(grown, tiny.bowl, **SMALL)
-    ticks = iter(range(10**6))
-    with pytest.raises(
-        ib.InputError, match=rf"were spent before batch (4|16) was measured. \d+ trials kept in .*{file.name}"
-    ):
-        # A clock that goes on a second each time it is looked at.
-        ib.probe(
-            grown, tiny.bowl, **{**SMALL, "budget": 200}, trials=str(file), clock=lambda: float(next(ticks))
-        )
+    clock = tiny.Clock()
+    early = ib.probe(
+        grown, tiny.ticking(tiny.bowl, clock), **{**SMALL, "budget": 700}, trials=str(file), clock=clock
+    )
+    assert clock.now <= 700
+    assert early.stopped == "budget" and not early.lr.complete
+    assert (early.lr.samples, early.lr.whole_samples, early.lr.seeds) == (16, 64, 1)
+    assert "trials of a quarter of the samples, 1 of 2 seeds" in early.show()
+    assert 1.2 * 700 < early.lr.needed_seconds < 5000
     before = file.read_text().count("\n") - 1
-    assert 0 < before < len(whole.trials)
+    assert 0 < before == len(early.trials) < len(whole.trials)
     file.write_text(file.read_text() + '{"batch": 4, "lr"')  # killed while it wrote
-    again = ib.probe(grown, tiny.bowl, **SMALL, trials=str(file))
-    assert again.reused == before
+    again = ib.probe(grown, tiny.ticking(tiny.bowl, clock), **SMALL, trials=str(file))
+    assert again.reused == before and again.stopped is None and again.lr.complete
     assert again.lr == whole.lr
     assert [t.losses for t in again.trials] == [t.losses for t in whole.trials]
+
+
+def test_a_file_of_other_trials_is_refused(grown, tmp_path):
+    file = tmp_path / "trials.jsonl"
+    options = {**SMALL, "seeds": 1, "trials": str(file)}
+    factory = tiny.ticking(tiny.bowl, tiny.Clock())
+    ib.probe(grown, factory, **options)
+    kept = file.read_bytes()
     with pytest.raises(ib.InputError, match="another probe"):
-        ib.probe(ib.plan(recipe(lr=0.2), 4, policy="grow"), tiny.bowl, **SMALL, trials=str(file))
+        ib.probe(ib.plan(recipe(lr=0.2), 4, policy="grow"), factory, **options)
+    with pytest.raises(ib.InputError, match="have 64 samples, got 128: leave --samples out"):
+        ib.probe(grown, factory, **{**options, "samples": 128})
+    # The same name, and another loss: it was edited.
+    with pytest.raises(ib.InputError, match="it has changed, or its data has"):
+        ib.probe(grown, tiny.ticking(tiny.regression, tiny.Clock()), **options)
+    assert file.read_bytes() == kept
+    file.write_text("a note of mine, in one line")
+    with pytest.raises(ib.InputError, match="cannot be read"):
+        ib.probe(grown, factory, **options)
+    assert file.read_text() == "a note of mine, in one line"
+
+
+def test_the_budget_holds_wherever_it_ends(grown):
+    """In a trial or between two, in the first round or the last: never a second too long, and always an answer."""
+    seen = set()
+    whole = tiny.Clock()
+    ib.probe(grown, tiny.ticking(tiny.bowl, whole), **SMALL, clock=whole)
+    for budget in [10, 100, *range(300, int(whole.now), 130)]:
+        clock = tiny.Clock()
+        try:
+            found = ib.probe(
+                grown, tiny.ticking(tiny.bowl, clock), **{**SMALL, "budget": budget}, clock=clock
+            )
+            seen.add((found.lr.samples, found.lr.seeds))
+            assert found.stopped == "budget" and "The budget ended" in found.show()
+        except ib.InputError as error:
+            seen.add(None)
+            said = str(error)
+            assert "so that nothing can be said" in said and budget < 900, said  # noqa: PT017
+            assert "would likely do" in said or budget == 10, said  # noqa: PT017
+        assert clock.now <= budget
+    assert seen >= {None, (16, 1), (32, 1), (64, 1)}
+
+
+def test_ctrl_c_says_what_is_known(grown):
+    made = []
+
+    def stop(line):
+        made.append(line)
+        if len(made) == 25:
+            raise KeyboardInterrupt
+
+    found = ib.probe(grown, tiny.bowl, **SMALL, say=stop)
+    assert found.stopped == "interrupted" and len(found.trials) == 24
+    assert "It was interrupted before all trials were made" in found.show()
 
 
 def test_keep_is_the_same_training_at_every_split():
@@ -95,7 +150,9 @@ def test_keep_is_the_same_training_at_every_split():
     )
     assert found.same.same and found.exit_code == 0
     names = [split.split for split in found.same.splits]
-    assert names[1:] == [
+    assert names == [
+        "the tuned recipe's own",
+        "the plan's own",
         "2 × 32",
         "4 × 16",
         "8 × 8",
@@ -104,7 +161,7 @@ def test_keep_is_the_same_training_at_every_split():
         "uneven over 3",
         "elastic, moved half-way",
     ]
-    assert all(0 < split.difference < 1e-12 for split in found.same.splits[1:]), found.same
+    assert all(0 < split.difference < 1e-12 for split in found.same.splits), found.same
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon"])
@@ -173,26 +230,14 @@ def test_a_workload_that_cannot_be_probed_is_said_plainly(workload, said, grown)
 
 
 def test_a_budget_that_is_too_small_says_what_is_needed(grown):
-    ticks = iter(range(10**6))
+    clock = tiny.Clock()
     with pytest.raises(
         ib.InputError,
-        match=r"20 s is too short for trials at batches 4, 16: 40 steps at 16 take .* need about",
+        match=r"5 min is too short for trials at batches 4, 16: 40 steps at 16 take .*, and about 40 trials are needed. Raise the "
+        r"budget to \d+m, or pass fewer --seeds",
     ):
-        ib.probe(grown, tiny.bowl, budget="20s", clock=lambda: float(next(ticks)), device="cpu")
-
-
-def test_the_budget_holds(grown):
-    """Whatever the clock does: a trial that would exceed it is given up."""
-    now, ends = [0.0], []
-
-    def clock():
-        now[0] += 1.0
-        ends.append(now[0])
-        return now[0]
-
-    with pytest.raises(ib.InputError, match="were spent before"):
-        ib.probe(grown, tiny.bowl, **{**SMALL, "budget": 150}, clock=clock)
-    assert ends[-1] < 160
+        ib.probe(grown, tiny.ticking(tiny.bowl, clock), budget="5m", clock=clock, device="cpu")
+    assert clock.now < 300
 
 
 def test_bad_input_is_named(grown, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import torch
@@ -37,6 +38,30 @@ def _bowl_loss(model, x):
 
 def bowl():
     return Workload(Bowl(), _sgd, _signs, _bowl_loss)
+
+
+class Clock:
+    """Stands still but for `ticking` losses."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def ticking(factory, clock):
+    """A factory whose loss takes a second."""
+
+    def made():
+        workload = factory()
+
+        def loss(model, batch):
+            clock.now += 1
+            return workload.loss(model, batch)
+
+        return dataclasses.replace(workload, loss=loss)
+
+    return made
 
 
 def noisy_bowl():
