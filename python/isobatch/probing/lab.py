@@ -87,10 +87,16 @@ class Lab(Scope):
             fault = error
         agree(ranks, fault)
         self.first_losses = cache(self._first_losses)
-        before = np.array(self.first_losses())
-        if not np.isfinite(before).all():
+        self._check_finite(np.array(self.first_losses()), "")
+        with own_randomness():
+            loss = self.training(self.tuned_batch, 0).gradient(self.split(min(self.tuned_batch, self.micro)))
+        self._check_finite(np.array([loss]), ", in training mode")
+
+    def _check_finite(self, losses: Any, how: str) -> None:
+        """A loss that is not finite from the start measures nothing."""
+        if not np.isfinite(losses).all():
             raise InputError(
-                f"the loss is {before[~np.isfinite(before)][0]} before the first step, at seed 0 and "
+                f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and "
                 f"{'the checkpoint' if self.checkpoint else 'the first weights'}: nothing can be measured with it",
                 field="workload",
             )

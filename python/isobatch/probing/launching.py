@@ -27,6 +27,9 @@ from isobatch.probing.trials import Journal
 
 REFUSED, FOUND, LOST, TRIALS = "refused.msgpack", "found.msgpack", "lost.txt", "trials.jsonl"
 PATIENCE = 60.0
+"""How much longer a rank waits for another one than the budget lasts: the watch that ends them knows more than a time-out."""
+OVER = 2.0
+"""So long after the budget ranks whose workload does not return are ended."""
 LEAST_SECONDS = 20.0
 """How long ranks may take to meet, whatever the budget: what ends a run before would say less."""
 
@@ -193,6 +196,7 @@ def rank(
     from isobatch.probing.experiment import experiment
     from isobatch.validate.options import Options
     from isobatch.validate.ranks.group import Group
+    from isobatch.validate.ranks.pulse import GRACE_SECONDS
 
     # Ctrl-C reaches all processes of a terminal: the first one reports, and this one ends without a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
@@ -200,7 +204,6 @@ def rank(
     if factory is not None:
         torch.set_num_threads(1)  # a fork of a notebook lacks its OpenMP threads
     budget = Budget(options.budget_seconds, begun=begun)
-    # Who waits for another rank waits longer than the phase lasts: its end says more than a collective's time-out.
     seconds = max(budget.left(), LEAST_SECONDS)
     group = Group(Options(phase_seconds=seconds + PATIENCE, device=options.device))
     group.pulse.on_loss = lambda text: write_whole(Path(folder) / LOST, text.encode())
@@ -213,7 +216,7 @@ def rank(
 
     try:
         with group.pulse.phase("trials"):
-            group.pulse.grant(-PATIENCE)
+            group.pulse.grant(OVER - PATIENCE - GRACE_SECONDS)
             group.connect()
             budget.reserve_stopping()
             found = experiment(

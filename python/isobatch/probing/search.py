@@ -12,11 +12,13 @@ from isobatch.probing.concluding import SPARE, trials_of
 from isobatch.probing.estimate import learned
 from isobatch.probing.lab import Lab
 from isobatch.probing.options import budget_text
-from isobatch.probing.rounds import Request, Rounds
+from isobatch.probing.rounds import WIDE, Request, Rounds
 from isobatch.probing.training import Expired
 from isobatch.probing.trials import Trial
 from isobatch.words import counted, duration, real
 
+FIRST = 2 * WIDE + 1
+"""Trials of a batch in the first round."""
 LEAST_STEPS = 40
 MOST_STEPS = 300
 WORTH = 0.7
@@ -80,11 +82,17 @@ class Search:
         trials, wholes = trials_of(options.seeds)
         costs = [lab.cost(batch) for batch in lab.batches]
         fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
-        left = SPARE * float(lab.ranks.from_first(lab.budget.left()))
-        fitting = (left - fixed * trials) / (each * wholes) if each else math.inf
+        left = float(lab.ranks.from_first(lab.budget.left()))
         least = LEAST_STEPS * largest
+        fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else math.inf
         if fitting < least:
-            self._too_short(costs, trials * len(costs), (fixed * trials + each * wholes * least) / SPARE)
+            needed = lab.budget.seconds - left + (fixed * trials + each * wholes * least) / SPARE
+            round_one = FIRST * fixed + each * FIRST / 4 * least
+            if left < round_one:
+                self._too_short(costs, len(costs) * FIRST, needed)
+            self._say(
+                f"All trials would take a budget of about {budget_text(needed)}: going as far as {duration(lab.budget.seconds)} last."
+            )
         cap = MOST_STEPS * largest
         if lab.run_samples is not None and not lab.stand_in:
             cap = min(cap, max(lab.run_samples, least))
@@ -94,14 +102,14 @@ class Search:
     def _too_short(self, costs: list[tuple[float, float]], trials: int, needed: float) -> None:
         lab = self.lab
         largest = max(lab.batches)
-        least = LEAST_STEPS * largest
-        spent = float(lab.ranks.from_first(lab.budget.spent()))
-        fewer = ", or pass fewer --seeds" if lab.options.seeds > 1 else ""
+        least = LEAST_STEPS * largest // 4
+        needed = float(lab.ranks.from_first(needed))
         raise InputError(
             f"{duration(lab.budget.seconds)} is too short for trials at "
-            f"{'batch' if len(lab.batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in lab.batches)}: {LEAST_STEPS} "
-            f"steps at {largest:,} take {duration(costs[lab.batches.index(largest)][1] * least)} here, and about "
-            f"{counted(trials, 'trial')} are needed. Raise the budget to {budget_text(spent + needed)}{fewer}",
+            f"{'batch' if len(lab.batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in lab.batches)}: {LEAST_STEPS // 4} "
+            f"steps at {largest:,} take {duration(costs[lab.batches.index(largest)][1] * least)} here, to begin and evaluate a trial "
+            f"{duration(costs[lab.batches.index(largest)][0])}, and the first round has {counted(trials, 'trial')}. A budget of "
+            f"{budget_text(needed)} would likely do for all",
             field="budget",
         )
 

@@ -205,6 +205,11 @@ class Training:
                 if late := late or self._expired():
                     break
                 loss = self._loss(self._part(share)) * unit
+                if not loss.requires_grad:
+                    raise InputError(
+                        "the workload's loss has no gradient: compute it by calling the model, without no_grad or detach",
+                        field="workload",
+                    )
                 with user_code("the gradient of the workload's loss"):
                     loss.backward()  # type: ignore[no-untyped-call]
                 summed += float(loss.detach())
