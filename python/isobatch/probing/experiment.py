@@ -75,6 +75,7 @@ def experiment(
         budget_seconds=budget.seconds,
         recipe=plan.recipe,
         measure=options.measure,
+        trials_file=options.trials,
         reused=journal.reused,
         notes=tuple(_notes(plan, options)),
     )
@@ -180,6 +181,11 @@ def _notes(plan: Plan, options: ProbeOptions) -> list[str]:
         notes.append("the recipe's fp16 was trained as bf16, which needs no loss scaling.")
     if plan.recipe.ramp is not None:
         notes.append("the ramp of the batch was left out: trials have the full batch.")
+    planned = plan.require().effective_batch
+    if options.measure != "critical" and tuned_batch(plan) == planned != plan.recipe.effective_batch:
+        notes.append(
+            f"the tuned batch, {plan.recipe.effective_batch:,}, was not trained: {planned:,} is within a tenth of it and stands for it."
+        )
     if options.measure == "lr" and options.checkpoint is not None:
         notes.append("trials go on from the checkpoint at a constant learning rate after a tenth of warmup.")
     return notes

@@ -43,6 +43,8 @@ def _next(found: LrFinding, *, same_batch: bool, stand_in: bool) -> str:
             "this is how the rule does on one cheap problem, and no learning rate for your model: give your own training as "
             "--workload package.module:factory."
         )
+    if found.samples < found.whole_samples:
+        return "let the probe come to its end before you act on it: short trials prefer other learning rates than long ones."
     if found.within:
         return "train with the plan as it is; these trials give no reason to change its learning rate."
     if same_batch:

@@ -22,7 +22,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     `stand_in`: the built-in workload was trained, and not yours. `trials` are all that were made, with their seeds and losses. `seconds`
     is from the call to the answer, `beside_seconds` what of it went before the first trial. `stopped`: what ended the probe before it
-    was done: "budget", "interrupted", or a lost rank.
+    was done: "budget", "interrupted", or a lost rank. `trials_file` keeps the trials, where one was named.
     """
 
     workload: str
@@ -41,6 +41,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     measure: Measure
     beside_seconds: float = 0.0
     stopped: str | None = None
+    trials_file: str | None = None
     lr: LrFinding | None = None
     same: SameFinding | None = None
     critical: CriticalFinding | None = None
@@ -147,10 +148,13 @@ def _early(probe: Probe) -> list[str]:
         return [f"{ended} before all was trained; a larger --budget goes further."]
     part = found.samples / found.whole_samples
     on = "whole trials" if part == 1 else f"trials of a {'half' if part > 0.4 else 'quarter'} of the samples"
-    enough = (
-        f" A budget of {budget_text(found.needed_seconds)} would likely do." if found.needed_seconds else ""
-    )
+    if probe.trials_file is not None:
+        more = f"The same command goes on from the trials in {probe.trials_file}."
+    elif found.needed_seconds is not None:
+        more = f"A budget of {budget_text(found.needed_seconds)} would likely do; --trials FILE keeps the trials for a next run."
+    else:
+        more = "--trials FILE keeps the trials for a next run."
     return [
         f"{ended} before all trials were made. What follows is from {on}, {found.seeds} of "
-        f"{counted(found.asked_seeds, 'seed')}.{enough} With --trials FILE a next run goes on from those that were made."
+        f"{counted(found.asked_seeds, 'seed')}. {more}"
     ]
