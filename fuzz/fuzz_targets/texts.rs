@@ -19,7 +19,7 @@ fuzz_target!(|given: (u8, u16, &str)| {
         }
         assert_eq!(length.is_zero(), length.ceil_of(1, 1) == Some(0));
     }
-    if let Some(stages) = Ramp::parse(text).and_then(|ramp| ramp.stages(of, of, Some(2048))) {
+    if let Some(stages) = Ramp::parse(text).and_then(|ramp| ramp.stages(of, of, Some(2048), 0)) {
         assert_eq!(stages.last().map(|stage| (stage.batch, stage.until)), Some((of, u64::MAX)), "{stages:?}");
         assert!(stages.windows(2).all(|pair| pair[0].until <= pair[1].until), "{stages:?}");
         let steps = lengths::steps(&stages, 1 << 40, false);

@@ -18,7 +18,7 @@ def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], A
     """
     column = np.asarray(values)
     if column.dtype.kind not in "iuf" or column.ndim > 1:
-        raise InputError(f"{field} must be {legal}, got {_kind(column)}", field=field)
+        raise _no_numbers(values, column, field, legal)
     column = np.ascontiguousarray(np.atleast_1d(column), np.float64)
     _raise_first(column, ~(np.isfinite(column) & is_legal(column)), field, legal)
     return column
@@ -29,7 +29,7 @@ def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.u
     column = np.asarray(values)
     legal = f"a whole number from {least:,} to {most:,}"
     if column.dtype.kind not in "iu" or column.ndim > 1:
-        raise InputError(f"{field} must be {legal}, got {_kind(column)}", field=field)
+        raise _no_numbers(values, column, field, legal)
     column = np.atleast_1d(column)
     _raise_first(column, (column < least) | (column > most), field, legal)
     return np.ascontiguousarray(column, np.uint64)
@@ -55,6 +55,12 @@ def common_rows(columns: dict[str, NDArray[Any]]) -> int:
         if len(column) not in (1, rows):
             raise InputError(f"{field} must have 1 or {rows:,} values, got {len(column):,}", field=field)
     return rows
+
+
+def _no_numbers(values: Any, column: NDArray[Any], field: str, legal: str) -> InputError:
+    if column.ndim == 0:
+        return must_be(legal, values, field=field)
+    return InputError(f"{field} must be {legal}, got {_kind(column)}", field=field)
 
 
 def _kind(column: NDArray[Any]) -> str:

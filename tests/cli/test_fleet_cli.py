@@ -195,3 +195,14 @@ def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, words):
     assert not list(files.glob("o.*"))
     assert main(["fleet", "jobs.jsonl", "clusters.csv", "-o", "o.parquet"]) == 0
     assert pq.read_table("o.parquet")["tags"].to_pylist() == [["x", None]] * 2
+
+
+def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, capsys):
+    (tmp_path / "jobs.csv").write_text("effective_batch,lr\n64,0.1\n,0.1\n64,\n")
+    assert main(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "row 2), cluster 0 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
+        in said
+    )
+    assert "row 3), cluster 0 (row 1): lr is missing: it must be a finite number above 0" in said

@@ -309,6 +309,8 @@ def test_a_sweep_has_its_knee():
         ib.sweep(RECIPE, [9, 10], profile=profile())
     with pytest.raises(ib.InputError, match="gpus"):
         ib.sweep(RECIPE, [0], profile=profile())
+    with pytest.raises(ib.InputError, match="at most 10,000,000 counts"):
+        ib.sweep(RECIPE, range(1, 10**20), profile=profile())
     with pytest.raises(ib.InputError, match="profile must be a Profile"):
         ib.sweep(RECIPE, [8], profile="a.json")
     bare = ib.sweep(RECIPE, [8, 16])

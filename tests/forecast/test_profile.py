@@ -266,6 +266,14 @@ def test_an_estimate_says_so():
         Profile.estimate(parameters=1, flops_per_sample=1, gpu_tflops=1, optimizer="adamx")
     with pytest.raises(ib.InputError, match="gpu_tflops"):
         Profile.estimate(parameters=1, flops_per_sample=1, gpu_tflops=0)
+    for field, value, shown in (
+        ("utilization", 2, "2.0"),
+        ("gpu", 100, "100"),
+        ("workload", None, "None"),
+        ("latency_us", {}, "{}"),
+    ):
+        with pytest.raises(ib.InputError, match=f"{field} must be .*, got {shown}"):
+            Profile.estimate(**{"parameters": 1, "flops_per_sample": 1, "gpu_tflops": 1, field: value})
 
 
 def test_noise_that_grows_costs_what_its_stretches_cost():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import time
@@ -266,7 +267,8 @@ def _graft(draw: random.Random, tree: Any) -> None:
         value = parent[key]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         near = [value + 1, value - 1, value * 2, -value, value / 3, 0, float(value)] if number else POOL
-        parent[key] = draw.choice(near if draw.random() < 0.7 else POOL)
+        # A copy: else what is changed later is in the tree twice, and in the pool.
+        parent[key] = copy.deepcopy(draw.choice(near if draw.random() < 0.7 else POOL))
     elif what == 3:
         other, name = draw.choice(places)
         if name in other if isinstance(other, dict) else name < len(other):

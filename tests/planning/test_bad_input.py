@@ -58,6 +58,9 @@ CONTRADICTIONS = [
     ({"duration": "1e6tok"}, "duration"),
     ({"warmup": "1e6tok"}, "warmup"),
     ({"ramp": "0:128 1M:256"}, "ramp"),
+    *(({"device_batches": batches}, "device_batches") for batches in ([64, None], (128, 128.0), (), 256, (100, 100), (0, 256))),
+    ({"device_batches": (128, 128), "accumulation": 2}, "device_batches"), ({"device_batches": (128, 128), "gpus": 4}, "device_batches"),
+    ({"schedule": {"kind": "cosine"}}, "schedule"),
 ]  # fmt: skip
 BAD_SETTINGS = [
     ("policy", "hold"), ("policy", ""), ("policy", 0), ("policy", -1), ("policy", 2.5), ("policy", 2**41),

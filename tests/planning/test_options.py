@@ -146,3 +146,25 @@ def test_require_raises_with_the_explanation():
     assert plan.require() is plan
     assert ib.plan(RECIPE, 8, strict=True) == plan
     assert plan.options == ()
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "nearest", "settings"),
+    [
+        (250, 32, 10, {"batch_tolerance": 0.3, "micro_batch_multiple": 32, "min_micro_batch": 3}),
+        (250, 128, 40, {"batch_tolerance": 0.3, "micro_batch_multiple": 8, "min_micro_batch": 3}),
+        (256, 128, 28, {"batch_tolerance": 0.1, "min_accumulation": 5, "min_micro_batch": 2}),
+        (256, 128, 46, {"batch_tolerance": 0.1, "accumulation_multiple": 3, "min_micro_batch": 2}),
+        (256, 4096, 28, {"batch_tolerance": 0.1, "min_accumulation": 10}),
+    ],
+)
+def test_the_nearest_count_is_found_however_far_away_it_is(batch, gpus, nearest, settings):
+    recipe = ib.Recipe(effective_batch=batch, lr=0.1)
+    stuck = ib.plan(recipe, gpus, require_multiple=True, **settings)
+    assert (stuck.status, stuck.nearest_world_size) == ("infeasible", nearest)
+    assert ib.plan(recipe, nearest, require_multiple=True, **settings).status != "infeasible"
+    between = [
+        ib.plan(recipe, count, require_multiple=True, **settings).status
+        for count in range(nearest + 1, min(gpus, 300))
+    ]
+    assert set(between) == {"infeasible"}

@@ -40,6 +40,17 @@ def test_a_value_that_overflows_is_named(dtype):
         ib.schedule_matrix([big], range(3))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_wave_so_far_out_that_no_float_holds_its_angle_is_named(dtype):
+    text = '{"length": 1000, "a": 0.1, "b": 0, "beyond": true, "shape": {"kind": "cosine", "stretch": 15000000000.0}}'
+    schedule = S.Schedule.from_json(f'{{"schema": 1, "form": {{"tracks": [{{"segments": [{text}]}}]}}}}')
+    assert schedule.at(10) == 0.1
+    with pytest.raises(InputError, match="overflows at step 5000"):
+        schedule.at(5000)
+    with pytest.raises(InputError, match="overflows at step 5000"):
+        ib.schedule_matrix([schedule], [10, 5000], dtype=dtype)
+
+
 def test_a_decay_shorter_than_a_step_ends_where_it_ends():
     schedule = S.wsd(1000, 10, 0.0001)
     row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]

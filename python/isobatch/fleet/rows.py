@@ -7,18 +7,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.columns import Data
 from isobatch.fleet.results import RESULTS, STATUS, result_in_arrow
 from isobatch.fleet.side import Side
+from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
 
 Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """Rows of the jobs and of the clusters that meet."""
+
+_NEEDED = frozenset(field.name for field in msgspec.structs.fields(Recipe) if field.required)
 
 _Given = tuple[int, list[tuple[str, Data]]]
 """Rows and columns of one side, as the core takes them."""
@@ -75,7 +79,11 @@ class Fleet:
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
         got = [cell for cell in cells if cell is not None]
         # Where both sides have it, or neither does, the core alone knows which value it took.
-        wrong = must_be(legal, got[0], field=field) if len(got) == 1 else f"{field} must be {legal}"
+        wrong: object = f"{field} must be {legal}"
+        if len(got) == 1:
+            wrong = must_be(legal, got[0], field=field)
+        elif not got and field in _NEEDED:
+            wrong = missing(field, f"it must be {legal}")
         return f"{where}: {wrong}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:

@@ -36,6 +36,9 @@ _COLUMNS = (
     "memory_gib",
 )
 
+_MOST = 10_000_000
+"""Counts in one call: a minute's work."""
+
 
 class Sweep(Plotting, msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
@@ -84,7 +87,8 @@ def sweep(
         settings: the keywords of `plan`.
 
     Raises:
-        InputError: a profile that is none, a count below 1, no count that fills nodes, or as `plan_fleet`.
+        InputError: a profile that is none, a count below 1, no count that fills nodes, more than 10 million counts, or as
+            `plan_fleet`.
 
     >>> from isobatch.forecast.profile import Constant
     >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
@@ -101,9 +105,13 @@ def sweep(
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
-    counts = np.asarray(gpus)
+    counts = np.asarray(gpus[: _MOST + 1] if isinstance(gpus, range) else gpus)
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
         raise InputError("must be a sequence of whole numbers from 1", field="gpus")
+    if counts.size > _MOST:
+        raise InputError(
+            f"must have at most {_MOST:,} counts; ask for the rest in another call", field="gpus"
+        )
     whole = counts[(counts <= node.gpus_per_node) | (counts % node.gpus_per_node == 0)]
     if not whole.size:
         raise InputError(f"no count fills nodes of {node.gpus_per_node} GPUs", field="gpus")

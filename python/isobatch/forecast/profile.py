@@ -217,6 +217,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name, number in given.items():
             if number is not None or name not in optional:
                 real(number, name, "a finite number above 0", lambda x: x > 0)
+        real(utilization, "utilization", "a share above 0, at most 1", lambda x: x <= 1)
+        for name, text in {"workload": workload, "gpu": gpu, "link": link}.items():
+            if not isinstance(text, str) and (text is not None or name == "workload"):
+                raise must_be("a text", text, field=name)
         if type(zero_stage) is not int or not 0 <= zero_stage <= 3:
             raise must_be("0, 1, 2 or 3", zero_stage, field="zero_stage")
         if type(offload) is not bool:

@@ -152,7 +152,7 @@ class Schedule(Plotting, Evaluator):
         try:
             document = msgspec.json.decode(text, type=_Document)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            raise InputError(f"cannot be read as a schedule: {error}", field="json") from None
+            raise InputError(f"must be what `Schedule.to_json` wrote: {error}", field="json") from None
         if document.schema != SCHEMA:
             raise InputError(
                 f"must be {SCHEMA}, got {document.schema}; a newer isobatch reads it", field="schema"

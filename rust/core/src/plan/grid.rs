@@ -8,7 +8,7 @@ use crate::numbers::gcd;
 use crate::reason::Reason;
 
 /// Multiples of the unit that are looked at in each direction for a micro-batch that is not too small.
-const LOOKS: u64 = 256;
+pub(super) const LOOKS: u64 = 256;
 
 /// No batch is a multiple of more.
 const NEVER: u64 = 1 << 62;
@@ -113,10 +113,10 @@ impl Grid {
         bounded(u128::from(self.unit) * u128::from(self.min_micro / self.divisor))
     }
 
-    /// The largest batch below this one, or it, that fits; where the smallest micro-batch has hundreds of samples, one that fits.
-    pub fn below(&self, batch: u64, cap: u64) -> Option<u64> {
+    /// The largest batch below this one, or it, that fits; where the looks do not reach, one that fits. Those that are left stay.
+    pub fn below(&self, batch: u64, cap: u64, looks: &mut u64) -> Option<u64> {
         let last = batch / self.unit;
-        let near = (0..LOOKS.min(last)).map(|n| (last - n) * self.unit);
+        let near = (0..last.min(*looks)).map(|n| (last - n) * self.unit).inspect(|_| *looks -= 1);
         let near = near.take_while(|&batch| batch >= self.least).find(|&batch| self.is_coarse(batch, cap));
         near.or_else(|| batch::neighbours(batch, self.coarse_unit()).0.filter(|&batch| self.fits(batch, cap)))
     }
@@ -166,10 +166,19 @@ impl Grid {
         if !common.is_multiple_of(self.groups) || !common.is_multiple_of(each) {
             return (None, None);
         }
-        let most = smallest / self.min_micro / self.min_passes;
+        let most = self.most_in(smallest);
         let down = down.min(most);
         let below = (down > 0).then(|| batch::nearest_divisors(common / each, down).0);
         (below, batch::nearest_divisors(common / each, up).1.filter(|&count| count <= most))
+    }
+
+    /// The most replicas that a full batch of no more samples can go on: more, and one of them has too few in the smallest stage.
+    pub fn most_replicas(&self, batch: u64) -> u64 {
+        self.most_in(bounded(u128::from(batch) * u128::from(self.smallest) / u128::from(self.tuned)))
+    }
+
+    fn most_in(&self, smallest: u64) -> u64 {
+        smallest / self.min_micro / self.min_passes.next_multiple_of(self.passes)
     }
 
     /// Whether the micro-batches of neighbouring batches are those of neighbouring numbers.

@@ -1,6 +1,6 @@
 //! The batch, and how it is laid out over replicas and micro-batches.
 
-use super::grid::Grid;
+use super::grid::{Grid, LOOKS};
 use super::replicas::Replicas;
 use super::row::{Nearest, Row};
 use super::steps::stages;
@@ -150,7 +150,7 @@ fn even_batch(
     if target <= most && grid.fits(target, cap) {
         return Ok(target);
     }
-    let below = grid.below(target.min(most), cap);
+    let below = grid.below(target.min(most), cap, &mut { LOOKS });
     if let (true, Some(below)) = (settings.decrease_batch, below) {
         return Ok(below);
     }

@@ -1,6 +1,6 @@
 //! What would work instead of what does not.
 
-use super::grid::Grid;
+use super::grid::{self, Grid};
 use super::replicas::Replicas;
 use crate::batch::{MAX_BATCH, Tolerance};
 use crate::input::Input;
@@ -12,7 +12,10 @@ pub(super) type Seek = fn(&Input, &[Stage], u64, u64, Replicas) -> (Option<u64>,
 /// Counts of replicas that are looked at in each direction, beside those that the batch divides over.
 const LOOKS: usize = 1024;
 
-/// The same where each of them takes a split, since the micro-batch may not be too small.
+/// Splits that are looked at in each direction for them, where the micro-batch may not be too small.
+const SPLITS: u64 = 1024;
+
+/// Counts that the batch divides over, of which each takes a split.
 const LOOKS_AT_SPLITS: usize = 64;
 
 /// GPU counts next to `world_size` over whose replicas the batch, or one within the tolerance, divides; of `replicas` all but
@@ -28,42 +31,48 @@ pub(super) fn neighbouring_replicas(
     if replicas.cap < replicas.divisor.max(settings.min_micro_batch) {
         return (None, None); // on any number of GPUs
     }
-    let most = settings.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH);
     let grid = |count| Grid::of(input, Replicas { count, ..replicas }, stages);
-    let any = settings.min_micro_batch == 1;
-    let works = |count: &u64| {
-        let mut grid = grid(*count);
-        let Grid { unit, least, .. } = grid;
-        let within = Tolerance { target: batch, unit, least, most, share: settings.batch_tolerance };
-        within.units().is_some_and(|(low, high)| {
-            grid.least = low * unit;
-            any || grid.below(high * unit, replicas.cap).is_some()
-        })
-    };
-    let looks = if any { LOOKS } else { LOOKS_AT_SPLITS };
-    let gpus = |count: u64| count * replicas.model_parallel;
+    let one = grid(1);
     let (down, up) = (world_size / replicas.model_parallel, world_size.div_ceil(replicas.model_parallel));
-    // On more replicas one of them would have fewer samples than a micro-batch.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share below 1 of at most 2^40"
-    )]
-    let further = (batch as f64 * settings.batch_tolerance) as u64 + 1;
-    let most_replicas = if any { u64::MAX } else { (batch + further) / settings.min_micro_batch };
-    let down = down.min(most_replicas);
-    let (mut below, mut above) = if any {
-        grid(1).counts(batch, down, up)
+    let (mut below, mut above) = if settings.min_micro_batch == 1 {
+        one.counts(batch, down, up)
     } else {
-        let fits = |count: u64| grid(count).fits(batch, replicas.cap);
-        coarse_counts(&grid(1), batch, down, up, fits)
+        coarse_counts(&one, batch, down, up, |count| grid(count).fits(batch, replicas.cap))
     };
     if settings.batch_tolerance > 0.0 {
-        below = (1..=down).rev().take(looks).find(works).max(below);
-        let mut counts = (up..).take(looks).take_while(|count| *count <= most_replicas);
-        above = counts.find(works).into_iter().chain(above).min();
+        let share = settings.batch_tolerance;
+        let highest = settings.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH);
+        let within = |unit, least| Tolerance { target: batch, unit, least, most: highest, share }.units();
+        let works = |count: u64, looks: &mut u64| {
+            let mut grid = grid(count);
+            within(grid.unit, grid.least).is_some_and(|(low, high)| {
+                grid.least = low * grid.unit;
+                settings.min_micro_batch == 1 || grid.below(high * grid.unit, replicas.cap, looks).is_some()
+            })
+        };
+        let most = within(1, 1).map_or(0, |(_, high)| one.most_replicas(high));
+        below = first((1..=down.min(most)).rev(), works).max(below);
+        above = first(up..=most, works).into_iter().chain(above).min();
     }
+    let gpus = |count: u64| count * replicas.model_parallel;
     (below.map(gpus), above.map(gpus))
+}
+
+/// The first of the counts that works, as far as there are looks.
+fn first(counts: impl Iterator<Item = u64>, works: impl Fn(u64, &mut u64) -> bool) -> Option<u64> {
+    let mut left = SPLITS;
+    for count in counts.take(LOOKS) {
+        let mut looks = left.min(grid::LOOKS);
+        left -= looks;
+        if works(count, &mut looks) {
+            return Some(count);
+        }
+        left += looks;
+        if left == 0 {
+            break;
+        }
+    }
+    None
 }
 
 /// Of the counts that the batch divides over, those next to these on which no micro-batch is too small.

@@ -34,6 +34,12 @@ impl Cosine {
         })
     }
 
+    fn angle(self, u: f64) -> f64 {
+        let stretched = if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
+        // The order of the products is the peers' own: far out, an ulp of the angle is many of the value.
+        if self.wrap { PI * ((self.waves * stretched) % 1.0) } else { (PI * self.waves) * stretched }
+    }
+
     /// The angle at u = 1, where the value is (1 + cos(angle·u))/2 and nothing else.
     pub(crate) fn plain_angle(self) -> Option<f64> {
         (self.stretch == 1.0 && self.exponent == 1.0 && !self.wrap && self.waves > 0.0)
@@ -50,12 +56,13 @@ impl Curve for Cosine {
     }
 
     fn at(&self, u: f64) -> f64 {
-        let stretched = if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
-        // The order of the products is the peers' own: far out, an ulp of the angle is many of the value.
-        let angle =
-            if self.wrap { PI * ((self.waves * stretched) % 1.0) } else { (PI * self.waves) * stretched };
-        let half = (1.0 + angle.cos()) * 0.5;
+        let half = (1.0 + self.angle(u).cos()) * 0.5;
         if self.exponent == 1.0 { half } else { half.powf(self.exponent) }
+    }
+
+    fn largest(&self, u: f64) -> f64 {
+        // So far out that no float holds the angle, there is no cosine of it.
+        if self.angle(u).is_finite() { 1.0 } else { f64::INFINITY }
     }
 
     fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
