@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import isobatch as ib
@@ -13,6 +16,9 @@ from isobatch.cli import main
 
 torch = pytest.importorskip("torch", reason="probes need torch")
 
+from isobatch.probing import launching, same  # noqa: E402
+from isobatch.probing.experiment import experiment  # noqa: E402
+from isobatch.probing.ranks import Alone  # noqa: E402
 from probing import tiny  # noqa: E402
 
 TESTS = Path(__file__).parent.parent
@@ -68,25 +74,80 @@ def test_a_rule_that_this_problem_does_not_follow_is_seen(grown):
 
 
 def test_trials_are_kept_and_gone_on_from(grown, tmp_path):
+    """A probe that ended early says what it knows, and goes on to what one that never stopped finds."""
     file = tmp_path / "trials.jsonl"
     whole = ib.probe(grown, tiny.bowl, **SMALL)
-    ticks = iter(range(10**6))
-    with pytest.raises(
-        ib.InputError, match=rf"were spent before batch (4|16) was measured. \d+ trials kept in .*{file.name}"
-    ):
-        # A clock that goes on a second each time it is looked at.
-        ib.probe(
-            grown, tiny.bowl, **{**SMALL, "budget": 200}, trials=str(file), clock=lambda: float(next(ticks))
-        )
+    clock = tiny.Clock()
+    early = ib.probe(
+        grown, tiny.ticking(tiny.bowl, clock), **{**SMALL, "budget": 700}, trials=str(file), clock=clock
+    )
+    assert clock.now <= 700
+    assert early.stopped == "budget" and not early.lr.complete
+    assert (early.lr.samples, early.lr.whole_samples, early.lr.seeds) == (16, 64, 1)
+    assert "trials of a quarter of the samples, 1 of 2 seeds" in early.show()
+    assert 1.2 * 700 < early.lr.needed_seconds < 5000
     before = file.read_text().count("\n") - 1
-    assert 0 < before < len(whole.trials)
+    assert 0 < before == len(early.trials) < len(whole.trials)
     file.write_text(file.read_text() + '{"batch": 4, "lr"')  # killed while it wrote
-    again = ib.probe(grown, tiny.bowl, **SMALL, trials=str(file))
-    assert again.reused == before
+    again = ib.probe(grown, tiny.ticking(tiny.bowl, clock), **SMALL, trials=str(file))
+    assert again.reused == before and again.stopped is None and again.lr.complete
     assert again.lr == whole.lr
     assert [t.losses for t in again.trials] == [t.losses for t in whole.trials]
+
+
+def test_a_file_of_other_trials_is_refused(grown, tmp_path):
+    file = tmp_path / "trials.jsonl"
+    options = {**SMALL, "seeds": 1, "trials": str(file)}
+    factory = tiny.ticking(tiny.bowl, tiny.Clock())
+    ib.probe(grown, factory, **options)
+    kept = file.read_bytes()
     with pytest.raises(ib.InputError, match="another probe"):
-        ib.probe(ib.plan(recipe(lr=0.2), 4, policy="grow"), tiny.bowl, **SMALL, trials=str(file))
+        ib.probe(ib.plan(recipe(lr=0.2), 4, policy="grow"), factory, **options)
+    with pytest.raises(ib.InputError, match="have 64 samples, got 128: leave --samples out"):
+        ib.probe(grown, factory, **{**options, "samples": 128})
+    # The same name, and another loss: it was edited.
+    with pytest.raises(ib.InputError, match="it has changed, or its data has"):
+        ib.probe(grown, tiny.ticking(tiny.regression, tiny.Clock()), **options)
+    assert file.read_bytes() == kept
+    file.write_text("a note of mine, in one line")
+    with pytest.raises(ib.InputError, match="cannot be read"):
+        ib.probe(grown, factory, **options)
+    assert file.read_text() == "a note of mine, in one line"
+
+
+def test_the_budget_holds_wherever_it_ends(grown):
+    """In a trial or between two, in the first round or the last: never a second too long, and always an answer."""
+    seen = set()
+    whole = tiny.Clock()
+    ib.probe(grown, tiny.ticking(tiny.bowl, whole), **SMALL, clock=whole)
+    for budget in [10, 100, *range(300, int(whole.now), 130)]:
+        clock = tiny.Clock()
+        try:
+            found = ib.probe(
+                grown, tiny.ticking(tiny.bowl, clock), **{**SMALL, "budget": budget}, clock=clock
+            )
+            seen.add((found.lr.samples, found.lr.seeds))
+            assert found.stopped == "budget" and "The budget ended" in found.show()
+        except ib.InputError as error:
+            seen.add(None)
+            said = str(error)
+            assert "so that nothing can be said" in said and budget < 900, said
+            assert "would likely do" in said or budget == 10, said
+        assert clock.now <= budget
+    assert seen >= {None, (16, 1), (32, 1), (64, 1)}
+
+
+def test_ctrl_c_says_what_is_known(grown):
+    made = []
+
+    def stop(line):
+        made.append(line)
+        if len(made) == 25:
+            raise KeyboardInterrupt
+
+    found = ib.probe(grown, tiny.bowl, **SMALL, say=stop)
+    assert found.stopped == "interrupted" and len(found.trials) == 24
+    assert "It was interrupted before all trials were made" in found.show()
 
 
 def test_keep_is_the_same_training_at_every_split():
@@ -95,7 +156,9 @@ def test_keep_is_the_same_training_at_every_split():
     )
     assert found.same.same and found.exit_code == 0
     names = [split.split for split in found.same.splits]
-    assert names[1:] == [
+    assert names == [
+        "the tuned recipe's own",
+        "the plan's own",
         "2 × 32",
         "4 × 16",
         "8 × 8",
@@ -104,7 +167,7 @@ def test_keep_is_the_same_training_at_every_split():
         "uneven over 3",
         "elastic, moved half-way",
     ]
-    assert all(0 < split.difference < 1e-12 for split in found.same.splits[1:]), found.same
+    assert all(0 < split.difference < 1e-12 for split in found.same.splits), found.same
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon"])
@@ -119,6 +182,51 @@ def test_what_depends_on_the_split_is_not_the_same(workload):
     found = ib.probe(ib.plan(recipe(effective_batch=64, micro_batch=16), 4), workload, measure="same")
     assert not found.same.same and found.exit_code == 1
     assert "NOT THE SAME" in found.show() and "batch norm" in found.show()
+
+
+def test_another_schedule_is_not_the_same_training(monkeypatch):
+    """The plan is trained by its own learning rates, and the reference by the tuned recipe's: a plan that warms up longer is found."""
+    tuned = recipe(effective_batch=64, micro_batch=16, gpus=4, duration="200st", warmup="20st")
+    kept, longer = ib.plan(tuned, 8), ib.plan(recipe(**{**_of(tuned), "warmup": "100st"}), 4)
+    assert ib.probe(kept, tiny.regression, measure="same").same.same
+    monkeypatch.setattr(same, "plan_recipe", lambda *_: longer)
+    found = ib.probe(kept, tiny.regression, measure="same").same
+    assert not found.same and found.splits[0].same and not found.splits[1].same
+
+
+def _of(one):
+    return {name: getattr(one, name) for name in ("effective_batch", "micro_batch", "gpus", "duration")}
+
+
+def test_splits_that_the_budget_left_out_are_named():
+    plan = ib.plan(recipe(effective_batch=64, micro_batch=16, gpus=4), 8)
+    whole, clock = tiny.Clock(), tiny.Clock()
+    options = {"measure": "same", "device": "cpu"}
+    ib.probe(plan, tiny.ticking(tiny.regression, whole), clock=whole, budget="1h", **options)
+    half = whole.now // 2
+    found = ib.probe(plan, tiny.ticking(tiny.regression, clock), clock=clock, budget=half, **options)
+    assert clock.now <= half and found.stopped == "budget"
+    assert found.same.splits and found.same.missing[-1] == "elastic, moved half-way"
+    # Those that were trained are the same, and yet nothing is promised.
+    assert not found.same.same and found.exit_code == 1
+    assert "not trained" in found.show() and "the others are not known" in found.show()
+    clock = tiny.Clock()
+    with pytest.raises(ib.InputError, match="35 s were spent before the first"):
+        ib.probe(plan, tiny.ticking(tiny.regression, clock), clock=clock, budget=35, **options)
+
+
+def test_branches_that_the_budget_left_out_are_said():
+    tuned = ib.plan(recipe(lr=0.02), 1)
+    options = {"measure": "critical", "device": "cpu", "samples": 320, "seeds": 1, "tolerance": 10.0}
+    whole, clock = tiny.Clock(), tiny.Clock()
+    ib.probe(tuned, tiny.ticking(tiny.regression, whole), clock=whole, budget="10h", **options)
+    most = whole.now - 200
+    found = ib.probe(tuned, tiny.ticking(tiny.regression, clock), clock=clock, budget=most, **options)
+    assert clock.now <= most and found.stopped == "budget"
+    assert 2 <= len(found.critical.branches) < 4 and not found.critical.bounded
+    assert "or more: no larger one was tried" in found.show() and "The budget ended" in found.show()
+    with pytest.raises(ib.InputError, match="samples must be at least 80"):
+        ib.probe(tuned, tiny.regression, **{**options, "samples": 40})
 
 
 def test_where_the_batch_grows_the_gap_has_an_interval(grown):
@@ -160,6 +268,12 @@ def test_a_checkpoint_is_gone_on_from(tmp_path, grown):
         (tiny.other_samples, "cannot be reseeded: batch gave other samples for the same state"),
         (tiny.constant_samples, "cannot be reseeded: batch gives the same samples whatever its generator"),
         (tiny.not_finite, "the loss is nan before the first step, at seed 0"),
+        (tiny.nan_in_training, "the loss is nan before the first step, in training mode, at seed 0"),
+        (tiny.no_gradient, "the workload's loss has no gradient: compute it by calling the model"),
+        (tiny.no_tensor, "the workload's loss must be a scalar tensor, without .item(), got float"),
+        (tiny.nothing_to_train, "no parameter with requires_grad: there is nothing to train"),
+        (tiny.too_few_samples, "batch was asked for 4 samples, and gave a tensor of shape (2, 2)"),
+        (tiny.no_weight, "the weights of a step sum to 0, not above 0"),
         (
             tiny.never_moves,
             "the loss never moves: 1.5 before, at best 1.5 behind learning rates 0.0125 to 0.8, 16 samples each",
@@ -173,26 +287,14 @@ def test_a_workload_that_cannot_be_probed_is_said_plainly(workload, said, grown)
 
 
 def test_a_budget_that_is_too_small_says_what_is_needed(grown):
-    ticks = iter(range(10**6))
+    clock = tiny.Clock()
     with pytest.raises(
         ib.InputError,
-        match=r"20 s is too short for trials at batches 4, 16: 40 steps at 16 take .* need about",
+        match=r"5 min is too short for trials at batches 4, 16: 10 steps at 16 take .*, and the first round has 14 trials. "
+        r"A budget of \d+m would likely do for all",
     ):
-        ib.probe(grown, tiny.bowl, budget="20s", clock=lambda: float(next(ticks)), device="cpu")
-
-
-def test_the_budget_holds(grown):
-    """Whatever the clock does: a trial that would exceed it is given up."""
-    now, ends = [0.0], []
-
-    def clock():
-        now[0] += 1.0
-        ends.append(now[0])
-        return now[0]
-
-    with pytest.raises(ib.InputError, match="were spent before"):
-        ib.probe(grown, tiny.bowl, **{**SMALL, "budget": 150}, clock=clock)
-    assert ends[-1] < 160
+        ib.probe(grown, tiny.ticking(tiny.bowl, clock), budget="5m", clock=clock, device="cpu")
+    assert clock.now < 300
 
 
 def test_bad_input_is_named(grown, capsys, tmp_path):
@@ -233,6 +335,39 @@ def test_the_command_writes_recipe_and_report(grown, capsys, tmp_path, monkeypat
     assert json.loads(capsys.readouterr().out)["lr"] == report["lr"]
 
 
+def test_ranks_that_were_lost_leave_what_they_knew(grown, monkeypatch):
+    """The process that started them reads the finding out of their trials."""
+    whole = ib.probe(grown, tiny.bowl, **SMALL)
+
+    def lost(_, told):
+        _, options, folder, factory, _, _, trials = told
+        published = []
+
+        def dies(line):
+            if ", 32 samples" in line:
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            experiment(
+                grown,
+                options,
+                Alone("cpu"),
+                factory=factory,
+                say=dies,
+                publish=published.append,
+                trials=trials,
+            )
+        left = (False, msgspec.to_builtins(published[-1]))
+        (Path(folder) / launching.FOUND).write_bytes(msgspec.msgpack.encode(left))
+        return "a rank was lost (rank 1 died with signal SIGKILL)"
+
+    monkeypatch.setattr(launching, "_run_ranks", lost)
+    found = ib.probe(grown, tiny.bowl, **SMALL, nproc_per_node=2)
+    assert found.stopped.startswith("a rank was lost") and not found.lr.complete
+    assert found.lr.samples == 16 < whole.lr.samples and 0 < len(found.trials) < len(whole.trials)
+    assert "It ended early: a rank was lost (rank 1 died" in found.show()
+
+
 @pytest.mark.slow
 def test_two_ranks_train_what_one_trains(tmp_path):
     """The same seeds and data order on one rank and on two: the same losses up to rounding."""
@@ -264,3 +399,82 @@ def test_two_ranks_train_what_one_trains(tmp_path):
     assert len(shared) > 20
     for key in shared:
         assert losses[1][key] == pytest.approx(losses[0][key], rel=1e-3), key
+
+
+def _started(folder, *more):
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment["OMP_NUM_THREADS"] = "1"
+    words = [
+        sys.executable,
+        "-m",
+        "isobatch",
+        "probe",
+        "plan.json",
+        "--nproc-per-node",
+        "2",
+        "--device",
+        "cpu",
+    ]
+    return subprocess.Popen(
+        [*words, *more],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _when(lines, file, process):
+    """Waits until a file has so many lines."""
+    while not file.exists() or file.read_bytes().count(b"\n") < lines:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_probe_of_ranks_is_killed_and_goes_on(tmp_path):
+    """SIGINT ends in what is known, SIGKILL in nothing; the same command goes on from both, to the same finding."""
+    ib.plan(recipe(effective_batch=32, micro_batch=16), 4, policy="grow").save(tmp_path / "plan.json")
+    found = {}
+    for how in (signal.SIGINT, signal.SIGKILL):
+        file = tmp_path / f"{how.name}.jsonl"
+        words = ["--workload", "probing.tiny:regression", "--samples", "8192", "--budget", "30m", "--json"]
+        words += ["--trials", file.name]
+        first = _started(tmp_path, *words)
+        _when(19, file, first)
+        (os.killpg if how == signal.SIGINT else os.kill)(first.pid, how)
+        out, said = first.communicate(timeout=300)
+        if how == signal.SIGINT:
+            assert first.returncode == 130, said
+            early = json.loads(out)
+            assert early["stopped"] == "interrupted" and not early["lr"]["complete"]
+        else:
+            assert first.returncode == -9
+            while _alive(first.pid):  # the ranks end by themselves, so that nobody writes the file any more
+                time.sleep(0.2)
+        again = _started(tmp_path, *words)
+        out, said = again.communicate(timeout=600)
+        found[how] = json.loads(out)
+        assert found[how]["reused"] >= 18 and found[how]["lr"]["complete"], said
+    one, other = (found[how]["lr"] for how in found)
+    assert one["lr"] == pytest.approx(other["lr"], rel=1e-4)
+
+
+def _alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_fault_of_one_rank_is_said_and_ends_all(tmp_path):
+    ib.plan(recipe(), 4, policy="grow").save(tmp_path / "plan.json")
+    failed = _started(tmp_path, "--workload", "probing.tiny:fails_on_rank_1", "--budget", "5m")
+    _, said = failed.communicate(timeout=500)
+    assert failed.returncode == 2
+    assert "--workload: the workload's factory raised ValueError: no data on this rank" in said

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import os
 
 import torch
 from torch import nn
@@ -37,6 +39,30 @@ def _bowl_loss(model, x):
 
 def bowl():
     return Workload(Bowl(), _sgd, _signs, _bowl_loss)
+
+
+class Clock:
+    """Stands still but for `ticking` losses."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def ticking(factory, clock):
+    """A factory whose loss takes a second."""
+
+    def made():
+        workload = factory()
+
+        def loss(model, batch):
+            clock.now += 1
+            return workload.loss(model, batch)
+
+        return dataclasses.replace(workload, loss=loss)
+
+    return made
 
 
 def noisy_bowl():
@@ -96,6 +122,41 @@ def constant_samples():
 
 def not_finite():
     return Workload(Bowl(), _sgd, _signs, lambda model, x: (model(x).sum() - 1e9).log())
+
+
+def nan_in_training():
+    def loss(model, x):
+        return _bowl_loss(model, x) * (float("nan") if model.training else 1)
+
+    return Workload(Bowl(), _sgd, _signs, loss)
+
+
+def no_gradient():
+    return Workload(Bowl(), _sgd, _signs, lambda model, x: _bowl_loss(model, x).detach())
+
+
+def no_tensor():
+    return Workload(Bowl(), _sgd, _signs, lambda model, x: _bowl_loss(model, x).item())
+
+
+def nothing_to_train():
+    model = Bowl()
+    model.w.requires_grad_(False)
+    return Workload(model, _sgd, _signs, _bowl_loss)
+
+
+def too_few_samples():
+    return Workload(Bowl(), _sgd, lambda n, g, d: _signs(n // 2, g, d), _bowl_loss)
+
+
+def no_weight():
+    return Workload(Bowl(), _sgd, _signs, _bowl_loss, weight=lambda x: 0.0)
+
+
+def fails_on_rank_1():
+    if os.environ.get("RANK") == "1":
+        raise ValueError("no data on this rank")
+    return bowl()
 
 
 def never_moves():

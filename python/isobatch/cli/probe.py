@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 from isobatch.cli.options import values
@@ -15,8 +17,8 @@ def add(subparsers: Any) -> None:
         "probe",
         help="measure the learning rate at the planned batch by short trainings",
         description="Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which "
-        "to take, with an interval. Exit codes: 0 the plan's lies in it (or every split trains the same), 1 it does not, 2 could not "
-        "run.",
+        "to take, with an interval. A probe that the budget or Ctrl-C ends early says what it knows by then. Exit codes: 0 the plan's "
+        "lies in it (or every split trains the same), 1 it does not, 2 nothing can be said, 130 interrupted.",
     )
     command.add_argument(
         "plan", metavar="PLAN", type=values.path, help="a plan's JSON file (`isobatch plan -o`)"
@@ -39,7 +41,10 @@ def add(subparsers: Any) -> None:
         "--nproc-per-node", type=values.count, default=1, metavar="N", help="ranks on this host (default 1)"
     )
     command.add_argument(
-        "--budget", default="10m", metavar="TIME", help="such as 90s, 10m or 2h (default 10m)"
+        "--budget",
+        default="10m",
+        metavar="TIME",
+        help="from the command to the answer, such as 90s, 10m or 2h (default 10m)",
     )
     command.add_argument(
         "--seeds",
@@ -107,21 +112,22 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "an exponent comes from learning rates: leave out --same and --critical", field="recipe"
         )
-    found = probe(
-        args.plan,
-        args.workload,
-        measure=measure,  # type: ignore[arg-type]
-        budget=args.budget,
-        nproc_per_node=args.nproc_per_node,
-        say=say,
-        seeds=args.seeds,
-        batches=tuple(args.batches),
-        samples=args.samples,
-        checkpoint=args.checkpoint,
-        trials=args.trials,
-        tolerance=args.tolerance,
-        device=args.device,
-    )
+    with redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
+        found = probe(
+            args.plan,
+            args.workload,
+            measure=measure,  # type: ignore[arg-type]
+            budget=args.budget,
+            nproc_per_node=args.nproc_per_node,
+            say=say,
+            seeds=args.seeds,
+            batches=tuple(args.batches),
+            samples=args.samples,
+            checkpoint=args.checkpoint,
+            trials=args.trials,
+            tolerance=args.tolerance,
+            device=args.device,
+        )
     if args.output is not None:
         write_whole(args.output, found.to_json().encode() + b"\n")
     if args.recipe is not None:
@@ -130,4 +136,4 @@ def run(args: argparse.Namespace) -> int:
         write_json(found.to_json())
     else:
         print(found.show())
-    return found.exit_code
+    return 130 if found.stopped == "interrupted" else found.exit_code

@@ -1,25 +1,28 @@
 """The critical batch by branched training (Merrill et al. 2025, arXiv 2505.23971).
 
 From one checkpoint branches go on at k times the batch, with the learning rate √k times as high for Adam and its family and k times for SGD,
-each on the same number of samples, which its seed draws and the first training has not seen. The loss of a branch is smoothed by an exponential average over evaluations at equal samples. A branch
-holds where that ends at most `tolerance` above the branch at k = 1; the critical batch is the largest with all smaller ones holding.
+each on the same number of samples, which its seed draws and the first training has not seen. The loss of a branch is smoothed by an
+exponential average over evaluations at equal samples. A branch holds
+where that ends at most `tolerance` above the branch at k = 1; the critical batch is the largest with all smaller ones holding.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
 from isobatch.diagnosis.chunks import square
 from isobatch.errors import InputError
+from isobatch.probing.findings import Branch, CriticalFinding
 from isobatch.probing.lab import Lab
-from isobatch.probing.report import Branch, CriticalFinding
+from isobatch.probing.options import budget_text, stopped_after
 from isobatch.probing.training import Course, Expired, Training, own_randomness, run, shape_of
 from isobatch.validate.proofs.noise_scale import noise_scale
 from isobatch.validate.step.difference import grads
-from isobatch.words import duration
+from isobatch.words import counted, duration
 
 LARGEST = 10
 """Doublings at most."""
@@ -29,41 +32,63 @@ EVALUATIONS = 8
 NOISE_STEPS = 16
 
 
-def critical(lab: Lab) -> CriticalFinding:
+def critical(lab: Lab, publish: Callable[[CriticalFinding], None]) -> tuple[CriticalFinding, str | None]:
     """The critical batch at the checkpoint; without one, at weights that are first trained on as many samples as a branch.
+
+    Args:
+        lab: trains.
+        publish: called with what is known, each time that it is more.
+
+    Returns:
+        (the finding, what ended it before it was done: "budget" or "interrupted"; None: nothing).
 
     Raises:
         InputError: the budget is too small for the first two branches, or the first one diverges.
     """
     base = lab.tuned_batch
-    samples = lab.options.samples or _samples(lab, base)
+    samples = _asked(lab, base)
+    branches: list[Branch] = []
+    noise: tuple[float | None, float | None] = (None, None)
+    stopped = None
     with own_randomness():
-        state = _start(lab, base, samples)
-        noise = _noise(lab, base, state)
-        branches: list[Branch] = []
-        first: list[float | None] = []
-        bounded = False
-        for doubling in range(LARGEST + 1):
-            k = 2**doubling
-            if samples // (k * base) < LEAST_STEPS:
-                break
-            try:
-                losses = [
-                    _branch(lab, base, k, state, samples, seed) for seed in range(1, lab.options.seeds + 1)
-                ]
-            except Expired:
-                break
-            if not branches:
-                first = losses
-            branches.append(_judged(lab, base, k, losses, first))
-            if not branches[-1].holds:
-                bounded = True
-                break
+        try:
+            state = _start(lab, base, samples)
+            noise = _noise(lab, base, state)
+            for branch in _branches(lab, base, state, samples):
+                branches.append(branch)
+                if len(branches) > 1:
+                    publish(_finding(lab, samples, branches, noise))
+        except Expired:
+            stopped = "budget"
+        except KeyboardInterrupt:
+            stopped = "interrupted"
     if len(branches) < 2:
         raise InputError(
-            f"{duration(lab.options.budget_seconds)} were spent before two branches of {samples:,} samples were trained",
-            field="budget",
+            f"{stopped_after(stopped, lab.budget.seconds)} before two branches of {samples:,} samples from "
+            f"{counted(lab.options.seeds, 'seed')} were trained: pass fewer --samples or --seeds, or a larger --budget",
+            field="budget" if stopped == "budget" else None,
         )
+    return _finding(lab, samples, branches, noise), stopped
+
+
+def _branches(lab: Lab, base: int, state: dict[str, object], samples: int) -> Iterator[Branch]:
+    """Ever larger batches, up to the first that does not hold."""
+    first: list[float | None] = []
+    for doubling in range(LARGEST + 1):
+        k = 2**doubling
+        if samples // (k * base) < LEAST_STEPS:
+            return
+        losses = [_branch(lab, base, k, state, samples, seed) for seed in range(1, lab.options.seeds + 1)]
+        first = first or losses
+        branch = _judged(lab, base, k, losses, first)
+        yield branch
+        if not branch.holds:
+            return
+
+
+def _finding(
+    lab: Lab, samples: int, branches: list[Branch], noise: tuple[float | None, float | None]
+) -> CriticalFinding:
     return CriticalFinding(
         samples=samples,
         seeds=lab.options.seeds,
@@ -71,7 +96,7 @@ def critical(lab: Lab) -> CriticalFinding:
         smoothing=lab.options.smoothing,
         branches=tuple(branches),
         critical_batch=max(branch.batch for branch in branches if branch.holds),
-        bounded=bounded,
+        bounded=not branches[-1].holds,
         noise_scale=noise[0],
         noise_error=noise[1],
     )
@@ -101,22 +126,37 @@ def factor(lab: Lab, k: int) -> float:
     return float(k) if lab.plan.recipe.optimizer in ("sgd",) else math.sqrt(k)
 
 
-def _samples(lab: Lab, base: int) -> int:
-    """The samples of a branch: about seven of them from each seed, and the start, in the budget; the largest worth trying has LEAST_STEPS steps."""
+def _asked(lab: Lab, base: int) -> int:
+    """The samples of a branch: those that were asked for, or what the budget allows."""
+    least = 2 * LEAST_STEPS * base
+    if lab.options.samples is None:
+        return _samples(lab, base, least)
+    if lab.options.samples < least:
+        raise InputError(
+            f"samples must be at least {least:,}, so that a branch at twice the batch has {LEAST_STEPS} steps, got "
+            f"{lab.options.samples:,}",
+            field="samples",
+        )
+    return lab.options.samples
+
+
+def _samples(lab: Lab, base: int, least: int) -> int:
+    """The samples of a branch: about seven of them from each seed, and the start, in the budget; the largest worth trying has
+    LEAST_STEPS steps."""
     fixed, each = lab.cost(base)
     count = 1 + 7 * lab.options.seeds
-    fitting = (
-        int((0.7 * lab.seconds_left() - count * EVALUATIONS * fixed) / (count * each)) if each else 2**30
-    )
-    least = 2 * LEAST_STEPS * base
+    left = float(lab.ranks.from_first(lab.budget.left()))
+    beside = count * EVALUATIONS * fixed
+    fitting = int((0.7 * left - beside) / (count * each)) if each else 2**30
     if fitting < least:
+        needed = lab.budget.spent() + (beside + count * each * least) / 0.7
         raise InputError(
             f"{duration(lab.options.budget_seconds)} is too short: a branch needs {least:,} samples, which take "
-            f"{duration(each * least)} here, and there are about {count}",
+            f"{duration(each * least)} here, and there are about {count}. Raise the budget to {budget_text(needed)}"
+            f"{', or pass fewer --seeds' if lab.options.seeds > 1 else ''}",
             field="budget",
         )
-    cap = 256 * LEAST_STEPS * base
-    return int(lab.ranks.from_first(min(fitting, cap)))
+    return int(lab.ranks.from_first(min(fitting, 256 * LEAST_STEPS * base)))
 
 
 def _start(lab: Lab, base: int, samples: int) -> dict[str, object]:
@@ -124,15 +164,12 @@ def _start(lab: Lab, base: int, samples: int) -> dict[str, object]:
     training = lab.training(base, 0)
     if lab.checkpoint is None:
         course = Course(lab.start_lr, max(1, samples // base), shape_of(lab.plan, constant=True))
-        try:
-            diverged, _ = run(training, lab.split(base), course, expired=lab.expired)
-        except Expired:
-            diverged = True
+        diverged, _ = run(training, lab.split(base), course)
         if diverged:
             raise InputError(
-                f"the first training, of {samples:,} samples at learning rate {lab.start_lr:g}, did not come to its end: it "
-                "diverged, or the budget was spent",
-                field="budget",
+                f"the first training diverged at learning rate {lab.start_lr:g} and batch {base:,}: check the recipe's learning rate, "
+                "or begin from a --checkpoint",
+                field="workload",
             )
     return training.state()
 
@@ -153,8 +190,6 @@ def _branch(lab: Lab, base: int, k: int, state: dict[str, object], samples: int,
     marks = {round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS)}
     smoothed: float | None = None
     for step in range(1, steps + 1):
-        if lab.ranks.from_first(lab.expired()):
-            raise Expired
         if not np.isfinite(training.step(replicas, lr)):
             return None
         if step in marks:

@@ -72,15 +72,14 @@ class Rates:
             means[row] = chosen[:, draw.integers(parts, size=parts)].mean(axis=1)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
-    def gap(self, lr: float) -> tuple[float, Interval] | None:
-        """The loss at one of the learning rates minus the lowest of all, and its interval; None where it was not tried or
-        diverged."""
+    def gap(self, lr: float, means: Floats) -> tuple[float, Interval] | None:
+        """The loss at one of the learning rates minus the lowest of all, and its interval over resampled means; None where it was
+        not tried or diverged."""
         near = np.abs(self.logs - np.log(lr))
         at = int(np.argmin(near))
         if near[at] > 1e-6 or not np.isfinite(self.means[at]):
             return None
         lowest = int(np.argmin(self.means))
-        _, means = self.resampled()
         return float(self.means[at] - self.means[lowest]), interval(means[:, at] - means[:, lowest])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,23 @@ import torch
 
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
+from isobatch.probing.budget import Budget
 from isobatch.probing.critical import critical
-from isobatch.probing.lab import Lab, tuned_batch
+from isobatch.probing.ending import nothing_known, with_rates
+from isobatch.probing.lab import Lab
 from isobatch.probing.options import ProbeOptions
 from isobatch.probing.ranks import Ranks, agree
-from isobatch.probing.report import CriticalFinding, LrFinding, Probe, SameFinding
+from isobatch.probing.report import Probe
 from isobatch.probing.same import same
+from isobatch.probing.scope import batches_of, tuned_batch
 from isobatch.probing.search import Search
+from isobatch.probing.training import Expired
 from isobatch.probing.trials import Journal
 from isobatch.validate.ranks.group import Group
+from isobatch.words import duration
 
 Say = Callable[[str], None]
+Publish = Callable[[Probe], None]
 
 
 def experiment(
@@ -34,37 +39,30 @@ def experiment(
     *,
     factory: Callable[[], Any] | None = None,
     say: Say | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    publish: Publish | None = None,
+    budget: Budget | None = None,
+    trials: str | None = None,
 ) -> Probe:
     """Measures what the options ask for; every rank calls it.
+
+    Args:
+        plan, options, factory: as in `ib.probe`.
+        ranks: the processes.
+        say: called with a line of progress.
+        publish: called with what is known as soon as there is something, for who survives this process.
+        budget: has begun; None: begins now.
+        trials: where they are kept; None: where the options say.
 
     Raises:
         InputError: as `ib.probe`.
     """
-    begun = clock()
-    stand_in = factory is None and options.workload is None
-    batches = batches_of(plan, options)
-    if options.measure == "lr" and stand_in and len(batches) == 1:
-        raise InputError(
-            "the batch stays, and the built-in workload knows nothing of your learning rate: give your training as "
-            "package.module:factory, or other --batches to see how a learning rate follows the batch",
-            field="workload",
-        )
-    journal = _journal(plan, options, ranks, factory)
-    lr: LrFinding | None = None
-    alike: SameFinding | None = None
-    branched: CriticalFinding | None = None
-    with _threads(1 if stand_in else torch.get_num_threads()):
-        lab = Lab(plan, options, ranks, factory=factory, journal=journal, clock=clock)
-        if options.measure == "lr":
-            lr = Search(lab, batches, say or _quiet).run()
-        elif options.measure == "same":
-            alike = same(lab)
-        else:
-            branched = critical(lab)
-    return Probe(
-        workload=_name(options, factory),
-        stand_in=stand_in,
+    budget = budget if budget is not None else Budget(options.budget_seconds)
+    say, publish = say or _quiet, publish or _quiet
+    check_stand_in(plan, options, factory)
+    journal = _journal(trials or options.trials, key_of(plan, options, name_of(options, factory)), ranks)
+    probe = Probe(
+        workload=name_of(options, factory),
+        stand_in=factory is None and options.workload is None,
         optimizer=plan.recipe.optimizer,
         policy=str(plan.policy),
         rule=plan.rule or "none",
@@ -73,23 +71,61 @@ def experiment(
         ranks=ranks.world_size,
         device=ranks.device.type,
         torch=str(torch.__version__),
-        seconds=clock() - begun,
-        budget_seconds=options.budget_seconds,
+        seconds=budget.spent(),
+        budget_seconds=budget.seconds,
         recipe=plan.recipe,
-        lr=lr,
-        same=alike,
-        critical=branched,
-        trials=tuple(journal.found),
+        measure=options.measure,
+        trials_file=options.trials,
         reused=journal.reused,
         notes=tuple(_notes(plan, options)),
     )
+    with _threads(1 if probe.stand_in else torch.get_num_threads()):
+        begun = budget.spent()
+        try:
+            lab = Lab(plan, options, ranks, factory=factory, journal=journal, budget=budget)
+            publish(msgspec.structs.replace(probe, beside_seconds=budget.spent()))
+            say(
+                f"Ready after {duration(budget.spent())} ({duration(begun)} of them to start). Budget left: "
+                f"{duration(max(budget.left(), 0))}."
+            )
+            found = _measured(lab, probe, say, publish)
+        except Expired:
+            raise nothing_known(options, budget.spent(), None, 0) from None
+    return msgspec.structs.replace(found, seconds=budget.spent())
 
 
-def batches_of(plan: Plan, options: ProbeOptions) -> list[int]:
-    """The batches to measure, the tuned one first."""
-    first = tuned_batch(plan)
-    others = {plan.require().effective_batch, *options.batches} - {first}
-    return [first, *sorted(others)]
+def _measured(lab: Lab, probe: Probe, say: Say, publish: Publish) -> Probe:
+    """A probe with what was found."""
+    if lab.options.measure == "same":
+        alike, stopped = same(lab, lambda found: publish(msgspec.structs.replace(probe, same=found)))
+        return msgspec.structs.replace(probe, same=alike, stopped=stopped)
+    if lab.options.measure == "critical":
+        branched, stopped = critical(
+            lab, lambda found: publish(msgspec.structs.replace(probe, critical=found))
+        )
+        return msgspec.structs.replace(probe, critical=branched, stopped=stopped)
+    beside = lab.budget.spent()
+    search = Search(lab, say)
+    stopped = search.run()
+    if search.rounds is None:
+        raise nothing_known(lab.options, lab.budget.spent(), None, 0, stopped)
+    return with_rates(msgspec.structs.replace(probe, beside_seconds=beside), search.rounds, stopped)
+
+
+def check_stand_in(plan: Plan, options: ProbeOptions, factory: Callable[[], Any] | None) -> None:
+    """Refuses to ask the built-in workload for what it cannot know.
+
+    Raises:
+        InputError: the learning rate of one batch alone is asked for.
+    """
+    stand_in = factory is None and options.workload is None
+    if options.measure == "lr" and stand_in and len(batches_of(plan, options)) == 1:
+        raise InputError(
+            "the batch stays, and the built-in workload knows nothing of your learning rate: give your training as "
+            "package.module:factory, or other --batches to see how a learning rate follows the batch. Whether the plan trains the "
+            "same as the tuned recipe, --same says",
+            field="workload",
+        )
 
 
 @contextmanager
@@ -104,35 +140,32 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _quiet(line: str) -> None:
-    del line
+def _quiet(_: object) -> None:
+    """Nobody listens."""
 
 
-def _name(options: ProbeOptions, factory: Callable[[], Any] | None) -> str:
+def name_of(options: ProbeOptions, factory: Callable[[], Any] | None) -> str:
     if factory is not None:
         return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', '?')}"
     return options.workload or "built-in"
 
 
-def _journal(
-    plan: Plan, options: ProbeOptions, ranks: Ranks | Group, factory: Callable[[], Any] | None
-) -> Journal:
+def _journal(path: str | None, key: str, ranks: Ranks | Group) -> Journal:
     """The trials that are kept; rank 0 alone reads and writes the file."""
-    key = _key(plan, options, _name(options, factory))
     fault, journal = None, Journal(None, key)
     try:
         if ranks.rank == 0:
-            journal = Journal(options.trials, key)
+            journal = Journal(path, key)
     except InputError as error:
         fault = error
     agree(ranks, fault)
-    samples, found, reused = ranks.from_first((journal.samples, journal.found, journal.reused))
+    told = ranks.from_first((journal.samples, journal.found, journal.reused))
     if ranks.rank:
-        journal.samples, journal.found, journal.reused = samples, found, reused
+        journal.samples, journal.found, journal.reused = told
     return journal
 
 
-def _key(plan: Plan, options: ProbeOptions, name: str) -> str:
+def key_of(plan: Plan, options: ProbeOptions, name: str) -> str:
     """What makes a probe: the recipe, the plan's batch and rule, the workload and the checkpoint. More seeds go on with the file."""
     checkpoint = None
     if options.checkpoint is not None and Path(options.checkpoint).exists():
@@ -148,6 +181,11 @@ def _notes(plan: Plan, options: ProbeOptions) -> list[str]:
         notes.append("the recipe's fp16 was trained as bf16, which needs no loss scaling.")
     if plan.recipe.ramp is not None:
         notes.append("the ramp of the batch was left out: trials have the full batch.")
+    planned = plan.require().effective_batch
+    if options.measure != "critical" and tuned_batch(plan) == planned != plan.recipe.effective_batch:
+        notes.append(
+            f"the tuned batch, {plan.recipe.effective_batch:,}, was not trained: {planned:,} is within a tenth of it and stands for it."
+        )
     if options.measure == "lr" and options.checkpoint is not None:
         notes.append("trials go on from the checkpoint at a constant learning rate after a tenth of warmup.")
     return notes

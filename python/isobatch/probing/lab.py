@@ -1,21 +1,21 @@
-"""Where trials are made: the workload, the processes, the plans of each batch, the clock and the budget."""
+"""Where trials are made: the workload, the processes and the budget."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from isobatch.errors import InputError
-from isobatch.planning.plan import Plan, plan
+from isobatch.planning.plan import Plan
+from isobatch.probing.budget import Budget
 from isobatch.probing.options import ProbeOptions
-from isobatch.probing.ranks import Ranks
-from isobatch.probing.stand_in import START_LR, stand_in
+from isobatch.probing.ranks import Ranks, agree
+from isobatch.probing.scope import Scope
+from isobatch.probing.stand_in import stand_in
 from isobatch.probing.stream import check_reseeding
 from isobatch.probing.training import (
     Course,
@@ -32,7 +32,6 @@ from isobatch.probing.training import (
     shares,
 )
 from isobatch.probing.trials import Journal, Trial
-from isobatch.recipes.recipe import Recipe
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.step.trying import user_code
 from isobatch.validate.step.workload import Workload, factory_of, made
@@ -43,7 +42,7 @@ PART = 32
 STAND_IN_MICRO = 4096
 
 
-class Lab:
+class Lab(Scope):
     """Trains a plan's workload at any batch, learning rate and seed.
 
     Args:
@@ -52,10 +51,11 @@ class Lab:
         ranks: the processes.
         factory: makes the workload; None: as the options name it.
         journal: keeps the trials.
-        clock: seconds; the budget counts from now.
+        budget: has begun; None: the options' one begins now.
 
     Raises:
         InputError: the workload cannot be made, cannot be reseeded, or its loss is not finite from the start.
+        Expired: the budget was spent before its first loss was known.
     """
 
     def __init__(
@@ -66,77 +66,51 @@ class Lab:
         *,
         factory: Callable[[], Any] | None = None,
         journal: Journal | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        budget: Budget | None = None,
     ) -> None:
-        self.plan, self.options, self.ranks, self.clock = plan, options, ranks, clock
-        self._begun = clock()
+        super().__init__(plan, options, stand_in=factory is None and options.workload is None)
+        self.ranks, self.budget = ranks, budget if budget is not None else Budget(options.budget_seconds)
         self.journal = journal if journal is not None else Journal(None, "")
-        self.stand_in = factory is None and options.workload is None
         self.make = maker(factory, options.workload)
         self.checkpoint = (
             None if options.checkpoint is None else read_checkpoint(options.checkpoint, ranks.device)
         )
         made_plan = plan.require()
         self.micro = STAND_IN_MICRO if self.stand_in else made_plan.micro_batch
-        self.tuned_batch = tuned_batch(plan)
         self.block = max(1, min(MOST_BLOCK, self.tuned_batch))
         self.part = max(1, min(PART, self.micro))
-        self.plan_of = cache(self._plan_of)
-        with own_randomness():
-            check_reseeding(lambda seed: self.make(seed, plan), ranks.device)
+        fault = None
+        try:
+            with own_randomness():
+                check_reseeding(lambda seed: self.make(seed, plan), ranks.device)
+        except InputError as error:  # perhaps on this rank alone: then nobody must wait for it
+            fault = error
+        agree(ranks, fault)
         self.first_losses = cache(self._first_losses)
-        before = np.array(self.first_losses())
-        if not np.isfinite(before).all():
+        self._check_finite(np.array(self.first_losses()), "")
+        with own_randomness():
+            loss = self.training(self.tuned_batch, 0).gradient(self.split(min(self.tuned_batch, self.micro)))
+        self._check_finite(np.array([loss]), ", in training mode")
+
+    def _check_finite(self, losses: Any, how: str) -> None:
+        """A loss that is not finite from the start measures nothing."""
+        if not np.isfinite(losses).all():
             raise InputError(
-                f"the loss is {before[~np.isfinite(before)][0]} before the first step, at seed 0 and "
+                f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and "
                 f"{'the checkpoint' if self.checkpoint else 'the first weights'}: nothing can be measured with it",
                 field="workload",
             )
 
-    @property
-    def start_lr(self) -> float:
-        """Where the search at the tuned batch begins."""
-        return (
-            START_LR[self.plan.recipe.optimizer]
-            if self.stand_in
-            else self.plan_of(self.tuned_batch).require().lr
-        )
-
-    @property
-    def run_samples(self) -> int | None:
-        """The samples of the whole planned run, where it has an end."""
-        steps, batch = self.plan.total_steps, self.plan.effective_batch
-        return None if steps is None or batch is None else steps * batch
-
-    def seconds_left(self) -> float:
-        """Of the budget."""
-        return self.options.budget_seconds - (self.clock() - self._begun)
-
-    def expired(self) -> bool:
-        """Whether the budget is spent."""
-        return self.seconds_left() <= 0
-
-    def _plan_of(self, batch: int) -> Plan:
-        """The recipe planned at a batch by the plan's rule: its optimizer's values, and not its split."""
-        if batch == self.plan.effective_batch:
-            return self.plan
-        recipe = self.plan.recipe
-        fields = {name: value for name, value in msgspec.structs.asdict(recipe).items() if name not in _SPLIT}
-        settings = {"rule": self.plan.settings.rule, "beta_half_life": self.plan.settings.beta_half_life}
-        found = plan(Recipe(**fields), 1, policy=batch, **settings)  # type: ignore[arg-type]
-        if found.status == "infeasible":
-            raise InputError(f"batch {batch:,} cannot be planned: {found.explain()}", field="batches")
-        return found
-
-    def training(self, batch: int, seed: int, **keywords: Any) -> Training:
-        """A training that has not begun."""
+    def training(self, batch: int, seed: int, *, plan: Plan | None = None, **keywords: Any) -> Training:
+        """A training that has not begun, by the plan of that batch or another."""
         return Training(
-            self.plan_of(batch),
+            plan if plan is not None else self.plan_of(batch),
             self.make,
             self.ranks,
             seed=seed,
             block=self.block,
             checkpoint=self.checkpoint,
+            expired=self.budget.expired,
             **keywords,
         )
 
@@ -150,15 +124,18 @@ class Lab:
         Raises:
             Expired: the budget ended in it.
         """
-        begun = self.clock()
+        begun = self.budget.spent()
         steps = max(1, round(samples / batch))
         with own_randomness():
             training = self.training(batch, seed)
             course = Course(lr, steps, shape_of(training.plan, constant=self.checkpoint is not None))
-            diverged, _ = run(training, self.split(batch), course, expired=self.expired)
+            made = self.budget.spent()
+            diverged, _ = run(training, self.split(batch), course)
+            stepped = self.budget.spent()
             losses = () if diverged else training.evaluate(self.part)
         if not np.isfinite(losses).all():
             losses = ()
+        ended = self.budget.spent()
         return Trial(
             batch=batch,
             lr=lr,
@@ -166,33 +143,60 @@ class Lab:
             samples=samples,
             losses=losses,
             steps=steps,
-            seconds=self.clock() - begun,
+            seconds=ended - begun,
+            beside_seconds=made - begun + ended - stepped,
         )
 
+    def begin(self, samples: int) -> int:
+        """The samples of a whole trial: these, or those of the journal that goes on. Rank 0 alone writes it.
+
+        Raises:
+            InputError: the file cannot be written, or holds the trials of another workload; on all ranks.
+        """
+        fault, found = None, samples
+        try:
+            if self.ranks.rank == 0:
+                found = self.journal.begin(samples, float(np.mean(self.first_losses())))
+        except InputError as error:
+            fault = error
+        agree(self.ranks, fault)
+        return int(self.ranks.from_first(found))
+
+    def keep(self, trial: Trial) -> None:
+        """Keeps a trial.
+
+        Raises:
+            InputError: the file cannot be written; on all ranks.
+        """
+        fault = None
+        try:
+            self.journal.add(trial)
+        except InputError as error:
+            fault = error
+        agree(self.ranks, fault)
+
     def cost(self, batch: int) -> tuple[float, float]:
-        """(seconds that each trial takes beside its steps, seconds a sample)."""
+        """(seconds that each trial takes beside its steps, seconds a sample).
+
+        A batch of many micro-batches is timed by four of them on each rank.
+
+        Raises:
+            Expired: the budget is spent.
+        """
+        clock, timed = self.budget.clock, min(batch, 4 * self.micro * self.ranks.world_size)
+        begun = clock()
         with own_randomness():
             training = self.training(batch, 0)
-            step = seconds_of_step(training, self.split(batch), self.clock)
-            steps_done = self.clock()
+            made = clock()
+            step = seconds_of_step(training, self.split(timed), clock)
+            stepped = clock()
             training.evaluate(self.part)
-        fixed = self.clock() - steps_done
-        fixed = float(self.ranks.from_first(max(fixed, 0.0)))
-        return fixed, step / batch
+        fixed = made - begun + clock() - stepped
+        return float(self.ranks.from_first(max(fixed, 0.0))), step / timed
 
     def _first_losses(self) -> tuple[float, ...]:
         with own_randomness():
             return self.training(self.tuned_batch, 0).evaluate(self.part)
-
-
-_SPLIT = ("gpus", "micro_batch", "accumulation", "model_parallel", "device_batches", "ramp")
-"""What a recipe says of the hardware; a trial has its own."""
-
-
-def tuned_batch(plan: Plan) -> int:
-    """The batch that was tuned; the planned one where that is within a tenth of it."""
-    planned, tuned = plan.require().effective_batch, plan.recipe.effective_batch
-    return planned if 0.9 < planned / tuned < 1.1 else tuned
 
 
 def maker(factory: Callable[[], Any] | None, name: str | None) -> Make:

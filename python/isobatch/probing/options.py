@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from isobatch.errors import InputError, must_be, together
+from isobatch.words import duration
 
 Measure: TypeAlias = Literal["lr", "same", "critical"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -31,13 +33,31 @@ def seconds_of(text: str | float) -> float:
     return value
 
 
+def budget_text(seconds: float) -> str:
+    """A budget as it is typed, rounded up.
+
+    >>> budget_text(44.2), budget_text(301), budget_text(9000)
+    ('50s', '6m', '151m')
+    """
+    return f"{math.ceil(seconds / 10) * 10}s" if seconds < 120 else f"{math.ceil((seconds + 1) / 60)}m"
+
+
+def stopped_after(stopped: str | None, seconds: float) -> str:
+    """What ended a probe, as a sentence begins.
+
+    >>> stopped_after("budget", 30), stopped_after("interrupted", 30)
+    ('30 s were spent', 'interrupted')
+    """
+    return f"{duration(seconds)} were spent" if stopped == "budget" else str(stopped)
+
+
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to probe.
 
     Args:
         measure: "lr" (the learning rate), "same" (that the plan trains the same) or "critical" (the critical batch).
         workload: "package.module:factory" of an `isobatch.validate.Workload`; None: the built-in one.
-        budget_seconds: what the whole probe may take.
+        budget_seconds: what the whole probe may take, from the call to the answer.
         seeds: how often the last learning rates are trained, each time from another seed.
         batches: effective batches to measure beside the tuned and the planned one.
         samples: of a whole trial; None: as many as the budget allows.

@@ -61,9 +61,10 @@ def agree(ranks: Ranks | Group, fault: InputError | None) -> None:
     Raises:
         InputError: a rank found a fault.
     """
-    found = [one for one in ranks.gather(None if fault is None else (fault.message, fault.field)) if one]
+    said = None if fault is None else (fault.message, fault.field, fault.file)
+    found = [one for one in ranks.gather(said) if one]
     if found:
-        raise InputError(found[0][0], field=found[0][1])
+        raise InputError(found[0][0], field=found[0][1], file=found[0][2])
 
 
 def sum_gradients(ranks: Ranks | Group, parameters: list[torch.nn.Parameter]) -> None:

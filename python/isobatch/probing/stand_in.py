@@ -19,17 +19,6 @@ from isobatch.validate.step.workload import Workload
 
 INPUTS, WIDTH, CLASSES = 32, 64, 10
 
-START_LR = {
-    "sgd": 0.1,
-    "adam": 3e-3,
-    "adamw": 3e-3,
-    "rmsprop": 1e-3,
-    "lion": 3e-4,
-    "muon": 2e-2,
-    "adafactor": 1e-2,
-}
-"""Where the search begins for each optimizer: the recipe's learning rate was tuned for another model."""
-
 
 class Lion(torch.optim.Optimizer):
     """Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): the sign of an interpolated momentum."""

@@ -16,6 +16,9 @@ from isobatch.validate.step.workload import Workload
 EVALUATION = 7_919
 """The seed of the samples on which every trial is evaluated."""
 
+TRIED = 4
+"""Samples that are drawn to try a workload."""
+
 
 class Stream:
     """A workload's samples in blocks, each drawn from a generator of its own: sample i is the same whoever asks for it.
@@ -98,11 +101,18 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
 
     def drawn(workload: Workload, seed: int) -> list[Tensor]:
         with user_code("the workload's batch"):
-            return tensors(workload.batch(4, torch.Generator().manual_seed(seed), device))
+            return tensors(workload.batch(TRIED, torch.Generator().manual_seed(seed), device))
 
     once, again, other = drawn(first, 1), drawn(first, 1), drawn(first, 2)
     if not once:
         raise InputError("batch must give tensors, or mappings or tuples of them", field="workload")
+    wrong = next((t for t in once if not t.dim() or len(t) != TRIED), None)
+    if wrong is not None:
+        raise InputError(
+            f"batch was asked for {TRIED} samples, and gave a tensor of shape {tuple(wrong.shape)}: the first dimension must be the "
+            "samples",
+            field="workload",
+        )
     if not _equal(once, again):
         raise InputError(
             "cannot be reseeded: batch gave other samples for the same state of its generator. Draw indices from the generator",

@@ -17,23 +17,24 @@ from isobatch.diagnosis.batches import mapped
 from isobatch.diagnosis.precision import AUTOCAST
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
-from isobatch.probing.ranks import Ranks, first_ranks, sum_gradients
+from isobatch.probing.ranks import Ranks, agree, first_ranks, sum_gradients
 from isobatch.probing.stream import EVALUATION, Stream
+from isobatch.probing.trials import PARTS
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.step.trying import user_code
 from isobatch.validate.step.workload import Workload
 
-PARTS = 32
-"""Into so many parts are the evaluation samples divided."""
 GROWTH = 4.0
 """A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE steps."""
 PATIENCE = 3
+STEPS_TIMED, SECONDS_TIMED = 9, 0.5
+"""Steps that are timed at most, and for how long about."""
 
 Make = Callable[[int, Plan], Workload]
 
 
 class Expired(Exception):
-    """The budget is spent."""
+    """The budget is spent. All ranks raise it at the same place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,10 @@ class Training:
         block: samples that are drawn at once.
         checkpoint: weights, and perhaps the optimizer's state, to begin with.
         double: in double precision, without dropout.
+        expired: whether the budget is spent; asked before each micro-batch.
+
+    Raises:
+        InputError: the workload cannot be trained: it has no parameters to train, or its optimizer cannot be made.
     """
 
     def __init__(
@@ -132,8 +137,9 @@ class Training:
         block: int,
         checkpoint: dict[str, Any] | None = None,
         double: bool = False,
+        expired: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.plan, self.ranks, self._double = plan, ranks, double
+        self.plan, self.ranks, self._double, self._expired = plan, ranks, double, expired
         self.workload = make(seed, plan)
         self.model = self.workload.model.to(ranks.device)
         if double:
@@ -145,7 +151,12 @@ class Training:
             load_weights(self.model, checkpoint)
         first_ranks(ranks, [*self.model.parameters(), *self.model.buffers()])
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = self.workload.optimizer(self.trained)
+        if not self.trained:
+            raise InputError(
+                "the model has no parameter with requires_grad: there is nothing to train", field="workload"
+            )
+        with user_code("the workload's optimizer"):
+            self.optimizer = self.workload.optimizer(self.trained)
         if checkpoint is not None and "optimizer" in checkpoint:
             load_optimizer(self.optimizer, checkpoint["optimizer"])
         self._amp = None if double else AUTOCAST[plan.recipe.precision]
@@ -164,6 +175,9 @@ class Training:
 
         Returns:
             The mean loss over the step, on all ranks; NaN or infinite where it is.
+
+        Raises:
+            Expired: the budget is spent.
         """
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
             group["lr"] = lr * ratio
@@ -175,19 +189,40 @@ class Training:
         return mean
 
     def gradient(self, replicas: list[list[Share]]) -> float:
-        """Leaves the gradient of the mean over the next samples in the model, on all ranks; returns that mean loss."""
+        """Leaves the gradient of the mean over the next samples in the model, on all ranks; returns that mean loss.
+
+        Raises:
+            Expired: the budget is spent. A rank that sees so skips its other micro-batches and still meets the others, so that none
+                waits for it: one collective tells both the loss and the end.
+        """
         ranks, batch = self.ranks, sum(share.size for replica in replicas for share in replica)
         mine = [share for replica in replicas[ranks.rank :: ranks.world_size] for share in replica]
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        summed = 0.0
-        for share, unit in zip(mine, self._units(mine, batch), strict=True):
-            loss = self._loss(self._part(share)) * unit
-            loss.backward()  # type: ignore[no-untyped-call]
-            summed += float(loss.detach())
+        summed, late, fault = 0.0, self._expired(), None
+        try:
+            for share, unit in zip(mine, self._units(mine, batch), strict=True):
+                if late := late or self._expired():
+                    break
+                loss = self._loss(self._part(share)) * unit
+                if not loss.requires_grad:
+                    raise InputError(
+                        "the workload's loss has no gradient: compute it by calling the model, without no_grad or detach",
+                        field="workload",
+                    )
+                with user_code("the gradient of the workload's loss"):
+                    loss.backward()  # type: ignore[no-untyped-call]
+                summed += float(loss.detach())
+        except InputError as error:
+            fault = error
+        told = ranks.total(torch.tensor([summed, late, fault is not None], dtype=torch.float64))
+        if told[2] > 0:
+            agree(ranks, fault)
+        if told[1] > 0:
+            raise Expired
         sum_gradients(ranks, self.trained)
         self.consumed += batch
-        return float(ranks.total(torch.tensor([summed], dtype=torch.float64))[0])
+        return float(told[0])
 
     def _part(self, share: Share) -> Any:
         start = self.consumed + share.start
@@ -205,10 +240,19 @@ class Training:
     def _units(self, mine: list[Share], batch: int) -> list[float]:
         """The factor of each micro-batch's loss, so that the sum over all ranks is the mean over the step."""
         weigh, summed = self.workload.weight, self.workload.reduction == "sum"
-        own = [float(share.size) if weigh is None else float(weigh(self._part(share))) for share in mine]
-        total = float(batch)
+        own, total, fault = [float(share.size) for share in mine], float(batch), None
         if weigh is not None:
-            total = float(self.ranks.total(torch.tensor([sum(own)], dtype=torch.float64))[0])
+            try:
+                with user_code("the workload's weight"):
+                    own = [float(weigh(self._part(share))) for share in mine]
+            except InputError as error:
+                fault = error
+            told = self.ranks.total(torch.tensor([sum(own), fault is not None], dtype=torch.float64))
+            if told[1] > 0:
+                agree(self.ranks, fault)
+            total = float(told[0])
+            if not total > 0:
+                raise InputError(f"the weights of a step sum to {total:g}, not above 0", field="workload")
         return [1 / total if summed else n / total for n in own]
 
     def _loss(self, batch: Any) -> Tensor:
@@ -216,22 +260,51 @@ class Training:
             user_code("the workload's loss"),
             torch.autocast(self.ranks.device.type, self._amp, enabled=self._amp is not None),
         ):
-            return self.workload.loss(self.model, batch)
+            loss: Any = self.workload.loss(self.model, batch)
+        if not isinstance(loss, Tensor) or loss.dim():
+            what = (
+                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            )
+            hint = ", without .item()" if isinstance(loss, int | float) else ""
+            raise InputError(
+                f"the workload's loss must be a scalar tensor{hint}, got {what}", field="workload"
+            )
+        return loss
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """The mean loss on each of PARTS parts of `size` samples that no trial trains on, the same for every trial, on all ranks."""
+        """The mean loss on each of PARTS parts of `size` samples that no trial trains on, the same for every trial, on all ranks.
+
+        Raises:
+            Expired: the budget is spent.
+        """
         first_ranks(self.ranks, [b for b in self.model.buffers() if b.is_floating_point()])
         self.model.eval()
-        found = {}
-        for index in range(self.ranks.rank, PARTS, self.ranks.world_size):
-            batch = self._formatted(self._evaluation.samples(index * size, (index + 1) * size))
-            loss = float(self._loss(batch))
-            if self.workload.reduction == "sum":
-                loss /= float(size) if self.workload.weight is None else float(self.workload.weight(batch))
-            found[index] = loss
+        found: dict[int, float] = {}
+        fault = None
+        try:
+            for index in range(self.ranks.rank, PARTS, self.ranks.world_size):
+                if self._expired():
+                    break
+                found[index] = self._evaluated(index, size)
+        except InputError as error:
+            fault = error
+        agree(self.ranks, fault)
         every = {index: loss for part in self.ranks.gather(found) for index, loss in part.items()}
+        if len(every) < PARTS:
+            raise Expired
         return tuple(every[index] for index in range(PARTS))
+
+    def _evaluated(self, index: int, size: int) -> float:
+        """The mean loss on one part."""
+        batch = self._formatted(self._evaluation.samples(index * size, (index + 1) * size))
+        loss = float(self._loss(batch))
+        if self.workload.reduction == "mean":
+            return loss
+        with user_code("the workload's weight"):
+            return loss / (
+                float(size) if self.workload.weight is None else float(self.workload.weight(batch))
+            )
 
     def state(self) -> dict[str, Any]:
         """Copies of the weights and of the optimizer's state, as a checkpoint has them."""
@@ -239,26 +312,18 @@ class Training:
         return {"model": weights, "optimizer": copied(self.optimizer.state_dict())}
 
 
-def run(
-    training: Training,
-    replicas: list[list[Share]],
-    course: Course,
-    *,
-    expired: Callable[[], bool] = lambda: False,
-) -> tuple[bool, list[float]]:
+def run(training: Training, replicas: list[list[Share]], course: Course) -> tuple[bool, list[float]]:
     """Trains to the end of the course.
 
     Returns:
         (whether it diverged, the mean loss of each step).
 
     Raises:
-        Expired: rank 0 says that the budget is spent.
+        Expired: the budget is spent.
     """
     losses: list[float] = []
     high = 0
     for step in range(course.steps):
-        if training.ranks.from_first(expired()):
-            raise Expired
         losses.append(training.step(replicas, course.at(step)))
         limit = losses[0] + GROWTH * max(abs(losses[0]), 0.25)
         if not np.isfinite(losses[-1]):
@@ -332,10 +397,16 @@ def copied(value: Any) -> Any:
 def seconds_of_step(
     training: Training, replicas: list[list[Share]], clock: Callable[[], float] = time.monotonic
 ) -> float:
-    """How long a step takes, the same on all ranks: the faster of two, behind one that warms up."""
-    taken = []
-    for _ in range(3):
+    """How long a step takes, the same on all ranks: the median of a few, behind one that warms up.
+
+    Raises:
+        Expired: the budget is spent.
+    """
+    taken: list[float] = []
+    for _ in range(STEPS_TIMED + 1):
         begun = clock()
         training.step(replicas, 0.0)
         taken.append(clock() - begun)
-    return float(training.ranks.from_first(min(taken[1:])))
+        if training.ranks.from_first(len(taken) > 2 and sum(taken) > SECONDS_TIMED):
+            break
+    return float(training.ranks.from_first(float(np.median(taken[1:]))))

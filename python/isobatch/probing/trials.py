@@ -11,11 +11,17 @@ from isobatch.errors import InputError, unreadable, unwritable
 from isobatch.files.whole import read_whole, write_whole
 
 SCHEMA = "isobatch-trials-1"
+PARTS = 32
+"""Into so many parts are the evaluation samples divided."""
+
+
+CHANGED = 1e-3
+"""Relative: a loss before the first step that differs by more is another workload's. Ranks and threads move it by about 1e-7."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One short training: its effective batch, peak learning rate, seed and samples, and the losses that it came to on each part of
-    the evaluation samples; none where it diverged."""
+    the evaluation samples; none where it diverged. `beside_seconds` of its seconds were no steps: making the model, evaluating."""
 
     batch: int
     lr: float
@@ -24,6 +30,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[float, ...]
     steps: int
     seconds: float
+    beside_seconds: float = 0.0
 
     @property
     def diverged(self) -> bool:
@@ -40,6 +47,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     key: str
     samples: int
+    first_loss: float | None = None
+    """Before the first step: a workload that was edited has another."""
 
 
 class Journal:
@@ -53,6 +62,7 @@ class Journal:
     def __init__(self, path: str | None, key: str) -> None:
         self._path, self._key = None if path is None else Path(path), key
         self.samples: int | None = None
+        self.first_loss: float | None = None
         self.found: list[Trial] = []
         self.reused = 0
         if self._path is not None and self._path.exists():
@@ -63,6 +73,8 @@ class Journal:
         if lines and not lines[-1].endswith("\n"):
             lines = lines[:-1]  # cut off while it was written
         if not lines:
+            if path.stat().st_size:
+                raise unreadable(ValueError("no line is whole"), os.fspath(path))
             return
         try:
             header = msgspec.json.decode(lines[0], type=_Header)
@@ -71,19 +83,33 @@ class Journal:
             raise unreadable(error, os.fspath(path)) from None
         if header.schema != SCHEMA or header.key != self._key:
             raise InputError(
-                "holds the trials of another probe (its recipe, workload, checkpoint or seeds differ): name another file, or "
+                "holds the trials of another probe (its recipe, plan, workload or checkpoint differs): name another file, or "
                 "remove it",
                 file=os.fspath(path),
                 field="trials",
             )
         self.samples, self.found, self.reused = header.samples, trials, len(trials)
+        self.first_loss = header.first_loss
         self._write()  # without a line that was cut off
 
-    def begin(self, samples: int) -> int:
-        """The samples of a whole trial: these, or those of the probe that goes on."""
+    def begin(self, samples: int, first_loss: float) -> int:
+        """The samples of a whole trial: these, or those of the probe that goes on.
+
+        Raises:
+            InputError: the file cannot be written, or its trials began with another loss.
+        """
         if self.samples is None:
-            self.samples = samples
+            self.samples, self.first_loss = samples, first_loss
             self._write()
+        elif self.first_loss is not None and abs(first_loss - self.first_loss) > CHANGED * abs(
+            self.first_loss
+        ):
+            raise InputError(
+                f"its trials began with a loss of {self.first_loss:.6g}, and the workload's is now {first_loss:.6g}: it has "
+                "changed, or its data has. Name another file, or remove it",
+                file=None if self._path is None else os.fspath(self._path),
+                field="trials",
+            )
         return self.samples
 
     def get(self, batch: int, lr: float, seed: int, samples: int) -> Trial | None:
@@ -109,6 +135,8 @@ class Journal:
 
     def _write(self) -> None:
         if self._path is not None:
-            header = _Header(schema=SCHEMA, key=self._key, samples=self.samples or 0)
+            header = _Header(
+                schema=SCHEMA, key=self._key, samples=self.samples or 0, first_loss=self.first_loss
+            )
             lines = [msgspec.json.encode(one) for one in (header, *self.found)]
             write_whole(self._path, b"\n".join(lines) + b"\n")

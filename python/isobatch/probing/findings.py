@@ -1,0 +1,112 @@
+"""What a probe measures: learning rates, sameness, the critical batch. No torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+Interval = tuple[float, float]
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """One learning rate at one batch: the mean loss over seeds and its 95 % interval, None where it diverged."""
+
+    lr: float
+    loss: float | None
+    interval: Interval | None
+
+
+class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the trials say at one batch.
+
+    `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie beyond those tried.
+    `rule_lr` is the tuned batch's by the rule; `rule_gap` what it loses against the best one tried, and `rule_gap_interval` that
+    gap's; None where it diverged or was not among the last.
+    """
+
+    batch: int
+    best_lr: float
+    interval: Interval
+    at_edge: bool
+    rule_lr: float
+    rule_gap: float | None
+    rule_gap_interval: Interval | None
+    rates: tuple[Rate, ...]
+
+
+class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The learning rate to take at the planned batch.
+
+    Where the tuned batch was measured too, `lr` is the tuned learning rate × the ratio of the two best ones: a short training
+    prefers another learning rate than a long one, and the ratio does not see that. `within`: the plan's own lies in the interval.
+    `exponent`: of the best learning rate over the batch, None from one batch. Where the trials ended early (`complete` is false)
+    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`, and `needed_seconds` is a budget that would likely do.
+    """
+
+    samples: int
+    seeds: int
+    batches: tuple[BatchRates, ...]
+    lr: float
+    interval: Interval
+    plan_lr: float
+    within: bool
+    exponent: float | None
+    exponent_interval: Interval | None
+    complete: bool
+    whole_samples: int
+    asked_seeds: int
+    needed_seconds: float | None
+
+
+class SplitFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A split of the batch, and how far its weights are from those of the batch on one replica, relative L2, in double precision."""
+
+    split: str
+    difference: float
+    same: bool
+
+
+class SameFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the plan trains the same as the tuned recipe: by weights where the batch stays, by loss where it grows (then with the samples
+    of a training and the seeds). `missing` are splits that nobody trained before the budget ended."""
+
+    steps: int
+    splits: tuple[SplitFinding, ...]
+    missing: tuple[str, ...]
+    gap: float | None
+    gap_interval: Interval | None
+    tuned_loss: float | None
+    planned_loss: float | None
+    samples: int | None = None
+    seeds: int = 1
+
+    @property
+    def same(self) -> bool:
+        """Whether every split trains the same: all of them were trained, and none differs."""
+        return not self.missing and all(split.same for split in self.splits)
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A training that goes on at k times the batch: its smoothed loss at the end, the mean over seeds, None where one diverged; the
+    standard error of its difference from k = 1, None from one seed; and whether it is within the tolerance."""
+
+    k: int
+    batch: int
+    lr: float
+    loss: float | None
+    error: float | None
+    holds: bool
+
+
+class CriticalFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The critical batch by branched training: the largest k with all below it holding. `bounded`: a larger one was tried and
+    does not hold. Beside it the simple noise scale at the same weights, None where it could not be measured."""
+
+    samples: int
+    seeds: int
+    tolerance: float
+    smoothing: float
+    branches: tuple[Branch, ...]
+    critical_batch: int
+    bounded: bool
+    noise_scale: float | None
+    noise_error: float | None
