@@ -18,7 +18,9 @@ torch = pytest.importorskip("torch", reason="probes need torch")
 
 from isobatch.probing import launching, same  # noqa: E402
 from isobatch.probing.experiment import experiment  # noqa: E402
+from isobatch.probing.options import ProbeOptions  # noqa: E402
 from isobatch.probing.ranks import Alone  # noqa: E402
+from isobatch.probing.scope import Scope  # noqa: E402
 from probing import tiny  # noqa: E402
 
 TESTS = Path(__file__).parent.parent
@@ -478,3 +480,14 @@ def test_a_fault_of_one_rank_is_said_and_ends_all(tmp_path):
     _, said = failed.communicate(timeout=500)
     assert failed.returncode == 2
     assert "--workload: the workload's factory raised ValueError: no data on this rank" in said
+
+
+def test_trials_at_other_batches_move_what_the_plan_moves():
+    recipe = ib.Recipe(effective_batch=64, lr=1e-3, optimizer="muon", weight_decay=0.1, duration="1000st")
+    asked = {"rule": "sqrt", "muon_decay": True, "beta_half_life": True, "min_beta2": 0.95, "duration_ratio": 2.0, "duration_power": 0.3}  # fmt: skip
+    scope = Scope(ib.plan(recipe, 8, policy=512, **asked), ProbeOptions(), stand_in=True)
+    found = scope.plan_of(128).require()
+    wanted = ib.plan(recipe, 1, policy=128, **asked).require()
+    for name in ("lr", "weight_decay", "beta1", "beta2", "eps"):
+        assert getattr(found, name) == getattr(wanted, name), name
+    assert found.weight_decay != recipe.weight_decay

@@ -158,6 +158,8 @@ class Keywords(TypedDict, total=False):
 
 
 DEFAULTS = Settings()
+HYPERPARAMETERS = ("beta_half_life", "min_beta2", "muon_decay", "duration_ratio", "duration_power")
+"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split into."""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
 

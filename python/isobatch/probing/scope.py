@@ -8,6 +8,7 @@ import msgspec
 
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan, plan
+from isobatch.planning.settings import HYPERPARAMETERS
 from isobatch.probing.options import ProbeOptions
 from isobatch.recipes.recipe import Recipe
 
@@ -70,8 +71,8 @@ class Scope:
             return self.plan
         recipe = self.plan.recipe
         fields = {name: value for name, value in msgspec.structs.asdict(recipe).items() if name not in _SPLIT}
-        settings = {"rule": self.plan.settings.rule, "beta_half_life": self.plan.settings.beta_half_life}
-        found = plan(Recipe(**fields), 1, policy=batch, **settings)  # type: ignore[arg-type]
+        settings = {name: getattr(self.plan.settings, name) for name in ("rule", *HYPERPARAMETERS)}
+        found: Plan = plan(Recipe(**fields), 1, policy=batch, **settings)
         if found.status == "infeasible":
             raise InputError(f"batch {batch:,} cannot be planned: {found.explain()}", field="batches")
         return found

@@ -11,7 +11,7 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.state import Leg
 from isobatch.planning.plan import Plan, plan, plan_of
 from isobatch.planning.replan import replan
-from isobatch.planning.settings import DEFAULTS, Settings
+from isobatch.planning.settings import DEFAULTS, HYPERPARAMETERS, Settings
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 
@@ -71,7 +71,7 @@ def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
         asked: dict[str, Any] = {
             "rule": "none" if keeps else leg.settings.get("rule", "auto"),
             "ramp_rule": leg.settings.get("ramp_rule", "none"),
-            **{name: leg.settings.get(name, getattr(DEFAULTS, name)) for name in _HYPERPARAMETERS},
+            **{name: leg.settings.get(name, getattr(DEFAULTS, name)) for name in HYPERPARAMETERS},
         }
         if course is None:
             course = plan(alone, 1, policy=leg.batch, max_micro_batch=leg.batch, **asked)
@@ -82,10 +82,6 @@ def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
         course.require()
     assert course is not None
     return course
-
-
-_HYPERPARAMETERS = ("beta_half_life", "min_beta2", "muon_decay", "duration_ratio", "duration_power")
-"""Settings that move the learning rate or the optimizer's values, whatever the batch is split into."""
 
 
 def _of(course: Plan, names: Iterable[str]) -> dict[str, Any]:
