@@ -51,7 +51,7 @@ def probe(
         plan: a plan, or the path of one.
         workload: "package.module:factory" of an `isobatch.validate.Workload`, or the factory; None: the built-in one, which is a
             stand-in and no model of your training.
-        measure: "lr": the best learning rate at the tuned and the planned batch at equal samples, with a bootstrap interval, and
+        measure: "lr": the best learning rate at the tuned and the planned batch at equal samples, with its interval, and
             the exponent between them; "same": that the plan's split, and others, train the same weights as the tuned recipe, or
             of a plan whose batch grows the gap of the loss; "critical": the critical batch by branched training.
         budget: what it may take, from this call to its return, with importing torch, starting and stopping ranks: "90s", "10m", "2h", or

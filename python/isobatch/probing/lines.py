@@ -31,8 +31,8 @@ def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in:
             f"Warning: at batch {' and '.join(edges)} the best learning rate is the last one tried, and may lie beyond; a larger "
             "--budget looks further."
         )
-    if found.seeds < 3:
-        lines.append("Warning: fewer than 3 seeds: the interval does not know how much seeds differ.")
+    if found.seeds == 1:
+        lines.append("Warning: one seed: the interval does not know how much seeds differ.")
     return lines
 
 
@@ -93,8 +93,8 @@ def same_lines(found: SameFinding) -> list[str]:
             f"the tuned recipe has {found.tuned_loss:.4f}: a gap of {found.gap:+.4f} (95 % interval {_signed(found.gap_interval)}, "
             f"{counted(found.seeds, 'seed')}): {means}."
         ]
-        if found.seeds < 3:
-            lines.append("Warning: fewer than 3 seeds: the interval does not know how much seeds differ.")
+        if found.seeds == 1:
+            lines.append("Warning: one seed: the interval does not know how much seeds differ.")
         return lines
     lines = [
         f"{counted(found.steps, 'step')} from one seed in double precision, against the whole batch on one replica:"

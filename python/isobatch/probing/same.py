@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as plan_recipe
-from isobatch.probing.estimate import interval
+from isobatch.probing.estimate import interval, resampled_means
 from isobatch.probing.findings import SameFinding, SplitFinding
 from isobatch.probing.lab import Lab
 from isobatch.probing.options import budget_text, stopped_after
@@ -218,22 +218,11 @@ def _gap(lab: Lab) -> tuple[SameFinding, str | None]:
         samples=samples,
         seeds=len(rows),
         gap=float(gaps.mean()),
-        gap_interval=_resampled(gaps),
+        gap_interval=interval(resampled_means(gaps[None])[:, 0]),
         tuned_loss=float(np.mean([row["tuned"].loss for row in rows])),
         planned_loss=float(np.mean([row["planned"].loss for row in rows])),
     )
     return finding, stopped
-
-
-def _resampled(gaps: Any) -> tuple[float, float]:
-    """The bootstrap interval of a mean over seeds and parts."""
-    draw = np.random.default_rng(0)
-    seeds, parts = gaps.shape
-    means = [
-        gaps[draw.integers(seeds, size=seeds)][:, draw.integers(parts, size=parts)].mean()
-        for _ in range(2000)
-    ]
-    return interval(np.array(means))
 
 
 def _samples(lab: Lab, batches: list[int]) -> int:
