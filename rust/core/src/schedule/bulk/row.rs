@@ -84,6 +84,9 @@ impl<'a> Row<'a> {
         first: usize,
         out: &mut [T],
     ) -> Result<(), Halt> {
+        if schedule.scale == 0.0 {
+            return self.level(T::of(affine.apply(0.0)), first, out); // also of a curve that overflows
+        }
         let end = first + out.len();
         let mut j = first;
         while j < end {
