@@ -62,6 +62,16 @@ def test_no_share_of_a_curve_that_overflows_is_nothing():
     assert ib.schedule_matrix([schedule], [0, 10**9], dtype="f8").tolist() == [[0.0, 0.0]]
 
 
+def test_a_cycle_that_has_decayed_to_nothing_is_at_its_centre():
+    grown = Segment(
+        length=1.0, a=1.0, b=0.0, beyond=True, shape=S.exponential(1.0, 1e3).form.tracks[0].segments[0].shape
+    )
+    cycle = Cycle(period=1000.0, amplitude_decay=0.0, about=0.25)
+    schedule = S.Schedule(Form(tracks=(Track(segments=(grown,), cycle=cycle),)))
+    assert schedule.at(1999) == 0.25
+    assert ib.schedule_matrix([schedule], range(1500, 2000), dtype="f8")[0].tolist() == [0.25] * 500
+
+
 def test_a_decay_shorter_than_a_step_ends_where_it_ends():
     schedule = S.wsd(1000, 10, 0.0001)
     row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]

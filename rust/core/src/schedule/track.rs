@@ -46,7 +46,9 @@ impl<N: Nested> Track<N> {
             Decay::None => segment.at(local, 1.0),
             Decay::Peak(factor) => segment.at(local, factor.powf(index)),
             Decay::Amplitude { factor, about } => {
-                about + (segment.at(local, 1.0) - about) * factor.powf(index)
+                let left = factor.powf(index);
+                // Nothing of a curve is nothing, even of one that overflows.
+                if left == 0.0 { about } else { about + (segment.at(local, 1.0) - about) * left }
             }
         }
     }
