@@ -63,6 +63,7 @@ const WORDS: &[&str] = &[
     "muon",
     "power",
     "H100",
+    "sde_smooth",
 ];
 
 /// A value as a field may be given it.
