@@ -24,6 +24,7 @@ from isobatch.fleet.columns import (
     said,
     without_views,
 )
+from isobatch.fleet.made import MOST_CLUSTERS
 from isobatch.nearest import nearest
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
@@ -96,6 +97,16 @@ class Side:
             before=self.before + start,
             number=self.number + start,
         )
+
+
+def gpu_types_of(clusters: Side) -> dict[str, str]:
+    """The GPU type of each cluster that has one, by the cluster's name in a table of plans; of very many clusters none."""
+    data = dict(clusters.known).get("gpu")
+    if not isinstance(data, tuple) or clusters.rows > MOST_CLUSTERS:
+        return {}
+    names, (at, types) = clusters.numbered, data
+    named = names.tolist() if hasattr(names, "tolist") else names.to_pylist()
+    return {str(name): types[place] for name, place in zip(named, at.tolist(), strict=True) if types[place]}
 
 
 def side_of(
