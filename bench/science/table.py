@@ -10,6 +10,7 @@ import math
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,9 @@ import numpy as np
 import isobatch as ib
 from isobatch.probing.estimate import Rates, interval
 
+from choosing import inside, left_out  # isort: skip
 from picture import picture  # isort: skip
-from scales import BASE, RULES, VARIANTS, scales, variants  # isort: skip
+from scales import BASE, RULES, VARIANTS, noise_of, scales, variants  # isort: skip
 
 ROOT = Path(__file__).parent.parent.parent
 NONE_LOST = 0.02
@@ -27,7 +29,8 @@ NONE_LOST = 0.02
 
 @dataclass(frozen=True)
 class Row:
-    """One task, optimizer and k. `gaps`: of each rule and variant, infinite where it diverged."""
+    """One task, optimizer and k. `gaps`: of each rule and variant, infinite where it diverged; `at`: the part of the training at which the noise
+    scale was measured."""
 
     task: str
     optimizer: str
@@ -38,11 +41,16 @@ class Row:
     lowest: float
     error: float
     gaps: dict[str, float]
+    at: float = 0.5
 
     @property
     def auto(self) -> str:
         """The rule that the planner's `auto` takes, asked of the planner."""
-        return auto_rule(self.optimizer)
+        return self.auto_with(self.noise is not None)
+
+    def auto_with(self, known: bool) -> str:
+        """The same for a recipe with or without the noise scale."""
+        return auto_rule(self.optimizer, self.noise if known else None)
 
     @property
     def over(self) -> float | None:
@@ -50,21 +58,21 @@ class Row:
         return None if self.noise is None else self.k * BASE / self.noise
 
 
-def auto_rule(optimizer: str) -> str:
+@cache
+def auto_rule(optimizer: str, noise: float | None) -> str:
     """As a plan names it."""
-    recipe = ib.Recipe(effective_batch=BASE, lr=0.1, optimizer=optimizer, duration="100st")
+    recipe = ib.Recipe(effective_batch=BASE, lr=0.1, optimizer=optimizer, duration="100st", noise_scale=noise)
     return str(ib.plan(recipe, 1, policy=2 * BASE).require().rule)
 
 
 def load(path: Path):
-    """({(task, optimizer): {k: {arm: (lr, losses of shape (seeds, parts))}}}, {(task, optimizer): noise scale})."""
-    arms, noise = defaultdict(lambda: defaultdict(lambda: defaultdict(dict))), {}
+    """({(task, optimizer): {k: {arm: (lr, losses of shape (seeds, parts))}}}, {(task, optimizer): what was measured of the noise scale})."""
+    arms, noise = defaultdict(lambda: defaultdict(lambda: defaultdict(dict))), defaultdict(list)
     for line in path.read_text().splitlines():
         row = json.loads(line)
         case = row["task"], row["optimizer"]
         if "noise_scale" in row:
-            scale, error = row["noise_scale"], row["noise_error"]
-            noise[case] = scale if scale is not None and 2 * error < scale else None
+            noise[case].append(row)
         else:
             arms[case][row["k"]][row["arm"]][row["seed"]] = row["lr"], row["losses"] or [math.inf] * 32
     found = {}
@@ -92,6 +100,7 @@ def rows_of(found, noise) -> list[Row]:
         if 1.0 not in by_k or (task, optimizer) not in noise:
             continue
         one = grid_of(by_k[1.0])
+        scale, at = noise_of(noise[task, optimizer])
         drawn = one.resampled()[0]
         for k in sorted(set(by_k) - {1.0}):
             arms, rates = by_k[k], grid_of(by_k[k])
@@ -101,12 +110,13 @@ def rows_of(found, noise) -> list[Row]:
             usual = {name: mean for name, mean in means.items() if name not in VARIANTS}
             best = min(usual, key=usual.get)
             by_seed = arms[best][1].mean(axis=1)
-            wanted = [*scales(k, noise[task, optimizer]), *VARIANTS]
+            wanted = [*scales(k, scale), *VARIANTS]
             rows.append(
                 Row(
                     task=task,
                     optimizer=optimizer,
-                    noise=noise[task, optimizer],
+                    noise=scale,
+                    at=at,
                     k=k,
                     ratio=rates.best / one.best,
                     ends=interval(np.exp(rates.resampled()[0] - drawn)),
@@ -134,6 +144,10 @@ def markdown(rows, meta) -> str:
         "**Gap**: the mean loss (nats) of a rule minus the lowest of all learning rates at that batch, at equal samples.",
         "",
         *answers(rows),
+        "",
+        *left_out(rows),
+        "",
+        *inside(rows),
         "",
         *averages(rows),
         "",

@@ -21,7 +21,7 @@ pub(super) fn scale(
     let keep = settings.policy == Policy::Keep;
     let (from, to) = (recipe.effective_batch as f64, effective_batch as f64);
     let k = if keep { 1.0 } else { to / from };
-    let rule = if keep { Rule::None } else { settings.rule.resolve(recipe.optimizer) };
+    let rule = if keep { Rule::None } else { settings.rule.resolve(recipe.optimizer, recipe.knows_noise()) };
     row.rule = rule;
 
     // At the tuned batch nothing moves, whatever has been measured.
@@ -96,7 +96,7 @@ fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
 /// # Errors
 /// When the rule needs something that was not measured.
 pub fn ramp_scale(recipe: &Recipe, rule: Rule, full: u64, batch: u64) -> Result<f64, Reason> {
-    let rule = rule.resolve(recipe.optimizer);
+    let rule = rule.resolve(recipe.optimizer, recipe.knows_noise());
     if rule == Rule::None || batch == full {
         return Ok(1.0);
     }
