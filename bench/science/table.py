@@ -20,7 +20,7 @@ from isobatch.probing.estimate import Rates, interval
 
 from choosing import inside, left_out  # isort: skip
 from picture import picture  # isort: skip
-from scales import BASE, RULES, VARIANTS, noise_of, scales, variants  # isort: skip
+from scales import BASE, RULES, VARIANTS, noise_of, part_of, scales, variants  # isort: skip
 
 ROOT = Path(__file__).parent.parent.parent
 NONE_LOST = 0.02
@@ -128,8 +128,8 @@ def rows_of(found, noise) -> list[Row]:
     return rows
 
 
-def markdown(rows, meta) -> str:
-    """The document."""
+def markdown(rows, meta, measured=None) -> str:
+    """The document; `measured`: what was measured of each case's noise scale."""
     lines = [
         "# Which scaling rule to start with",
         "",
@@ -153,7 +153,7 @@ def markdown(rows, meta) -> str:
         "",
         "## Every cell",
         "",
-        "`Bn`: the simple noise scale half-way through the best training at k = 1. `best`: what the best learning rate is multiplied by, with a 95 % "
+        "`Bn`: the simple noise scale half-way through the best training at k = 1; @1/4: at a quarter of it, where half-way it was lost in its error. `best`: what the best learning rate is multiplied by, with a 95 % "
         f"bootstrap interval over seeds and evaluation samples. Then the gaps; **bold**: below {NONE_LOST}; †: `auto` takes it; ✗: diverged; –: no noise scale.",
         "",
         "| task | optimizer | Bn | k | B/Bn | best | lowest loss ± error | " + " | ".join(RULES) + " |",
@@ -162,14 +162,37 @@ def markdown(rows, meta) -> str:
     for row in rows:
         cells = [_cell(row.gaps.get(name)) + "†" * (row.auto == name) for name in RULES]
         noise, over = (
-            "–" if row.noise is None else f"{row.noise:,.0f}",
+            "–" if row.noise is None else f"{row.noise:,.0f}" + (f" @{_k(row.at)}" if row.at != 0.5 else ""),
             "–" if row.over is None else f"{row.over:.2g}",
         )
         lines.append(
             f"| {row.task} | {row.optimizer} | {noise} | {_k(row.k)} | {over} | {row.ratio:.2f} ({row.ends[0]:.2f} to {row.ends[1]:.2f}) "
             f"| {row.lowest:.3f} ± {row.error:.3f} | {' | '.join(cells)} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *noises(measured or {})]) + "\n"
+
+
+def noises(noise) -> list[str]:
+    """The noise scale in the course of the training."""
+    parts = sorted({part_of(row) for measured in noise.values() for row in measured})
+    lines = [
+        "## The noise scale over the training",
+        "",
+        "At k = 1 and its best learning rate, at parts of the training: samples ± standard error; –: not measured there, since half-way was enough; ∞: the mean "
+        "gradient cannot be told from zero. Rules and cells take the latest whose error is below half of it, in bold. Where a loss goes to 0 (`digits`) it grows "
+        "many times within the run: a rule that takes one figure is right at one time only.",
+        "",
+        "| task | optimizer | " + " | ".join(_k(part) for part in parts) + " |",
+        "|---|---|" + "---|" * len(parts),
+    ]
+    for (task, optimizer), measured in sorted(noise.items()):
+        taken, cells = noise_of(measured), dict.fromkeys(parts, "–")
+        for row in measured:  # a later one, of more draws, takes an earlier one's place
+            scale, part = row["noise_scale"], part_of(row)
+            text = "∞" if scale is None else f"{scale:,.0f} ± {row['noise_error']:,.0f}"
+            cells[part] = f"**{text}**" if (scale, part) == taken else text
+        lines.append(f"| {task} | {optimizer} | {' | '.join(cells.values())} |")
+    return lines
 
 
 def answers(rows) -> list[str]:
@@ -279,7 +302,7 @@ def main() -> None:
     rows = rows_of(found, noise)
     meta = json.loads(path.with_suffix(".meta.json").read_text())
     ours = meta["edition"] == "small"
-    text = markdown(rows, meta)
+    text = markdown(rows, meta, noise)
     (ROOT / "bench/results/science.md" if ours else path.with_suffix(".md")).write_text(text)
     (ROOT / "docs/science.svg" if ours else path.with_suffix(".svg")).write_text(picture(rows))
     print(text)

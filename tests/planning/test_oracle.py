@@ -100,6 +100,7 @@ DRAWN = {
     "policy", "rule", "max_micro_batch", "batch_tolerance", "micro_batch_multiple", "max_batch", "beta_half_life", "require_multiple",
     "ragged", "uneven", "accumulation_multiple", "min_accumulation", "batch_multiple", "ramp_rule",
     "fixed_micro_batch", "min_micro_batch", "decrease_batch", "short_epochs",
+    "min_beta2", "muon_decay", "duration_ratio", "duration_power",
 }  # fmt: skip
 
 
@@ -136,7 +137,16 @@ def options(draw):
     own = random.Random(repr(row))
     if own.random() < 0.5:
         row["rule"] = LATER.get(row["rule"], row["rule"])
-    return row | {name: CASES[name].value for name in others if own.random() < 0.1}
+    return row | {name: CASES[name].value for name in others if own.random() < 0.1} | beside_the_rule(own)
+
+
+def beside_the_rule(draw):
+    """What moves the optimizer's averages, its decay and the learning rate beside the rule."""
+    chances = {
+        "min_beta2": (0.3, [0.5, 0.9, 0.95, 0.985, 0.9999]), "muon_decay": (0.3, [True]),
+        "duration_ratio": (0.2, [0.25, 0.5, 3.0, 100.0]), "duration_power": (0.2, [0.0, 0.3, 0.5, 1.0, -0.307]),
+    }  # fmt: skip
+    return {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
 
 
 def of_micro_batch(draw, row):
