@@ -121,6 +121,12 @@ CASES = [
     (R.RUN_BELOW_STEP, {"duration": "255sp", "convention": "megatron"}, {"duration": "256sp", "convention": "megatron"}),
     # k(1 − β) < 1
     (R.BETA_NOT_POSITIVE, {"options": {"policy": 2560, "rule": "sde"}}, {"options": {"policy": 2552, "rule": "sde"}}),
+    # A floor under β2 does not make the rule hold there.
+    (
+        R.BETA_NOT_POSITIVE,
+        {"options": {"policy": 25600, "rule": "sde", "min_beta2": 0.5}, "optimizer": "rmsprop"},
+        {"options": {"policy": 25592, "rule": "sde", "min_beta2": 0.5}, "optimizer": "rmsprop"},
+    ),
     (R.NEEDS_TUNED_GPUS, {"options": {"policy": "grow"}}, {"options": {"policy": "grow", "max_micro_batch": 8}}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0}, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0, "mu_sq": 1.0}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "saturating"}}, {"options": {"policy": 512, "rule": "saturating"}, "noise_scale": 1e4}),

@@ -21,7 +21,7 @@ def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in:
         )
     lines.append(f"Next: {_next(found, same_batch=planned == tuned, stand_in=stand_in)}")
     lines.append(
-        f"Mean losses after {found.samples:,} samples, {counted(found.seeds, 'seed')}, on samples that no trial trains on:"
+        f"Mean losses after {found.samples:,} samples, {counted(found.seeds, 'seed')}, on samples drawn for it:"
     )
     for one in found.batches:
         lines += _batch_lines(one)
