@@ -18,6 +18,8 @@ torch = pytest.importorskip("torch", reason="probes need torch")
 
 from isobatch.probing import launching, same  # noqa: E402
 from isobatch.probing.experiment import experiment  # noqa: E402
+from isobatch.probing.findings import BatchRates, LrFinding, Rate  # noqa: E402
+from isobatch.probing.lines import lr_lines  # noqa: E402
 from isobatch.probing.options import ProbeOptions  # noqa: E402
 from isobatch.probing.ranks import Alone  # noqa: E402
 from isobatch.probing.scope import Scope  # noqa: E402
@@ -480,6 +482,38 @@ def test_a_fault_of_one_rank_is_said_and_ends_all(tmp_path):
     _, said = failed.communicate(timeout=500)
     assert failed.returncode == 2
     assert "--workload: the workload's factory raised ValueError: no data on this rank" in said
+
+
+@pytest.mark.parametrize(
+    ("tuned_best", "interval", "warns", "narrow"),
+    [
+        (0.004, (0.0015, 0.006), False, True),
+        (0.0041, (0.0015, 0.007), True, False),
+        (0.00024, (0.001, 0.004), True, True),
+    ],
+)
+def test_trials_that_say_little_are_said_to(tuned_best, interval, warns, narrow):
+    """Where they prefer a learning rate far from the tuned one, and where their interval holds all there is."""
+
+    def at(batch, best, rule):
+        return BatchRates(
+            batch=batch, best_lr=best, interval=interval, at_edge=False, rule_lr=rule, rule_gap=None, rule_gap_interval=None,
+            rates=(Rate(lr=best, loss=1.0, interval=(0.9, 1.1)),),
+        )  # fmt: skip
+
+    found = LrFinding(
+        samples=64, seeds=3, batches=(at(32, tuned_best, 0.001), at(128, 0.1, 0.002)), lr=0.002, interval=interval, plan_lr=0.002,
+        within=True, exponent=0.5, exponent_interval=(0.1, 0.9), complete=True, whole_samples=64, asked_seeds=3, needed_seconds=None,
+    )  # fmt: skip
+    said = "\n".join(lr_lines(found, planned=128, tuned=32, rule="sqrt", stand_in=False))
+    assert ("these trials give no reason to change" in said) == narrow
+    assert ("the interval spans a factor of 4.7" in said) != narrow
+    assert ("at the tuned batch these trials prefer 4.1 times the recipe's learning rate 0.001" in said) == (
+        tuned_best == 0.0041
+    )
+    assert ("prefer 4.2 times less than the recipe's" in said) == (tuned_best == 0.00024)
+    assert ("Warning" in said) == warns
+    assert "Warning" not in "\n".join(lr_lines(found, planned=128, tuned=32, rule="sqrt", stand_in=True))
 
 
 def test_trials_at_other_batches_move_what_the_plan_moves():

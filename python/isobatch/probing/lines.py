@@ -5,6 +5,9 @@ from __future__ import annotations
 from isobatch.probing.findings import BatchRates, CriticalFinding, Interval, LrFinding, SameFinding
 from isobatch.words import counted, figure, real
 
+FAR = 4.0
+"""A factor of the learning rate beyond which trials say little: two steps of their grid."""
+
 
 def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in: bool) -> list[str]:
     """The learning rate to take, and the trials behind it."""
@@ -31,9 +34,26 @@ def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in:
             f"Warning: at batch {' and '.join(edges)} the best learning rate is the last one tried, and may lie beyond; a larger "
             "--budget looks further."
         )
+    lines += [
+        _far_off(one) for one in found.batches if one.batch == tuned and not stand_in and _factor(one) > FAR
+    ]
     if found.seeds == 1:
         lines.append("Warning: one seed: the interval does not know how much seeds differ.")
     return lines
+
+
+def _factor(one: BatchRates) -> float:
+    """How many times the best learning rate of these trials is the rule's, or the rule's is that one."""
+    return max(one.best_lr / one.rule_lr, one.rule_lr / one.best_lr)
+
+
+def _far_off(one: BatchRates) -> str:
+    way = "times" if one.best_lr > one.rule_lr else "times less than"
+    return (
+        f"Warning: at the tuned batch these trials prefer {figure(_factor(one), 2)} {way} the recipe's learning rate {real(one.rule_lr)}: they are much "
+        "shorter than the run, or it was not tuned. What they say of the ratio between batches may not hold so far from it; compare in longer "
+        "trials (--samples), or begin from a --checkpoint."
+    )
 
 
 def _next(found: LrFinding, *, same_batch: bool, stand_in: bool) -> str:
@@ -45,6 +65,12 @@ def _next(found: LrFinding, *, same_batch: bool, stand_in: bool) -> str:
         )
     if found.samples < found.whole_samples:
         return "let the probe come to its end before you act on it: short trials prefer other learning rates than long ones."
+    low, high = found.interval
+    if found.within and high > FAR * low:
+        return (
+            f"train with the plan as it is, or ask for more: the interval spans a factor of {figure(high / low, 2)}, in which these trials can "
+            "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
+        )
     if found.within:
         return "train with the plan as it is; these trials give no reason to change its learning rate."
     if same_batch:
