@@ -52,7 +52,30 @@ def left_out(rows) -> list[str]:
                     lines.append(
                         f"| {name} | {optimizer} | {way} | {everywhere} {cost(mine, everywhere):.3f} | {_judged(mine, rules, known)} |"
                     )
+    return [*lines, "", *costs(rows)]
+
+
+def costs(rows) -> list[str]:
+    """The mean gap of each rule on each task."""
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    lines = [
+        f"The mean gap of each rule, on {' / '.join(tasks)} (counted likewise; –: not trained):",
+        "",
+        "| optimizer | k | " + " | ".join(f"`{rule}`" for rule in RULES) + " |",
+        "|---|---|" + "---|" * len(RULES),
+    ]
+    for optimizer in OPTIMIZERS:
+        for way, holds in WAYS:
+            mine = [row for row in rows if row.optimizer == optimizer and holds(row)]
+            if mine:
+                cells = [" / ".join(_of_task(mine, task, rule) for task in tasks) for rule in RULES]
+                lines.append(f"| {optimizer} | {way} | {' | '.join(cells)} |")
     return lines
+
+
+def _of_task(rows, task: str, rule: str) -> str:
+    own = [row for row in rows if row.task == task and rule in row.gaps]
+    return f"{cost(own, rule):.3f}" if own else "–"
 
 
 def _judged(rows, rules, known: bool) -> str:
