@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="probes need torch")
 
 from isobatch.probing import launching, same  # noqa: E402
 from isobatch.probing.experiment import experiment  # noqa: E402
+from isobatch.probing.lines import lr_lines  # noqa: E402
 from isobatch.probing.options import ProbeOptions  # noqa: E402
 from isobatch.probing.ranks import Alone  # noqa: E402
 from isobatch.probing.scope import Scope  # noqa: E402
@@ -557,6 +558,16 @@ def test_a_fault_of_one_rank_is_said_and_ends_all(tmp_path):
     _, said = failed.communicate(timeout=500)
     assert failed.returncode == 2
     assert "--workload: the workload's factory raised ValueError: no data on this rank" in said
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_interval_that_holds_everything_is_said_to(wide):
+    found = ib.probe(ib.plan(recipe(lr=0.5), 1), tiny.bowl, **SMALL).lr
+    ends = (0.001, 0.00401) if wide else (0.001, 0.004)
+    found = msgspec.structs.replace(found, interval=ends, within=True)
+    said = "\n".join(lr_lines(found, planned=4, tuned=4, rule="sqrt", stand_in=False))
+    assert ("these trials give no reason to change" in said) != wide
+    assert ("the interval spans a factor of 4, in which" in said) == wide
 
 
 def test_trials_at_other_batches_move_what_the_plan_moves():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from isobatch.probing.findings import BatchRates, CriticalFinding, Interval, LrFinding, SameFinding
 from isobatch.words import counted, figure, real
 
+WIDE = 4.0
+"""An interval that spans more hardly tells one learning rate from another: two steps of the grid."""
+
 
 def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in: bool) -> list[str]:
     """The learning rate to take, and the trials behind it."""
@@ -29,7 +32,7 @@ def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in:
     lines.append(f"Next: {_next(found, planned=planned, tuned=tuned, stand_in=stand_in)}")
     lines.append(
         f"Mean losses after {found.samples:,} samples{', as many as the run has' if found.whole_run else ''}, "
-        f"{counted(found.seeds, 'seed')}, on samples that no trial trains on:"
+        f"{counted(found.seeds, 'seed')}, on samples drawn for it:"
     )
     for one in found.batches:
         lines += _batch_lines(one)
@@ -75,8 +78,14 @@ def _next(found: LrFinding, *, planned: int, tuned: int, stand_in: bool) -> str:
         return "a larger --budget looks further; --trials FILE keeps what was trained."
     if found.doubt == "untuned":
         return (
-            f"longer trials (--samples), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
+            f"longer trials (--samples, --checkpoint), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
             f"{figure(_at(found, tuned).best_lr)} there and {figure(_at(found, planned).best_lr)} at {planned:,}."
+        )
+    low, high = found.interval
+    if found.within and high > WIDE * low:
+        return (
+            f"train with the plan as it is, or ask for more: the interval spans a factor of {figure(high / low, 2)}, in which these trials can "
+            "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
         )
     if found.within:
         return "train with the plan as it is; these trials give no reason to change its learning rate."
