@@ -174,9 +174,7 @@ def test_of_very_many_rows_the_first_have_their_columns(monkeypatch):
     plans = plans_of(table)
     rows = rows_of(plans, "10,000 rows: sort")
     assert {"job", "cluster", "status", "world_size", "hours", "cost"} <= set(rows.names)
-    assert 1_000 < rows.total < 10_000 and rows.caption.startswith(
-        f"The first {rows.total:,} of 10,000 rows"
-    )
+    assert 1_000 < rows.total < 10_000 and rows.caption.startswith(f"The first {rows.total:,} of 10,000 rows")
     assert rows.notes[0].startswith("For the size of the page without the rows after these")
     cut = _fitting(plans)
     names, at = cut.texts["job"]

@@ -65,6 +65,14 @@ class Fleet:
         """The best rows of each job, best first."""
         return _core.choose_rows(*self._sides, self.settings, self.pairs, workloads, select, top)
 
+    def where(self, row: int) -> str:
+        """Of which job and cluster a row of the result is, in words."""
+        if self.pairs is None:
+            job, cluster = divmod(row, self.clusters.rows)
+        else:
+            job, cluster = (int(side[row]) for side in self.pairs)
+        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
+
     def fault(self, row: int) -> str | None:
         """What is illegal in a row of the result, in words."""
         found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
