@@ -85,6 +85,14 @@ def test_colons_elsewhere_are_no_second_key(line):
     refuse_double_keys(line.encode(), msgspec.json.decode(line))
 
 
+@pytest.mark.parametrize("deep", [100, 990, 100_000])
+def test_a_request_however_deep_is_answered(capsys, monkeypatch, deep):
+    line = '{"gpus": 8, "recipe": ' + '{"a": ' * deep + "1" + "}" * (deep + 1)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(line.encode())))
+    assert main(["plan", "-"]) == 2
+    assert "a fault of isobatch" not in capsys.readouterr().out
+
+
 def test_a_key_twice_in_a_request_is_refused(capsys, monkeypatch):
     requests = [
         '{"id": 1, "gpus": 8, "recipe": {"effective_batch": 256, "lr": 0.1}}',
