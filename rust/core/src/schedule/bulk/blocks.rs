@@ -17,6 +17,8 @@
 //! where the polynomial takes 1.4 to 3.6. Next to the singular point of a square root, where blocks are shortest, the
 //! root itself is taken, in float64: in float32 it is off by more than an ulp, throughout the row it takes longer.
 
+use std::f64::consts::PI;
+
 use super::kernels::{line, listed, roots};
 use super::map::Map;
 use super::steps::Steps;
@@ -142,10 +144,19 @@ impl Blocks<'_> {
     /// Writes a curve that has an addition theorem, and says whether it did.
     fn wave<T: Value>(&self, first: usize, out: &mut [T]) -> bool {
         let Steps::Range { step, .. } = self.steps else { return false };
-        let (u, advance, height) = (self.u(first), self.rate * step, self.a - self.b);
-        let wave = |motion, mean, amplitude, start: f64, rate: f64| {
-            let (start, turn) = (start + rate * u, rate * advance);
-            Wave { motion, mean, amplitude, start, turn, low: self.a.min(self.b), high: self.a.max(self.b) }
+        let height = self.a - self.b;
+        let at = self.map.local(self.steps.at(first)) - self.segment.origin;
+        let wave = |motion, mean, amplitude, start, rate| Wave {
+            motion,
+            mean,
+            amplitude,
+            start,
+            rate,
+            first: at,
+            step: self.map.slope * step,
+            length: self.segment.length,
+            low: self.a.min(self.b),
+            high: self.a.max(self.b),
         };
         let middle = self.b + 0.5 * height;
         let wave = match self.shape {
@@ -161,7 +172,11 @@ impl Blocks<'_> {
             }
             _ => None,
         };
-        wave.is_some_and(|wave| T::wave(out, &wave))
+        // Waves away, the formula itself has lost bits of a cosine's angle: only the same rounding is close to it.
+        let near = |wave: &Wave| {
+            !T::FULL || wave.motion != Motion::Cosine || wave.place((out.len() - 1) as f64) <= 2.0 * PI
+        };
+        wave.filter(near).is_some_and(|wave| T::wave(out, &wave))
     }
 
     /// The index up to which a series holds, from j on.
