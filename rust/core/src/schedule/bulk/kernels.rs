@@ -150,17 +150,6 @@ pub(super) fn line<T: Real>(out: &mut [T], start: f64, slope: f64) {
     }
 }
 
-/// Writes base + rise·√(start + i·slope), computed in float64; the root of 0 where rounding took it below.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(super) fn roots<T: Real>(out: &mut [T], start: f64, slope: f64, base: f64, rise: f64) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32);
-        let t = i * slope + start;
-        *out = T::of(base + rise * if t > 0.0 { t } else { 0.0 }.sqrt());
-    }
-}
-
 /// Writes base + rise·value for each value.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 pub(super) fn listed<T: Real>(out: &mut [T], values: &[f64], base: f64, rise: f64) {

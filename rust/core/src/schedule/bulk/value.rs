@@ -1,6 +1,7 @@
 //! What a row is written in.
 
 use super::kernels::{Real, curve_f32, curve_f64, level, line};
+use super::powers::Powers;
 use super::wave::Wave;
 use crate::schedule::expansion::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
 
@@ -10,7 +11,7 @@ impl Value for f32 {}
 impl Value for f64 {}
 
 mod sealed {
-    use super::{Expansion, Precision, Real, Wave};
+    use super::{Expansion, Powers, Precision, Real, Wave};
 
     pub trait Kernels: Real {
         /// Values in 64 bytes, what a vector store takes at most.
@@ -21,6 +22,8 @@ mod sealed {
         fn copy(out: &mut [Self], singles: &[f32]) -> bool;
         /// Writes a wave, and says whether it did.
         fn wave(out: &mut [Self], wave: &Wave) -> bool;
+        /// Writes the first values of a power, and says how many.
+        fn powers(out: &mut [Self], powers: &Powers) -> usize;
         /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
         fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
     }
@@ -60,6 +63,10 @@ impl sealed::Kernels for f32 {
         wave.fill::<Self, 128, 32>(out)
     }
 
+    fn powers(out: &mut [Self], powers: &Powers) -> usize {
+        powers.fill::<Self, 128, 32, 6>(out)
+    }
+
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
         let c = &series.coefficients;
         let anchor = Self::of(c[0]);
@@ -93,6 +100,10 @@ impl sealed::Kernels for f64 {
 
     fn wave(out: &mut [Self], wave: &Wave) -> bool {
         wave.fill::<Self, 64, 16>(out)
+    }
+
+    fn powers(out: &mut [Self], powers: &Powers) -> usize {
+        powers.fill::<Self, 64, 16, 10>(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {

@@ -18,6 +18,8 @@
 // An index is what the compiler turns into vectors, here where nothing else is inlined.
 #![allow(clippy::needless_range_loop)]
 
+use std::mem::replace;
+
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
@@ -179,13 +181,16 @@ fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
         t = (t + turn) / (1.0 + t * turn);
         (hi, lo, c)
     };
+    // A block's terms are found while the one before it is written: the division is waited for by nobody.
+    let mut ahead = block();
     let (blocks, rest) = out.as_chunks_mut::<LENGTH>();
     for out in blocks {
-        tanh_block(out, tangents, block(), limits, fused);
+        let now = replace(&mut ahead, block());
+        tanh_block(out, tangents, now, limits, fused);
     }
     if !rest.is_empty() {
         let mut last = [T::ZERO; LENGTH];
-        tanh_block(&mut last, tangents, block(), limits, fused);
+        tanh_block(&mut last, tangents, ahead, limits, fused);
         rest.copy_from_slice(&last[..rest.len()]);
     }
 }
