@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_what_cannot_be_written_is_still_complained_about():
     """By Python's own end, also behind a command that has used torch."""
     program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal.leaving import leave; print('said'); leave(0)"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert done.returncode == 120

@@ -105,6 +105,8 @@ def launch(
             rendezvous,
             fork=True if factory is not None else None if _fork else False,
         )
+        if _fork:  # a command's own process, where nobody else has made any garbage
+            gc.freeze()
         draft = Draft(plan, options)
         lost = _launch(config, work, (plan.to_json(), options, folder, factory))
         path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
