@@ -20,7 +20,7 @@ from isobatch.errors import InputError, missing, must_be
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.ranks import network
+from isobatch.validate.ranks import garbage, network
 from isobatch.validate.report.document import Report
 from isobatch.validate.report.draft import Draft
 from isobatch.validate.report.verdict import Proof, Verdict
@@ -35,16 +35,14 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
 
     from isobatch.validate.worker import run
 
-    # What torch is made of stays: to look through it again for garbage takes a third of a second each time, and copies a fork's memory.
-    gc.freeze()
-
     if factory is not None:
         torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
+    path = Path(folder) / "report.json"
     try:
-        path = Path(folder) / "report.json"
-        report = run(
-            Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
-        )
+        with garbage.kept():
+            report = run(
+                Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
+            )
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
@@ -105,8 +103,6 @@ def launch(
             rendezvous,
             fork=True if factory is not None else None if _fork else False,
         )
-        if _fork:  # a command's own process, where nobody else has made any garbage
-            gc.freeze()
         draft = Draft(plan, options)
         lost = _launch(config, work, (plan.to_json(), options, folder, factory))
         path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
