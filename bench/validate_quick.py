@@ -3,6 +3,7 @@
 python bench/validate_quick.py --turns 5
 python bench/validate_quick.py --before ../before/python    # a worktree of another commit, with the extension as it is here
 python bench/validate_quick.py --turns 0                     # the time line only: where the seconds of one command go
+python bench/validate_quick.py --wait 60                     # before each, until other programs leave the processors alone
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import isobatch as ib
 
 HERE = Path(__file__).parents[1] / "python"
+IMPORTS = "import torch, twice"
 ARGUMENTS = ["validate", "plan.json", "--nproc-per-node", "2", "--quick", "-o", "report.json"]
 
 MARKS = """
@@ -73,12 +75,14 @@ leave(code)
 
 
 class Turn(NamedTuple):
-    """Seconds of the command, of processor time in it, and of the ranks' own work; and of each phase."""
+    """Seconds of the command, of processor time in it, and of the ranks' own work, and of each phase; and how many processors
+    other programs had meanwhile."""
 
     command: float
     processor: float
-    ranks: float
-    phases: dict[str, float]
+    others: float
+    ranks: float = 0.0
+    phases: dict[str, float] = {}
 
 
 def environment(source: Path) -> dict[str, str]:
@@ -87,23 +91,44 @@ def environment(source: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(source)}
 
 
-def once(source: Path, folder: Path) -> Turn:
-    """A quick verdict."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-m", "isobatch", *ARGUMENTS]
-    subprocess.run(command, cwd=folder, env=environment(source), capture_output=True, check=False)
+def busy() -> float:
+    """Seconds of processor time that this machine has given to programs, all processors together."""
+    user, nice, system, *rest = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    return (user + nice + system + sum(rest[2:4])) / os.sysconf("SC_CLK_TCK")
+
+
+def timed(commands: list[list[str]], source: Path, folder: Path) -> Turn:
+    """Runs commands one after the other."""
+    others, before, begun = busy(), resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    for command in commands:
+        subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment(source), capture_output=True, check=False
+        )
     took, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Turn(took, processor, max(0.0, busy() - others - processor) / took)
+
+
+def once(source: Path, folder: Path) -> Turn:
+    """A quick verdict."""
+    found = timed([["-m", "isobatch", *ARGUMENTS]], source, folder)
     report = json.loads((folder / "report.json").read_text())
-    return Turn(took, processor, report["wall_seconds"], report["phase_seconds"])
+    return found._replace(ranks=report["wall_seconds"], phases=report["phase_seconds"])
 
 
-def imports(folder: Path) -> float:
-    """Seconds of importing torch twice, one after the other."""
-    begun = time.perf_counter()
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", "import torch"], cwd=folder, env=environment(HERE), check=True)
-    return time.perf_counter() - begun
+def imports(folder: Path) -> Turn:
+    """Importing torch twice, one after the other."""
+    return timed([["-c", "import torch"]] * 2, HERE, folder)
+
+
+def wait(seconds: float) -> None:
+    """Until other programs take less than a tenth of a processor, or this time is over."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = busy()
+        time.sleep(1)
+        if busy() - before < 0.1:
+            return
 
 
 def timeline(source: Path, folder: Path) -> list[tuple[str, float, float | None]]:
@@ -135,30 +160,37 @@ def show(name: str, values: list[float], of: float) -> None:
     )
 
 
-def turns(versions: dict[str, Path], folder: Path, count: int) -> None:
+def turns(versions: dict[str, Path], folder: Path, count: int, patience: float) -> None:
     """Runs everything in turns, nobody always first, and prints what it took."""
-    found: dict[str, list[Any]] = {name: [] for name in ("import torch, twice", *versions)}
+    found: dict[str, list[Turn]] = {name: [] for name in (IMPORTS, *versions)}
     for turn in range(count):
         for name in [*found][:: 1 if turn % 2 else -1]:
+            wait(patience)
             found[name].append(once(versions[name], folder) if name in versions else imports(folder))
     print(
         f"load {os.getloadavg()[0]:.1f}, {count} turns; seconds: median (least to most), and by the imports'"
     )
-    base = found.pop("import torch, twice")
-    show("import torch, twice", base, statistics.median(base))
+    base = [one.command for one in found[IMPORTS]]
     for name, samples in found.items():
-        for part in ("command", "processor", "ranks"):
-            show(f"{name}: {part}", [getattr(one, part) for one in samples], statistics.median(base))
+        show(f"{name}: whole", [one.command for one in samples], statistics.median(base))
+        show("  processor time", [one.processor for one in samples], statistics.median(base))
+        if name in versions:
+            show("  the ranks' own", [one.ranks for one in samples], statistics.median(base))
+        others = [one.others for one in samples]
+        print(f"  others had             {statistics.median(others):6.2f} processors (to {max(others):.2f})")
         phases = {
             phase: statistics.median([one.phases[phase] for one in samples]) for phase in samples[0].phases
         }
         print(" ", ", ".join(f"{phase} {took:.2f}" for phase, took in phases.items() if took >= 0.005))
+    pairs = zip(found["now"], base, strict=True)
+    print("by turn, now / imports:", ", ".join(f"{one.command / of:.2f}" for one, of in pairs))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--before", type=Path, help="another version's python folder")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS")
     args = parser.parse_args()
     versions = {} if args.before is None else {"before": args.before.resolve()}
     versions["now"] = HERE
@@ -171,7 +203,7 @@ def main() -> None:
         for source in versions.values():  # reads everything once, and leaves the bytecode
             timeline(source, folder)
         if args.turns:
-            turns(versions, folder, args.turns)
+            turns(versions, folder, args.turns, args.wait)
         for version, source in versions.items():
             print(f"\n{version}, one after the other:")
             for part, took, processor in timeline(source, folder):
