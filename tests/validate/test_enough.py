@@ -134,11 +134,11 @@ def wild(seed):
         yield float(rng.choice([0.03, 0.09]))
 
 
-def times_of(monkeypatch, source, extent):
+def times_of(monkeypatch, source, extent, late=1.0):
     clock = Clock(monkeypatch)
     group, works = Alone(clock), Works(clock, source)
     seconds = timing.SECONDS[extent]
-    found = timing._times(group, works, seconds, 0.0, PRECISION[extent])
+    found = timing._times(group, works, seconds, 0.0, PRECISION[extent], late)
     return found, clock.now, seconds
 
 
@@ -148,12 +148,13 @@ def test_a_quiet_step_is_known_early(monkeypatch, still):
     assert all(len(samples) >= 6 for samples in (found.alone, found.reduced, found.whole))
 
 
-def test_a_noisy_step_takes_longer_and_not_for_ever(monkeypatch, still):
-    found, took, seconds = times_of(monkeypatch, wild(1), "quick")
+@pytest.mark.parametrize("late", [1.0, LATE])
+def test_a_noisy_step_takes_its_time_and_where_it_is_judged_longer(monkeypatch, still, late):
+    found, took, seconds = times_of(monkeypatch, wild(1), "quick", late)
     known = max(map(uncertainty, (found.alone, found.reduced, found.whole)))
     assert known > ROUGHLY
     # To the end of a round, and what is discarded before.
-    assert LATE * seconds <= took <= LATE * seconds + 3 * (seconds / 3 / timing.ROUNDS + 3 * 0.09)
+    assert late * seconds <= took <= late * seconds + 3 * (seconds / 3 / timing.ROUNDS + 3 * 0.09)
 
 
 @pytest.mark.parametrize("source", [constant(0.03), wild(2)], ids=["quiet", "noisy"])
@@ -185,27 +186,38 @@ def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
     assert timing._free_running(Alone(clock), Works(clock, constant(0.1)), 0.1, 0.6) is None
 
 
-def test_what_is_said_of_the_step_has_its_uncertainty():
+def judged(sync, expected):
+    """What is said of steps that took so long."""
     from isobatch.validate.proofs import step_time
 
-    said = []
-    for sync in ([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106], [0.01] * 3):
-        options = SimpleNamespace(step_seconds=None, caution=0.1)
-        training = SimpleNamespace(
-            options=options,
-            plan=SimpleNamespace(step_seconds=None, data_parallel=2),
-            workload=SimpleNamespace(stand_in=True),
-            group=SimpleNamespace(world_size=2, emulated=False),
-        )
-        step = SimpleNamespace(
-            sync_seconds=sync,
-            spread=0.01,
-            accumulation=1,
-            planned_accumulation=1,
-            planned_step_seconds=statistics.median(sync),
-            samples_per_second=1.0,
-        )
-        said.append(step_time.prove_time(training, step))
-    assert "median of 7 steps known to ± 2.9%" in said[0].text
-    assert said[0].values["median_uncertainty"] == pytest.approx(0.0006 / 0.0206)
-    assert "known" not in said[1].text and "median_uncertainty" not in said[1].values
+    training = SimpleNamespace(
+        options=SimpleNamespace(step_seconds=expected, caution=0.1, fail=0.25),
+        plan=SimpleNamespace(step_seconds=None, data_parallel=2),
+        workload=SimpleNamespace(stand_in=True),
+        group=SimpleNamespace(world_size=2, emulated=False),
+    )
+    step = SimpleNamespace(
+        sync_seconds=sync,
+        spread=timing.spread(sync),
+        accumulation=1,
+        planned_accumulation=1,
+        planned_step_seconds=statistics.median(sync),
+        samples_per_second=1.0,
+    )
+    return step_time.prove_time(training, step)
+
+
+def test_what_is_said_of_the_step_has_its_uncertainty():
+    many = judged([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106], None)
+    assert "median of 7 steps known to ± 2.9%" in many.text
+    assert many.values["median_uncertainty"] == pytest.approx(0.0006 / 0.0206)
+    few = judged([0.01] * 3, None)
+    assert "known" not in few.text and "median_uncertainty" not in few.values
+
+
+def test_a_median_that_is_not_known_well_enough_is_no_verdict():
+    """Six samples, most of which are alike: their spread is small, and the median's interval is all of them."""
+    six = [0.0100, 0.0115, 0.0115, 0.0115, 0.0115, 0.0130]
+    assert timing.spread(six) < 0.01
+    assert judged(six, 0.0100).verdict == "inconclusive"
+    assert judged([*six, *[0.0115] * 20], 0.0100).verdict == "caution"

@@ -15,7 +15,8 @@ PRECISION = {"quick": 0.025, "usual": 0.0, "full": 0.0}
 one. Beyond the quick extent all of the time is used."""
 
 ROUGHLY, LATE = 0.05, 2.0
-"""Where a median is not even known to this when its time is over, samples are taken for so many times as long."""
+"""Where a median by which something is judged is not even known to this when its time is over, samples are taken for so many times as
+long."""
 
 
 @cache

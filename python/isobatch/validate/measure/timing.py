@@ -199,13 +199,16 @@ class Works:
         self._optimizer.zero_grad(set_to_none=True)
 
 
-def _times(group: Group, works: Works, seconds: float, free_seconds: float, within: float) -> _Times:
+def _times(
+    group: Group, works: Works, seconds: float, free_seconds: float, within: float, late: float
+) -> _Times:
     """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike, until each part's median is known
     or the time is over.
 
     Args:
         seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of them.
         within: how well medians are to be known; 0: all of the time is used.
+        late: how many times as long it may take where they are not even known roughly.
     """
     for _ in range(DISCARD):
         took = group.time(works.whole)
@@ -223,9 +226,8 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float, with
             passed = time.monotonic() - begun if group.rank == 0 else 0.0
             known = max(uncertainty(samples) for _, samples in parts)
             passed, known = group.slowest([passed, known])
-            if known <= within or (passed >= seconds and (not within or known <= ROUGHLY)):
-                break
-            if passed >= LATE * seconds:
+            over = passed >= seconds and (known <= ROUGHLY or passed >= late * seconds)
+            if known <= within or over:
                 break
     return found
 
@@ -253,9 +255,16 @@ class Peak(NamedTuple):
 
 
 def measure(
-    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
+    training: Training,
+    planned: Training,
+    table: list[AllReduceRow],
+    buckets: list[int],
+    largest: int,
+    *,
+    judged: bool,
 ) -> tuple[Step, Peak, Works]:
-    """The step's times and memory. `planned` has all of the plan's micro-batches."""
+    """The step's times and memory. `planned` has all of the plan's micro-batches; where the time is `judged` by a forecast, a noisy host
+    gets more of it."""
     group, extent = training.group, training.options.extent
     seconds, within = SECONDS[extent], PRECISION[extent]
     sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
@@ -263,7 +272,8 @@ def measure(
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     works = Works(training)
     parts = seconds - sizes - windows.FIRST * window_seconds(extent)
-    times = _times(group, works, parts, free_most, within)
+    late = LATE if judged and within else 1.0
+    times = _times(group, works, parts, free_most, within, late)
     peaks = group.gather((times.memory.bytes, times.memory.left))
     peak = Peak(
         bytes=max(taken for taken, _ in peaks),

@@ -30,10 +30,13 @@ def _forecast(training: Training, given: float | None, planned: float | None) ->
     return given if given is not None or training.workload.stand_in else planned
 
 
+def _expected(training: Training) -> float | None:
+    return _forecast(training, training.options.step_seconds, training.plan.step_seconds)
+
+
 def prove_time(training: Training, step: Step) -> Proof:
     """The step's time against its forecast."""
-    options = training.options
-    expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
+    options, expected = training.options, _expected(training)
     sure = uncertainty(step.sync_seconds)
     known = f" known to ± {sure:.1%}" if math.isfinite(sure) else ""
     text = (
@@ -50,7 +53,8 @@ def prove_time(training: Training, step: Step) -> Proof:
         return unchecked("step_time", f"{text}; {why}", **values)
     off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
-    if abs(off) > options.caution and step.spread > abs(off) - options.caution:
+    noise = max(step.spread, sure if math.isfinite(sure) else 0.0)
+    if abs(off) > options.caution and noise > abs(off) - options.caution:
         return Proof(
             name="step_time",
             verdict=Verdict.INCONCLUSIVE,
@@ -99,7 +103,10 @@ def prove_memory(training: Training, peak: timing.Peak) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Times the step, and each rank's own part of it."""
     group, table = trial.group, trial.allreduce.table
-    step, peak, works = timing.measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
+    judged = _expected(trial.timed) is not None and _foreign(trial.timed) is None
+    step, peak, works = timing.measure(
+        trial.timed, trial.training, table, trial.buckets, trial.largest, judged=judged
+    )
     trial.step = step
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
