@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -161,6 +162,62 @@ def test_a_noisy_step_takes_its_time_and_where_it_is_judged_longer(monkeypatch, 
 def test_beyond_quick_all_of_the_time_is_used_and_no_more(monkeypatch, still, source):
     _, took, seconds = times_of(monkeypatch, source, "usual")
     assert seconds <= took <= 1.3 * seconds
+
+
+class OneOfTwo(Group):
+    """A rank that is a thread: it and the other one wait for each other in every collective, or for ever."""
+
+    def __init__(self, rank, clock, meeting, shared):
+        self.rank, self.world_size, self._clock = rank, 2, clock
+        self._meeting, self._shared = meeting, shared
+        self.device, self.pulse = SimpleNamespace(type="cpu"), SimpleNamespace(grant=lambda seconds: None)
+
+    def _all(self, value):
+        self._shared[self.rank] = value
+        self._meeting.wait(120)
+        found = list(self._shared)
+        self._meeting.wait(120)
+        kinds = {type(one) for one in found}
+        assert len(kinds) == 1, f"one rank is in another collective than the other: {found}"
+        return found
+
+    def slowest(self, seconds):
+        return [max(column) for column in zip(*self._all(list(seconds)), strict=True)]
+
+    def time(self, work):
+        self._all("barrier")
+        begun = self._clock.now
+        work()
+        return self._clock.now - begun
+
+
+@pytest.mark.parametrize("extent", ["quick", "usual"])
+def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still, extent):
+    """Here one takes its steps for short ones, that will run freely, and the other does not."""
+    clocks, meeting, shared = [Clock(monkeypatch) for _ in range(2)], threading.Barrier(2), [None, None]
+    own, counts, faults = threading.local(), [0, 0], []
+    monkeypatch.setattr(time, "monotonic", lambda: own.clock.now)
+
+    def rank(number, step):
+        own.clock = clocks[number]
+        group = OneOfTwo(number, clocks[number], meeting, shared)
+        works = Works(clocks[number], iter(np.random.default_rng(number).uniform(step, 1.5 * step, 100_000)))
+        try:
+            timing._times(group, works, 1.0, 0.6, PRECISION[extent], LATE)
+            shared[number] = ["the end"]
+            meeting.wait(120)
+        except Exception as error:
+            faults.append(error)
+            meeting.abort()
+        counts[number] = works.taken
+
+    threads = [threading.Thread(target=rank, args=(n, step)) for n, step in enumerate([0.004, 0.021])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert counts[0] == counts[1] > 0
 
 
 def test_the_parts_of_the_phase_are_its_seconds():

@@ -212,6 +212,7 @@ def _times(
     """
     for _ in range(DISCARD):
         took = group.time(works.whole)
+    took = max(group.slowest([took]))  # what follows must be the same on all ranks
     # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
     group.pulse.grant(took * (3 * LEAST + windows.FIRST + 3 * (HALVINGS + 1)))
     seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
