@@ -145,8 +145,10 @@ def measure(folder: str, words: tuple[str, ...]) -> None:
             for threads, least in best.items():
                 best[threads] = [min(pair) for pair in zip(least, run(threads, what, folder), strict=True)]
         one, two = best[1], best[2]
+        # Threads that have ended tell nothing.
+        by_processor = f"{one[1] / two[2] / 2:.2f}" if two[2] > 0.49 * two[1] else "–"
         print(
-            f"| {what} | {one[0]:.3f} s | {two[0]:.3f} s | {one[0] / two[0] / 2:.2f} | {one[1]:.3f} s | {two[1] / one[1]:.2f} | {one[1] / two[2] / 2:.2f} |",
+            f"| {what} | {one[0]:.3f} s | {two[0]:.3f} s | {one[0] / two[0] / 2:.2f} | {one[1]:.3f} s | {two[1] / one[1]:.2f} | {by_processor} |",
             flush=True,
         )
     print(f"load {os.getloadavg()[0]:.1f}")
