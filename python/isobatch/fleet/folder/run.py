@@ -71,10 +71,10 @@ def _run(
 ) -> Manifest:
     folder, parts, failed = work.folder, listing.parts, listing.failed
     arguments = _arguments(work.query, work.partition_by)
-    done = folder.done(arguments, resume=resume)
+    done, other = folder.done(arguments, resume=resume)
     _refuse_changed(folder, files, parts, failed, done)
     sound = set(done)
-    folder.begin(arguments, done.values())
+    folder.begin(arguments, list(done.values()), other)
     left = [part for part in parts if part.name not in done]
     progress(len(done), len(parts))
     for outcome in import_module(f"isobatch.fleet.folder.{engine}").run(work, left):
