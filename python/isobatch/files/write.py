@@ -38,7 +38,7 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
     from pyarrow.fs import FileType
 
     fs, path = location(output)
-    suffix = PurePosixPath(path).suffix
+    suffix = PurePosixPath(path).suffix.lower()
     if suffix not in WRITERS:
         raise unknown_format(path, WRITERS)
     folder = str(PurePosixPath(path).parent)

@@ -171,6 +171,8 @@ reasons! {
         "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch laws); only duration_power applies one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
+    InvalidId "invalid_id" Infeasible
+        "job is empty: each row needs an id, by which its plans are found" ""
 }
 
 /// A set of [`Reason`]s, one bit each.
