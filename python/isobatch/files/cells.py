@@ -100,7 +100,9 @@ def _misfit(fs: FileSystem, path: str, header: _Header) -> InputError | None:
     return InputError(f"{what}. The row: {printable(row.text, 80)}", file=path, row=row.number - 1)
 
 
-def _reader(stream: Any, header: _Header, *, use_threads: bool = True, invalid_row_handler: Any = None) -> Any:
+def _reader(
+    stream: Any, header: _Header, *, use_threads: bool = True, invalid_row_handler: Any = None
+) -> Any:
     import pyarrow as pa
     import pyarrow.csv
 

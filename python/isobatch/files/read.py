@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
+
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
     """A file, a folder or a glob of files as one table, rows in the order of the files' names.
 
