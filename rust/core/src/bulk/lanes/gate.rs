@@ -90,8 +90,10 @@ pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
 /// What the settings ask for.
 struct Asked {
     policy: Policy,
-    /// The rule that moves the learning rate.
+    /// The rule that moves the learning rate,
     rule: Rule,
+    /// or `saturating`, of jobs whose noise scale is known: it is one of the numbers in which the jobs of a group differ.
+    bends: bool,
     max_micro_batch: Option<u64>,
 }
 
@@ -103,9 +105,11 @@ impl Asked {
         let known =
             Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, ..Settings::default() };
         let usual = policy != Policy::Goodput && *settings == known;
-        let rule = if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer) };
+        let resolved =
+            |noise| if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer, noise) };
+        let (rule, bends) = (resolved(false), resolved(false) != resolved(true));
         let usual = usual && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
-        usual.then_some(Asked { policy, rule, max_micro_batch })
+        usual.then_some(Asked { policy, rule, bends, max_micro_batch })
     }
 }
 
@@ -205,6 +209,7 @@ fn one(
         (!root, Reason::SqrtScaleDown),
         (!root, Reason::SqrtScaleUp),
         (!linear, Reason::RuleRange),
+        (!(linear && optimizer == Optimizer::Sgd), Reason::SgdScaleUp),
         (keep || warmup_steps.is_none(), Reason::NoWarmup),
         (total.is_none(), Reason::WarmupPastEnd),
         (total.is_none(), Reason::WarmupLong),
@@ -230,6 +235,7 @@ fn one(
         grows: flag(asked.policy == Policy::Grow),
         linear: flag(linear),
         root: flag(root),
+        bends: flag(asked.bends),
         beta1: moments.beta1,
         beta2: moments.beta2,
         decay_moves: flag(optimizer == Optimizer::AdamW),
