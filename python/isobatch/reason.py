@@ -84,6 +84,7 @@ class Reason(StrEnum):
     DURATION_MOVED = "duration_moved"
     MUON_DECAY = "muon_decay"
     SGD_SCALE_UP = "sgd_scale_up"
+    INVALID_ID = "invalid_id"
 
     @property
     def bit(self) -> int:
