@@ -83,6 +83,7 @@ class Reason(StrEnum):
     BETA2_LOW = "beta2_low"
     DURATION_MOVED = "duration_moved"
     MUON_DECAY = "muon_decay"
+    NOT_COMPARED = "not_compared"
 
     @property
     def bit(self) -> int:

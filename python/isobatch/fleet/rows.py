@@ -15,12 +15,16 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.columns import Data
 from isobatch.fleet.results import RESULTS, STATUS, result_in_arrow
+from isobatch.fleet.said import SAID, said_of
 from isobatch.fleet.side import Side
+from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
 
 Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """Rows of the jobs and of the clusters that meet."""
+
+_CAUTION = STATUS.tolist().index("caution")
 
 _NEEDED = frozenset(field.name for field in msgspec.structs.fields(Recipe) if field.required)
 
@@ -46,6 +50,8 @@ class Fleet:
     pairs: Pairs | None
     columns: tuple[str, ...]
     workloads: _core.Workloads | None = None
+    not_compared: NDArray[np.bool_] | None = None
+    """Of each pair, whether it was chosen though nothing could be compared; None: none was."""
 
     @property
     def rows(self) -> int:
@@ -61,9 +67,16 @@ class Fleet:
     def _sides(self) -> tuple[_Given, _Given]:
         return (self.jobs.rows, self.jobs.known), (self.clusters.rows, self.clusters.known)
 
-    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Pairs:
+    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Fleet:
         """The best rows of each job, best first."""
-        return _core.choose_rows(*self._sides, self.settings, self.pairs, workloads, select, top)
+        jobs, clusters, places = _core.choose_rows(
+            *self._sides, self.settings, self.pairs, workloads, select, top
+        )
+        marks = None
+        if len(places):
+            marks = np.zeros(len(jobs), dtype=bool)
+            marks[places] = True
+        return replace(self, pairs=(jobs, clusters), not_compared=marks)
 
     def fault(self, row: int) -> str | None:
         """What is illegal in a row of the result, in words."""
@@ -94,7 +107,9 @@ class Fleet:
         if self.pairs is not None:
             jobs, clusters = self.pairs
             for start in range(0, len(jobs), rows):
-                yield replace(self, pairs=(jobs[start : start + rows], clusters[start : start + rows]))
+                cut = slice(start, start + rows)
+                marks = None if self.not_compared is None else self.not_compared[cut]
+                yield replace(self, pairs=(jobs[cut], clusters[cut]), not_compared=marks)
             return
         step = max(1, rows // max(1, self.clusters.rows))
         for start in range(0, self.jobs.rows, step):
@@ -113,13 +128,14 @@ class Fleet:
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
         self._refuse_too_large(results)
-        return dict(
-            zip(
-                results,
-                _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads),
-                strict=True,
-            )
-        )
+        planned = _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads)
+        arrays = dict(zip(results, planned, strict=True))
+        if self.not_compared is not None:
+            if "reasons" in arrays:
+                arrays["reasons"][self.not_compared] |= np.uint64(1 << Reason.NOT_COMPARED.bit)
+            if "status" in arrays:  # they can all be planned: what was ok is so with a caution
+                arrays["status"][self.not_compared] = _CAUTION
+        return arrays
 
     def _refuse_too_large(self, results: list[str]) -> None:
         """Memory that is not there would end the process, or the machine."""
@@ -140,6 +156,8 @@ class Fleet:
                 columns[name] = self._texts(STATUS, arrays[name], encoded=encoded)
             elif name in RESULTS:
                 columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
+            elif name in SAID and not {name} & (self.jobs.carried.keys() | self.clusters.carried.keys()):
+                columns[name] = self._taken(said_of(self.jobs, name, arrow=self.arrow), jobs)
             else:
                 side, rows = (
                     (self.jobs, jobs)

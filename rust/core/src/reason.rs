@@ -171,6 +171,8 @@ reasons! {
         "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch laws); only duration_power applies one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
+    NotCompared "not_compared" Caution
+        "select could not compare the rows of this job (where it can be planned, its time, cost or noise scale is not known): this is the first of its rows that can be planned" ""
 }
 
 /// A set of [`Reason`]s, one bit each.
