@@ -132,7 +132,7 @@ class Query:
             return jobs, self.clusters, None if pairs is None else pairs_of(pairs, jobs, self.clusters)
         if pairs is not None:
             raise InputError("pairs needs clusters: without any, each row has its own", field="pairs")
-        jobs, clusters = _own_clusters(jobs)
+        jobs, clusters = own_clusters(jobs)
         each = np.arange(jobs.rows, dtype=np.uint32)
         return jobs, clusters, (each, each)
 
@@ -212,7 +212,7 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def _own_clusters(rows: Side) -> tuple[Side, Side]:
+def own_clusters(rows: Side) -> tuple[Side, Side]:
     """Jobs and clusters of a table that holds both in each row."""
     own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
     if not {"nodes", "gpus_per_node"} & own.keys():

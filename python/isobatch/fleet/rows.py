@@ -79,25 +79,34 @@ class Fleet:
         return replace(self, pairs=(jobs, clusters), not_compared=marks)
 
     def fault(self, row: int) -> str | None:
-        """What is illegal in a row of the result, in words."""
+        """What is illegal in a row of the result, and where it is, in words."""
+        wrong = self.wrong(row)
+        if wrong is None:
+            return None
+        job, cluster = self._pair(row)
+        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}: {wrong}"
+
+    def _pair(self, row: int) -> tuple[int, int]:
+        """The rows of the jobs and of the clusters that a row of the result is of."""
+        if self.pairs is None:
+            return divmod(row, self.clusters.rows)
+        return int(self.pairs[0][row]), int(self.pairs[1][row])
+
+    def wrong(self, row: int) -> str | None:
+        """What is illegal in a row of the result: its field, its value and what is legal."""
         found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
         if found is None:
             return None
-        if self.pairs is None:
-            job, cluster = divmod(row, self.clusters.rows)
-        else:
-            job, cluster = (int(side[row]) for side in self.pairs)
+        job, cluster = self._pair(row)
         field, legal = found
-        where = f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
         got = [cell for cell in cells if cell is not None]
         # Where both sides have it, or neither does, the core alone knows which value it took.
-        wrong: object = f"{field} must be {legal}"
         if len(got) == 1:
-            wrong = must_be(legal, got[0], field=field)
-        elif not got and field in _NEEDED:
-            wrong = missing(field, f"it must be {legal}")
-        return f"{where}: {wrong}"
+            return str(must_be(legal, got[0], field=field))
+        if not got and field in _NEEDED:
+            return str(missing(field, f"it must be {legal}"))
+        return f"{field} must be {legal}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
         """Fleets of about this many rows, which together give the same result; at least one."""

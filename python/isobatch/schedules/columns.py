@@ -45,7 +45,9 @@ def from_columns(source: Any) -> list[Schedule]:
             rows.append(_schedule(dict(zip(columns, values, strict=True)), table.keys()))
         except InputError as error:
             at = error.at(row=row)
-            raise at if job is None else InputError(f"{at.message} (job {shown(job)})", row=row, field=at.field) from None
+            raise (
+                at if job is None else InputError(f"{at.message} (job {shown(job)})", row=row, field=at.field)
+            ) from None
     return rows
 
 
@@ -55,7 +57,9 @@ def _of_arrow(source: Any) -> dict[str, list[Any]]:
     arrow = pa.table(source)
     taken = [name for name in arrow.column_names if name in COLUMNS or name == "job"]
     # Of the others only the names are looked at.
-    return {name: arrow[name].to_pylist() if name in taken else [None] * len(arrow) for name in arrow.column_names}
+    return {
+        name: arrow[name].to_pylist() if name in taken else [None] * len(arrow) for name in arrow.column_names
+    }
 
 
 def _refuse_names(names: list[str]) -> None:
@@ -90,7 +94,8 @@ def _schedule(row: dict[str, Any], given: Collection[str]) -> Schedule:
     spec = row["schedule"]
     if _is_unknown(spec) or spec == "":
         raise InputError(
-            "schedule is not known, as of a job with a ramp: give schedule_matrix its plan (isobatch.plan)", field="schedule"
+            "schedule is not known, as of a job with a ramp: give schedule_matrix its plan (isobatch.plan)",
+            field="schedule",
         )
     units = _units_of(spec) if isinstance(spec, str) else frozenset({"st"})
     for name, why in (("effective_batch", units - {"ep", "%"}), ("tuned_batch", units & {"st"})):
