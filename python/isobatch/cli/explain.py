@@ -35,7 +35,9 @@ def add(subparsers: Any) -> None:
         metavar="FILE",
         help="the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
     )
-    command.add_argument("--clusters", type=path, metavar="FILE", help="their clusters likewise (needs --jobs)")
+    command.add_argument(
+        "--clusters", type=path, metavar="FILE", help="their clusters likewise (needs --jobs)"
+    )
     command.add_argument(
         "--illegal",
         action="store_true",

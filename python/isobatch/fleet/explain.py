@@ -169,9 +169,7 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Input
 
 def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
     if given is None:
-        return (
-            "Which value it is: pass the jobs that were planned (jobs=, --jobs FILE), or plan this one alone: its error names all."
-        )
+        return "Which value it is: pass the jobs that were planned (jobs=, --jobs FILE), or plan this one alone: its error names all."
     wrong = given.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"

@@ -144,9 +144,9 @@ def _clusters(asked: Planned, make: Make[P]) -> Iterator[Cluster]:
         return
     if Reason.MISSES_DEADLINE in asked.reasons:
         more = range(cluster.gpus_per_node + 1, cluster.gpus_per_node + MOST_GPUS + 1)
-        nodes = (msgspec.structs.replace(cluster, gpus_per_node=gpus) for gpus in more)
+        larger = (msgspec.structs.replace(cluster, gpus_per_node=gpus) for gpus in more)
         # The fewest that meet it.
-        yield from islice((it for it in nodes if make(it, asked.settings).status != "infeasible"), 1)
+        yield from islice((it for it in larger if make(it, asked.settings).status != "infeasible"), 1)
         return
     counts = [gpus for gpus in asked.nearest_world_sizes if gpus is not None]
     for gpus in counts or _halves(cluster.gpus_per_node):

@@ -78,12 +78,12 @@ def _refuse_names(names: list[str]) -> None:
 
 
 def _column(table: Mapping[str, Any], name: str, count: int) -> list[Any]:
-    values = table.get(name)
+    values: Any = table.get(name)
     if not np.ndim(values):
         return [values] * count
-    if len(values) != count:  # type: ignore[arg-type]
-        raise InputError(f"{name} must have one value or {count}, got {len(values)}", field=name)  # type: ignore[arg-type]
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)  # type: ignore[arg-type]
+    if len(values) != count:
+        raise InputError(f"{name} must have one value or {count}, got {len(values)}", field=name)
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def _schedule(row: dict[str, Any], given: Collection[str]) -> Schedule:
