@@ -85,6 +85,7 @@ class Reason(StrEnum):
     MUON_DECAY = "muon_decay"
     SGD_SCALE_UP = "sgd_scale_up"
     INVALID_ID = "invalid_id"
+    NOT_COMPARED = "not_compared"
 
     @property
     def bit(self) -> int:

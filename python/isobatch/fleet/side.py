@@ -102,6 +102,11 @@ class Side:
 
         return pa.chunked_array([pa.array(numbers)])
 
+    def row(self, at: int) -> Side:
+        """One row, without the texts of all others."""
+        cut = self.slice(at, at + 1)
+        return replace(cut, known=[(name, _of_row(data, at)) for name, data in self.known])
+
     def slice(self, start: int, stop: int) -> Side:
         """The rows from start to stop."""
         cut = slice(start, stop)
@@ -121,6 +126,12 @@ class Side:
             nameless=nameless,
             hashes=None,
         )
+
+
+def _of_row(data: Data, at: int) -> Data:
+    if isinstance(data, tuple):
+        return np.zeros(1, np.uint32), [data[1][data[0][at]]]
+    return data[at : at + 1]
 
 
 def side_of(
