@@ -86,6 +86,8 @@ class Reason(StrEnum):
     SGD_SCALE_UP = "sgd_scale_up"
     INVALID_ID = "invalid_id"
     NOT_COMPARED = "not_compared"
+    NEEDS_PRICE = "needs_price"
+    NEEDS_DURATION = "needs_duration"
 
     @property
     def bit(self) -> int:

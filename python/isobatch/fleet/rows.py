@@ -92,11 +92,16 @@ class Fleet:
 
     def fault(self, row: int, reason: Reason) -> str | None:
         """What is illegal in a row of the result that has this reason, and where it is, in words."""
-        job, cluster = self._pair(row)
+        job, _ = self._pair(row)
         if reason is Reason.INVALID_ID:
             return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
         wrong = self.wrong(row)
-        return wrong and f"{self.jobs.where(job)}, {self.clusters.where(cluster)}: {wrong}"
+        return wrong and f"{self.where(row)}: {wrong}"
+
+    def where(self, row: int) -> str:
+        """Of which job and cluster a row of the result is, in words."""
+        job, cluster = self._pair(row)
+        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
 
     def _pair(self, row: int) -> tuple[int, int]:
         """The rows of the jobs and of the clusters that a row of the result is of."""

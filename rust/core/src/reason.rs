@@ -177,6 +177,10 @@ reasons! {
         "job is empty: each row needs an id, by which its plans are found" ""
     NotCompared "not_compared" Caution
         "select could not compare the rows of this job (where it can be planned, its time, cost or noise scale is not known): this is the first of its rows that can be planned" ""
+    NeedsPrice "needs_price" Infeasible
+        "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, or the column)" ""
+    NeedsDuration "needs_duration" Infeasible
+        "deadline_hours and budget need to know how long the run is: set duration of the recipe, such as 90ep (--set duration=90ep, or the column)" ""
 }
 
 /// A set of [`Reason`]s, one bit each.
