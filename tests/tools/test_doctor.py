@@ -266,7 +266,7 @@ def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
 
 def test_every_reader_has_its_checks():
     from isobatch.doctor import tools
-    from isobatch.tools.reading.read import READERS
+    from isobatch.tools.reading.readers import READERS
 
     assert all(tools.of(name).check for name in READERS)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from isobatch.cli.options.source import add_set, fields
-from isobatch.cli.options.values import count
+from isobatch.cli.options.values import gpu_count
 
 
 def add(subparsers: Any) -> None:
@@ -21,7 +21,7 @@ def add(subparsers: Any) -> None:
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )
     command.add_argument(
-        "--gpus", type=count, required=True, metavar="N", help="number of GPUs that it is to run on"
+        "--gpus", type=gpu_count, required=True, metavar="N", help="number of GPUs that it is to run on"
     )
     command.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
     add_set(command)

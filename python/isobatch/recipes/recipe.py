@@ -350,7 +350,7 @@ def _count(name: str, value: Any) -> int:
 
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
-    from isobatch.tools.reading.read import looks_like
+    from isobatch.tools.reading.whose import looks_like
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
         raise InputError(

@@ -87,6 +87,8 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             raise error.at(field=f"--set {error.field}") from None
         raise error.at(file=args.source[0]) from None
     for page in pages:
+        if page.guessed:
+            say(f"{page.file}: read as {page.title}")
         for note in page.notes:
             say(f"{page.file}: {note}")
     return recipe, pages

@@ -10,7 +10,7 @@ import re
 import tomllib
 from typing import Any
 
-from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.files.doubles import refuse_doubles
 from isobatch.files.yaml import parse_yaml
 from isobatch.tools.reading.bases import Bases
@@ -44,6 +44,9 @@ def parse(
             f"has {len(text):,} characters, more than the {MAX_BYTES:,} that a configuration may have",
             file=file,
         )
+    text = text.removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
+    if not text.strip():
+        raise InputError("is empty: a configuration must have settings", file=file)
     try:
         data = _read(text, file, suffix, bases, name)
     except RecursionError:
@@ -53,7 +56,7 @@ def parse(
             raise
         raise unreadable(error, file) from None
     if not isinstance(data, dict):
-        raise InputError(f"must hold a table of settings, got {type(data).__name__}", file=file)
+        raise must_be("a table of settings", type(data), field="the file", file=file)
     check_size(data, file)
     return data
 

@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from isobatch.errors import InputError, together, unknown
+from isobatch.errors import InputError, together
 from isobatch.files.whole import read_whole
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.batch import complete
+from isobatch.tools.reading.meaning import looks, unused
 from isobatch.tools.reading.page import Found, Page
 from isobatch.tools.reading.parse import parse
-
-READERS = (
-    "transformers",
-    "checkpoint",
-    "axolotl",
-    "llama_factory",
-    "accelerate",
-    "deepspeed",
-    "torchtitan",
-    "megatron",
-    "lightning",
-    "composer",
-    "ultralytics",
-    "detectron2",
-    "mmengine",
-)
-"""A file each in this folder."""
-
-
-def reader(name: str) -> ModuleType:
-    """The reader of a tool.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    plain = name.lower().replace("-", "_")
-    if plain not in READERS:
-        raise unknown("tool", name, READERS, field="tool")
-    return import_module(f"isobatch.tools.reading.{plain}")
+from isobatch.tools.reading.readers import reader
+from isobatch.tools.reading.whose import nobodys, whose
+from isobatch.words import few
 
 
 def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
@@ -87,9 +60,9 @@ def _parse_base(text: str, file: str, suffix: str, bases: Bases) -> dict[str, An
 
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Found:
-    name = (tool or _whose(settings, file)).lower().replace("-", "_")
+    name = (tool or whose(settings, file)).lower().replace("-", "_")
     module = reader(name)
-    found = Found(name, module.TITLE, file, settings)
+    found = Found(name, module.TITLE, file, settings, guessed=tool is None)
     module.read(
         Page(
             settings,
@@ -97,6 +70,11 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -
             dashes=suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings),
         )
     )
+    left = unused(settings, found.used)
+    if found.guessed and _another_batch(left, found):
+        raise nobodys(settings, file)
+    if left:
+        found.notes.append(f"not used: {few(left)}; {module.TITLE} is read without (--set overrides)")
     return found
 
 
@@ -202,44 +180,17 @@ def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> I
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 
 
-def _whose(settings: Mapping[str, Any], file: str) -> str:
-    """The tool that most of a file's names belong to."""
-    found = Found("", "", file, {})
-    page = Page(settings, found)
-    scores = {name: sum(page.raw(sign) is not None for sign in reader(name).SIGNS) for name in READERS}
-    best = max(scores.values())
-    names = [name for name, score in scores.items() if score == best]
-    # Of a tool and one that adds names to it the first, where none of those is there.
-    names = [n for n in names if not any(set(reader(m).SIGNS) < set(reader(n).SIGNS) for m in names)]
-    if best == 0:
-        raise InputError(
-            f"is no configuration that is known here: name its tool, one of {', '.join(READERS)}",
-            file=file,
-            field="tool",
-        )
-    if len(names) > 1:
-        raise InputError(f"may be of {' or of '.join(names)}: say which", file=file, field="tool")
-    return names[0]
-
-
-_FEW = 3
-"""Names of a tool by which a file is taken to be its."""
-
-
-def looks_like(settings: Mapping[str, Any]) -> str | None:
-    """The title of the tool whose names a file has, as people write it; None where they are not clearly one's.
-
-    >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
-    'transformers TrainingArguments'
-    >>> looks_like({"effective_batch": 256, "lr": 0.1})
-    """
-    try:
-        module = reader(_whose(settings, ""))
-    except InputError:
-        return None
-    page = Page(settings, Found("", "", "", {}))
-    signs = sum(page.raw(sign) is not None for sign in module.SIGNS)
-    return module.TITLE if signs >= _FEW else None
+def _another_batch(left: Sequence[str], found: Found) -> bool:
+    """Whether the file has a batch that was not read, and the one that was read is the tool's default."""
+    if not any(looks(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
+        return False
+    page = Page(found.settings, Found("", "", "", {}))
+    batches = [
+        key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
+        for field in ("batch_per_gpu", "micro_batch", "effective_batch")
+        if (key := found.keys.get(field))
+    ]
+    return not any(page.has(key) for key in batches)
 
 
 def _is_flat(settings: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from isobatch.errors import InputError, unknown
 from isobatch.files.whole import write_whole
-from isobatch.tools.reading.read import READERS
+from isobatch.tools.reading.readers import READERS
 from isobatch.tools.writing import forms
 from isobatch.tools.writing.planned import Job, Planned, Sheet, leaves
 from isobatch.words import count, counted
