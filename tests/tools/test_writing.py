@@ -596,7 +596,10 @@ def test_megatrons_decay_of_a_run_that_moved_counts_samples():
     [
         ({"eval_every": "25st", "save_every": "50st"}, (25, 50)),
         ({"eval_every": "25st", "save_every": "75st"}, (25, 75)),
-        ({"eval_every": "25st", "save_every": "60st"}, (25, 61)),  # was no multiple: the Trainer was not asked for the best
+        (
+            {"eval_every": "25st", "save_every": "60st"},
+            (25, 61),
+        ),  # was no multiple: the Trainer was not asked for the best
         ({"save_every": "50st"}, (None, 51)),
     ],
 )
@@ -606,9 +609,7 @@ def test_a_save_stays_a_multiple_of_an_evaluation(every, written):
     assert made.effective_batch == 63
     out = made.to("transformers")
     assert (out.settings.get("eval_steps"), out.settings["save_steps"]) == written
-    assert any("load_best_model_at_end" in note for note in out.notes) == (
-        made.save_steps != written[1]
-    )
+    assert any("load_best_model_at_end" in note for note in out.notes) == (made.save_steps != written[1])
 
 
 @pytest.mark.parametrize("tool", WRITERS)

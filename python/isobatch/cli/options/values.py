@@ -7,7 +7,6 @@ import re
 
 from isobatch.words import shown
 
-
 _GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
 """Commas between thousands; anywhere else they stand between the items of a list."""
 
