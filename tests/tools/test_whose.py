@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import isobatch as ib
@@ -112,3 +113,27 @@ def test_a_byte_order_mark_is_no_setting(tmp_path, name):
     path.write_text('\ufeff{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5}')
     if name != "a.toml":
         assert ib.Recipe.read(path, gpus=1).effective_batch == 8
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "one", "true", "1.5"])
+def test_gpus_that_are_no_number_are_named(tmp_path, capsys, value):
+    file = written(tmp_path, {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5})
+    for command in (["plan", "--from", file], ["doctor", file]):
+        assert main([*command, "--gpus", "8", "--set", f"gpus={value}"]) == 2
+        said = capsys.readouterr().err
+        assert "--set gpus must be a whole number from 1, got " in said and "missing" not in said
+
+
+@pytest.mark.parametrize("value", ["1", 1.5, True, 0, -1, [8]])
+def test_gpus_that_are_no_number_are_named_in_python(tmp_path, value):
+    file = written(tmp_path, {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5})
+    with pytest.raises(ib.InputError, match=r"gpus must be a whole number from 1, got") as caught:
+        ib.Recipe.read(file, gpus=value)
+    assert caught.value.field == "gpus"
+    assert ib.Recipe.read(file, gpus=np.int64(2)).effective_batch == 16
+
+
+def test_a_files_own_zero_is_named_as_there(tmp_path):
+    settings = {"per_device_train_batch_size": 0, "learning_rate": 2e-5, "max_steps": 5}
+    with pytest.raises(ib.InputError, match="per_device_train_batch_size must be a whole number from 1"):
+        ib.Recipe.read(written(tmp_path, settings), gpus=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 from isobatch.cli.options.source import add_set, fields
 from isobatch.cli.options.values import gpu_count
+from isobatch.errors import InputError
 
 
 def add(subparsers: Any) -> None:
@@ -32,6 +33,11 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.doctor.examine import examine
 
     given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
-    diagnosis = examine(args.file, args.gpus, tool=args.tool, **given)
+    try:
+        diagnosis = examine(args.file, args.gpus, tool=args.tool, **given)
+    except InputError as error:
+        if error.field in given:
+            raise error.at(field=f"--set {error.field.removeprefix('tuned_')}") from None
+        raise
     print(diagnosis.text)
     return 1 if diagnosis.findings else 0
