@@ -15,6 +15,7 @@ from isobatch.files.doubles import refuse_doubles
 from isobatch.files.yaml import parse_yaml
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.bounds import MAX_BYTES, MAX_DEPTH, MAX_MERGES, check_size
+from isobatch.tools.reading.commented import is_deepspeeds, without_comments
 from isobatch.tools.reading.functions import configuration, has_functions
 from isobatch.tools.reading.literals import UNKNOWN, merged, python_literals
 from isobatch.tools.reading.shell import arguments, looks_like_arguments
@@ -96,12 +97,29 @@ def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
     return tomllib.loads(text)
 
 
-def _json(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
+def _json(text: str, file: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         refuse_doubles(name for name, _ in pairs)
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=once)
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError:
+        plain = without_comments(text)
+        if plain == text:
+            raise
+        try:
+            data = json.loads(plain, object_pairs_hook=once)
+        except json.JSONDecodeError:
+            data = None
+        if data is None:
+            raise
+    if not is_deepspeeds(data):
+        raise InputError(
+            "has comments or trailing commas, which JSON does not have (only DeepSpeed's files may): remove them, or save it as YAML",
+            file=file,
+        )
+    return data
 
 
 def _yaml(text: str, file: str) -> Any:
