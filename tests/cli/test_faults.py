@@ -36,7 +36,10 @@ def recipe(tmp_path):
         (["plan", "--gpus", "1,6"], "got '1,6': isobatch sweep --gpus 1,6 plans several"),
         (["plan", "--gpus", "1..6"], "got '1..6': isobatch sweep --gpus 1..6 plans several"),
         (["plan", "--gpus", "8", "--max-batch", "1,2"], "--max-batch"),
-        (["schedule", "cosine", "--steps", "10,20"], "--steps must be a whole number, at least 1, got '10,20'"),
+        (
+            ["schedule", "cosine", "--steps", "10,20"],
+            "--steps must be a whole number, at least 1, got '10,20'",
+        ),
         (["sweep", "job.json", "--gpus", "1,024"], "without separators of thousands, got '1,024'"),
         (
             ["plan", "--gpus", "12", "--gpus-per-node", "8", "--set", "lr=1", "--set", "effective_batch=8"],

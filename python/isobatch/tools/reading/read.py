@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, together
+from isobatch.errors import InputError, must_be, together
 from isobatch.files.whole import read_whole
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.batch import complete
+from isobatch.tools.reading.bounds import check_size
+from isobatch.tools.reading.inert import attributes
 from isobatch.tools.reading.meaning import looks, unused
 from isobatch.tools.reading.page import Found, Page
 from isobatch.tools.reading.parse import parse
@@ -18,28 +20,56 @@ from isobatch.tools.reading.readers import reader
 from isobatch.tools.reading.whose import nobodys, whose
 from isobatch.words import few
 
+_BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
-def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
+
+def read_file(path: Any, tool: str | None = None) -> Found:
     """What one file of a tool says, as far as it goes.
 
     Args:
-        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
+            or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
         tool: whose it is; None: found by what is in it.
 
     Raises:
         InputError: it cannot be read, or is no tool's that is known here.
     """
-    file = os.fspath(path)
     if tool is not None:
         reader(tool)
+    if not isinstance(path, str | os.PathLike):
+        return _given(path, tool)
+    file = os.fspath(path)
     if Path(path).is_dir():
         found = Found("checkpoint", reader("checkpoint").TITLE, file, {})
         reader("checkpoint").read_folder(Path(path), found)
         return found
+    if Path(path).name == "training_args.bin" and Path(path).is_file():
+        return _found(attributes(Path(path)), tool or "transformers", file, ".json")
     place, name = _named(file)
+    if place.suffix.lower() in _BINARY:
+        raise InputError(
+            "is a file of weights, which says nothing of the run: name the checkpoint folder of transformers' Trainer that it is in, or "
+            "the configuration",
+            file=file,
+        )
     bases = Bases(place, _parse_base)
     settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
     return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+
+
+def _given(settings: Any, tool: str | None) -> Found:
+    """Settings that are in no file."""
+    name = "the settings" if isinstance(settings, Mapping) else type(settings).__name__
+    if not isinstance(settings, Mapping) and hasattr(settings, "to_dict"):
+        settings = settings.to_dict()
+    if not isinstance(settings, Mapping):
+        raise must_be(
+            "a path, a dict of settings, or an object with to_dict such as TrainingArguments",
+            settings,
+            field="path",
+        )
+    check_size(dict(settings), name)
+    return _found(dict(settings), tool, name, ".json")
 
 
 def read_text(text: str, tool: str | None = None, *, file: str, suffix: str = "") -> Found:
@@ -79,7 +109,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -
 
 
 def recipe_fields(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Sequence[Any],
     given: Mapping[str, Any],
     *,
     tool: str | None = None,
