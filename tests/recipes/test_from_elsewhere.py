@@ -63,3 +63,32 @@ def test_a_batch_of_whom_is_asked(name, tmp_path):
     (tmp_path / "a.toml").write_text(f"{name} = 64\nlr = 0.1\n")
     with pytest.raises(ib.InputError, match=both):
         ib.Recipe.load(tmp_path / "a.toml")
+
+
+def test_settings_in_tables_are_no_recipe(tmp_path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "cfg.yaml"
+    file.write_text(
+        "model:\n  d_model: 32\ntrain:\n  batch_size: 16\n  grad_accum: 4\n  lr: 3e-3\n  epochs: 2\n"
+    )
+    with pytest.raises(ib.InputError, match=r"settings lie in tables \(model, train\)") as caught:
+        ib.Recipe.load(file)
+    said = str(caught.value)
+    assert "did you mean" not in said
+    assert (
+        "train.batch_size 16 × train.grad_accum 4 × the GPUs of that run" in said and "duration=2ep" in said
+    )
+
+
+@pytest.mark.parametrize("name", ["train", "model", "mine", "data"])
+def test_a_far_name_is_not_suggested(name):
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe(effective_batch=8, lr=0.1, **{name: 1})
+    assert "'duration'" not in str(caught.value)
+
+
+def test_a_far_tool_is_not_suggested():
+    from isobatch.tools.reading.readers import reader
+
+    with pytest.raises(ib.InputError, match="unknown tool 'mine': there are transformers"):
+        reader("mine")

@@ -15,6 +15,7 @@ from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, named_arguments, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
 from isobatch.showing import Showing
+from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent"]
@@ -363,6 +364,7 @@ def _count(name: str, value: Any) -> int:
 
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
+    from isobatch.tools.reading.meaning import as_recipe
     from isobatch.tools.reading.whose import looks_like
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
@@ -374,5 +376,13 @@ def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     if title is not None:
         raise InputError(
             f"is no recipe, but a configuration of {title}: read it with --from (in Python: Recipe.read)",
+            file=file,
+        )
+    tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
+    if tables:
+        lines = "".join(f"\n  {line}" for line in as_recipe(fields))
+        raise InputError(
+            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
+            f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
             file=file,
         )
