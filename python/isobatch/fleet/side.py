@@ -26,7 +26,6 @@ from isobatch.fleet.columns import (
     without_views,
 )
 from isobatch.fleet.doubles import Hashes, equal_ones, hashes_of
-from isobatch.nearest import nearest
 from isobatch.fleet.frames import mixed_as_texts
 from isobatch.fleet.made import MOST_CLUSTERS
 from isobatch.nearest import OURS, nearest
