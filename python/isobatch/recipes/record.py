@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
@@ -88,6 +90,33 @@ def _how(given: Collection[str]) -> str:
         f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and accumulation "
         "(Recipe.from_gpus), which are multiplied"
     )
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of keywords whose missing arguments are an InputError, beside the names that are no fields."""
+    signature = inspect.signature(method)
+    required = [
+        name
+        for name, it in signature.parameters.items()
+        if it.kind is it.KEYWORD_ONLY and it.default is it.empty
+    ]
+
+    @functools.wraps(method)
+    def call(*args: P.args, **fields: P.kwargs) -> T:
+        if len(args) == 1 and not fields.keys() >= set(required):
+            known = (*signature.parameters, *getattr(args[0], "__struct_fields__", ()))
+            errors = [unknown("field", name, known, field=name) for name in fields if name not in known]
+            errors += [
+                missing(name, f"{method.__name__} needs it") for name in required if name not in fields
+            ]
+            raise together(errors)
+        return method(*args, **fields)
+
+    return call
 
 
 class Record(

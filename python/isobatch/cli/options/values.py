@@ -8,20 +8,41 @@ from decimal import Decimal
 
 from isobatch.words import shown
 
+_GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
+"""Commas between thousands; anywhere else they stand between the items of a list."""
+
 
 def count(text: str) -> int:
-    """A whole number from 1, with separators or without.
+    """A whole number from 1, with separators of thousands or without.
 
     >>> count("1,024")
     1024
     """
     try:
-        number = int(text.replace(",", "").replace("_", ""))
+        number = int(_ungrouped(text))
     except ValueError:
         raise _must_be("a whole number, at least 1", text) from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def gpu_count(text: str) -> int:
+    """One number of GPUs; of a list or a range it is said which command takes them.
+
+    >>> gpu_count("1,024"), gpu_count("8")
+    (1024, 8)
+    """
+    if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
+        raise argparse.ArgumentTypeError(
+            f"must be one whole number, got {shown(text)}: isobatch sweep --gpus {text.strip()} plans several"
+        )
+    return count(text)
+
+
+def _ungrouped(text: str) -> str:
+    """A number without its separators of thousands."""
+    return (text.replace(",", "") if _GROUPED.match(text) else text).replace("_", "")
 
 
 def size(text: str) -> int:
@@ -31,7 +52,7 @@ def size(text: str) -> int:
     True
     """
     try:
-        number = float(text.replace(",", "").replace("_", ""))
+        number = float(_ungrouped(text))
         whole = int(number)
     except (ValueError, OverflowError):
         whole = 0
@@ -100,6 +121,8 @@ def gpu_counts(text: str) -> range | list[int]:
         ends = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         raise _must_be("a range such as 1..64, or a list such as 2,4,6", text) from None
+    if not dots and re.search(r"(^|,)\s*0\d", text):  # 1,024 with a comma of thousands
+        raise _must_be("a list such as 2,4,6, without separators of thousands", text)
     if not ends:
         raise argparse.ArgumentTypeError(f"must be a range that rises, got {text}")
     # The ends of a range, which may be too long to walk.

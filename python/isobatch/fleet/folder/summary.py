@@ -64,5 +64,5 @@ class Summary(msgspec.Struct):
 def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
     """The first row that has a reason, where there is something to correct in it."""
     if reason.startswith("invalid_"):
-        return block.fault(int(np.argmax(hit)))
+        return block.fault(int(np.argmax(hit)), reason)
     return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None
