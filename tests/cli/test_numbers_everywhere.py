@@ -56,6 +56,7 @@ def test_a_part_of_a_sample_is_refused(capsys):
 DOUBLED = [
     ('{"job": "a", "effective_batch": 256, "lr": 0.1, "lr": 0.2}', "lr"),
     ('{"job": "a", "effective_batch" : 256, "lr": 0.1, "l\\u0072": 0.2}', "lr"),
+    ('{"job": "a", "effective_batch": 256, "lr": NaN, "lr": 0.1}', "lr"),
     ('{"job": "a:b", "effective_batch": 256, "lr": 0.1, "note": {"x": 1, "x": 2}}', "x"),
 ]
 
