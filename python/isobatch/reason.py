@@ -83,6 +83,8 @@ class Reason(StrEnum):
     BETA2_LOW = "beta2_low"
     DURATION_MOVED = "duration_moved"
     MUON_DECAY = "muon_decay"
+    SGD_SCALE_UP = "sgd_scale_up"
+    INVALID_ID = "invalid_id"
 
     @property
     def bit(self) -> int:

@@ -3,7 +3,9 @@ nested some thousands deep."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,7 +71,7 @@ def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
             if not line.strip():
                 continue
             try:
-                for name, value in decoder.decode(line).items():
+                for name, value in _object(decoder, line).items():
                     cells = columns.get(name)
                     if cells is None:
                         cells = columns[name] = []
@@ -79,14 +81,41 @@ def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
                     if isinstance(value, (list, dict)):
                         _refuse_deep(value)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-                what = "nested too deep" if isinstance(error, RecursionError) else printable(str(error))
-                raise InputError(f"is no JSON object: {what}", file=path, row=number) from None
+                raise InputError(f"is no JSON object: {_why(line, error)}", file=path, row=number) from None
             rows += 1
         before += len(lines)
         for cells in columns.values():
             cells += [None] * (rows - len(cells))
         if rows:
             yield columns, rows
+
+
+def _object(decoder: Any, line: bytes) -> dict[str, Any]:
+    """The object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
+    is unknown, as in NumPy, and what is infinite is a wrong value of its row."""
+    try:
+        found: dict[str, Any] = decoder.decode(line)
+    except msgspec.MsgspecError:
+        try:
+            found = json.loads(line.decode(), parse_constant=_STRANGE.get)
+            msgspec.json.encode(found)  # refuses half a character
+        except ValueError:
+            found = {}
+        if not found or not isinstance(found, dict):
+            raise
+    return found
+
+
+_STRANGE = {"NaN": None, "Infinity": inf, "-Infinity": -inf}
+
+
+def _why(line: bytes, error: Exception) -> str:
+    """What is said of a line that is no object."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if line.lstrip().startswith(b"["):
+        return "it is a list; give each job a line of its own, such as by jq -c '.[]' FILE"
+    return f"{printable(str(error))}. Each line is one whole object: {printable(line.decode(errors='replace').strip(), 80)}"
 
 
 def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
@@ -166,8 +195,10 @@ def _array(cells: list[Any], kind: Any) -> Any:
     import pyarrow as pa
 
     if kind == pa.string():
-        cells = [
-            cell if cell is None or isinstance(cell, str) else msgspec.json.encode(cell).decode()
-            for cell in cells
-        ]
+        cells = [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
     return pa.array(cells, kind)
+
+
+def _text(cell: Any) -> str:
+    """A cell as JSON has it; JSON has no infinity."""
+    return str(cell) if isinstance(cell, float) and isinf(cell) else msgspec.json.encode(cell).decode()
