@@ -21,7 +21,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
 
-    when(recipe.device_batches.0, Reason::UnequalDevices);
+    when(recipe.device_batches.is_some(), Reason::UnequalDevices);
     if let Some(tuned) = recipe.micro_batch {
         when(layout.micro_batch * 2 <= tuned, Reason::MicroBatchShrunk);
         when(recipe.batch_norm && layout.micro_batch != tuned, Reason::BatchNormMoved);

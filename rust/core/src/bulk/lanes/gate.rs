@@ -7,7 +7,7 @@
 use super::arithmetic::{BLOCK, flag, set, whole};
 use super::length::LaneLength;
 use super::recipe::{LaneRecipe, RecipePerLane, ScalarRecipe};
-use crate::input::{Field, Input, Policy, Recipe, Settings, Stated};
+use crate::input::{Field, Input, Policy, Recipe, Settings};
 use crate::lengths::{Convention, DropLast, Length, Unit};
 use crate::plan::tuned_warmup;
 use crate::reason::Reason;
@@ -36,7 +36,7 @@ impl ScalarRecipe {
         (recipe.effective_batch, recipe.lr, recipe.min_lr) = (1, 1.0, 0.0);
         (recipe.dataset_size, recipe.seq_len) = (Some(1), Some(1));
         (recipe.gpus, recipe.micro_batch, recipe.accumulation) = (None, None, None);
-        if sound.recipe.device_batches.0 || sound.invalid().is_some() {
+        if sound.recipe.device_batches.is_some() || sound.invalid().is_some() {
             return None;
         }
         ScalarRecipe::with(input, |recipe| {
@@ -190,7 +190,7 @@ fn one(
         clip_norm: _,
         bucket_cap_mb: _,
         batch_norm,
-        device_batches: Stated(unequal_devices),
+        device_batches,
     } = recipe;
     let intervals = eval_every.or(save_every).or(log_every);
     if ramp.is_some() || intervals.is_some() || convention == Convention::Exact || !even_batches {
@@ -258,7 +258,7 @@ fn one(
         second_moment_steps: if optimizer.adam_like() { 1.0 / (1.0 - moments.beta2) } else { f64::NAN },
         total: total.unwrap_or(LaneLength::NONE),
         warmup: warmup_steps.unwrap_or(LaneLength::NONE),
-        always: set([(unequal_devices, Reason::UnequalDevices)]),
+        always: set([(device_batches.is_some(), Reason::UnequalDevices)]),
         if_moved: set([
             (asked.rule.mismatches(optimizer), Reason::RuleMismatch),
             (root && !optimizer.charted(), Reason::RuleAssumed),
