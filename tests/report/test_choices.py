@@ -102,6 +102,17 @@ def test_all_rows_are_compared_by_cluster_and_type(files):
     assert "a line for each job and GPU type" in hours and "a on H100" in hours
 
 
+def test_the_dashes_of_the_legend_are_drawn(files):
+    main(["report", str(files / "all.parquet"), "-o", str(files / "all.svg")])
+    symbols = (files / "all.svg").read_text(encoding="utf-8").split("role-legend-symbol")[1:]
+    dashed = [
+        it.partition(">")[2].partition("/>")[0]
+        for it in symbols
+        if "stroke-dasharray" in it.partition("/>")[0]
+    ]
+    assert dashed and all(' stroke="#' in it for it in dashed)
+
+
 def test_chosen_rows_are_not_planned_again(files, capsys):
     again = ["--jobs", str(files / "jobs.csv"), "--clusters", str(files / "clusters.csv")]
     table = plans_of(made(of_rows(job=["a"], world_size=[8], hours=[1.0]), "cheapest"))
