@@ -81,16 +81,15 @@ class Fleet:
         """The best rows of each job, best first."""
         return _core.choose_rows(*self._sides, self.settings, self.pairs, workloads, select, top)
 
-    def fault(self, row: int, reason: Reason) -> str | None:
-        """What is illegal in a row of the result that has this reason, in words."""
-        if reason is Reason.INVALID_ID:
-            job = self._job_of(row)
-            return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
+    def fault(self, row: int) -> str | None:
+        """What is illegal in a row of the result, in words."""
         found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
         if found is None:
             return None
-        job = self._job_of(row)
-        cluster = row % self.clusters.rows if self.pairs is None else int(self.pairs[1][row])
+        if self.pairs is None:
+            job, cluster = divmod(row, self.clusters.rows)
+        else:
+            job, cluster = (int(side[row]) for side in self.pairs)
         field, legal = found
         where = f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
@@ -103,8 +102,10 @@ class Fleet:
             wrong = missing(field, f"it must be {legal}")
         return f"{where}: {wrong}"
 
-    def _job_of(self, row: int) -> int:
-        return row // self.clusters.rows if self.pairs is None else int(self.pairs[0][row])
+    def id_fault(self, row: int) -> str:
+        """What is said of a row of the result whose job has no id."""
+        job = row // self.clusters.rows if self.pairs is None else int(self.pairs[0][row])
+        return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
         """Fleets of about this many rows, which together give the same result; at least one."""

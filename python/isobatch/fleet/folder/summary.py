@@ -38,7 +38,8 @@ class Summary(msgspec.Struct):
             hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
             self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
             if reason.startswith("invalid_") and reason.value not in self.examples:
-                fault = block.fault(int(np.argmax(hit)), reason)
+                row = int(np.argmax(hit))
+                fault = block.id_fault(row) if reason is Reason.INVALID_ID else block.fault(row)
                 if fault is not None:
                     self.examples[reason.value] = fault
         self.rows += len(status)
