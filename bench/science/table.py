@@ -104,7 +104,7 @@ def rows_of(found, noise) -> list[Row]:
         drawn = one.resampled()[0]
         for k in sorted(set(by_k) - {1.0}):
             arms, rates = by_k[k], grid_of(by_k[k])
-            if "none" not in arms or rates.at_edge:
+            if rates.at_edge or not arms.keys() >= scales(k, scale).keys():
                 continue
             means = {name: float(losses.mean()) for name, (_, losses) in arms.items()}
             usual = {name: mean for name, mean in means.items() if name not in VARIANTS}

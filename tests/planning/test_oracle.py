@@ -84,6 +84,8 @@ def job(draw):
                 "duration": "1e5sp",
                 "warmup": "2000sp",
             }
+    if draw.random() < 0.3:
+        row["min_lr"] = draw.choice([1e-5, 3e-4])
     return row
 
 
@@ -186,7 +188,8 @@ def fleet():
     order = np.arange(ROWS)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
-    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order})
+    columns = ["reasons", *oracle.COLUMNS]
+    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
     return [(row, oracle.plan_row(*row)) for row in rows], result
 
 

@@ -36,6 +36,23 @@ def counts(plan):
     return tuple(getattr(plan, name) for name in COUNTS)
 
 
+# the schedule
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "100 of them warmup, then cosine to 0;"),
+        ({"min_lr": 1e-5}, "100 of them warmup, then cosine to 1e-5;"),
+        ({"schedule": "constant"}, "100 of them warmup, then constant;"),
+        ({"schedule": "wsd(decay=20%)"}, "100 of them warmup, then wsd(decay=20%);"),
+        ({"schedule": ib.schedules.constant(1e-3)}, "100 of them warmup, then its own schedule;"),
+    ],
+)
+def test_the_text_names_the_schedule(fields, said):
+    assert said in ib.plan(adamw(**fields), 8).explain()
+
+
 # keep
 
 
@@ -535,7 +552,7 @@ TYPES = {name: np.dtype(kind).type for name, kind, *_ in _core.results() if name
 
 def test_the_types_of_columns_are_fixed():
     jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
-    table = ib.plan_fleet(jobs, [8])
+    table = ib.plan_fleet(jobs, [8], columns=["status", *TYPES])
     assert {name: table[name].dtype.type for name in TYPES} == TYPES
     # Unknown is −1 or NaN: the second row is infeasible.
     for name, kind in TYPES.items():
@@ -547,7 +564,8 @@ def test_the_types_of_columns_are_fixed():
 def test_in_arrow_reasons_are_lists_and_unknown_is_null():
     pa = pytest.importorskip("pyarrow", reason="tables of Arrow come with the extra 'fleet'")
     jobs = pa.table({"job": ["a", "b"], "effective_batch": [256, 250], "lr": [0.1, 0.1]})
-    table = ib.plan_fleet(jobs, pa.table({"cluster": ["c"], "nodes": [1], "gpus_per_node": [8]}))
+    clusters = pa.table({"cluster": ["c"], "nodes": [1], "gpus_per_node": [8]})
+    table = ib.plan_fleet(jobs, clusters, columns=["status", *TYPES])
     assert isinstance(table, pa.Table)
     assert table["reasons"].to_pylist()[1] == ["not_divisible"]
     assert pa.types.is_list(table.schema.field("reasons").type)

@@ -66,7 +66,7 @@ def add(subparsers: Any) -> None:
         help="rows to keep per job: all (default), fastest, cheapest or goodput",
     )
     command.add_argument(
-        "--top", type=count, default=1, metavar="N", help="keep the best N rows per job (needs --select)"
+        "--top", type=count, metavar="N", help="keep the best N rows per job (needs --select; default: 1)"
     )
     _add_output(command)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
+from isobatch.files.doubles import OnceDecoder
 from isobatch.words import printable
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
     import pyarrow as pa
 
     kinds: dict[str, _Kind] = {}
-    for columns, _ in _blocks(stream, path):
+    for columns, _ in _blocks(stream, path, OnceDecoder()):
         for name, cells in columns.items():
             kinds.setdefault(name, _Kind()).add(cells)
     if not kinds:
@@ -52,7 +53,7 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
     """
     import pyarrow as pa
 
-    for columns, rows in _blocks(stream, path):
+    for columns, rows in _blocks(stream, path, msgspec.json.Decoder(dict[str, Any])):
         if columns.keys() - set(schema.names):
             raise InputError("has changed while it was read", file=path)
         cells = (columns.get(name) or [None] * rows for name in schema.names)
@@ -60,9 +61,8 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
+def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, int]]:
     """The cells of some lines by their columns, those that an object lacks as None, and the number of objects."""
-    decoder = msgspec.json.Decoder(dict[str, Any])
     before = 0
     for lines in _lines(stream, path):
         columns: _Columns = {}
@@ -80,6 +80,8 @@ def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
                     cells.append(value)
                     if isinstance(value, (list, dict)):
                         _refuse_deep(value)
+            except InputError as error:
+                raise error.at(file=path, row=number) from None
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
                 raise InputError(f"is no JSON object: {_why(line, error)}", file=path, row=number) from None
             rows += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,11 @@ from isobatch.fleet.columns import (
     said,
     without_views,
 )
-from isobatch.nearest import nearest
+from isobatch.fleet.frames import mixed_as_texts
+from isobatch.fleet.made import MOST_CLUSTERS
+from isobatch.nearest import OURS, nearest
 from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.product import how_to_multiply
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import few, printable, redacted, shown
 
@@ -100,6 +104,11 @@ class Side:
 
         return pa.chunked_array([pa.array(numbers)])
 
+    def row(self, at: int) -> Side:
+        """One row, without the texts of all others."""
+        cut = self.slice(at, at + 1)
+        return replace(cut, known=[(name, _of_row(data, at)) for name, data in self.known])
+
     def slice(self, start: int, stop: int) -> Side:
         """The rows from start to stop."""
         cut = slice(start, stop)
@@ -118,6 +127,22 @@ class Side:
             number=self.number + start,
             nameless=nameless,
         )
+
+
+def _of_row(data: Data, at: int) -> Data:
+    if isinstance(data, tuple):
+        return np.zeros(1, np.uint32), [data[1][data[0][at]]]
+    return data[at : at + 1]
+
+
+def gpu_types_of(clusters: Side) -> dict[str, str]:
+    """The GPU type of each cluster that has one, by the cluster's name in a table of plans; of very many clusters none."""
+    data = dict(clusters.known).get("gpu")
+    if not isinstance(data, tuple) or clusters.rows > MOST_CLUSTERS:
+        return {}
+    names, (at, types) = clusters.numbered, data
+    named = names.tolist() if hasattr(names, "tolist") else names.to_pylist()
+    return {str(name): types[place] for name, place in zip(named, at.tolist(), strict=True) if types[place]}
 
 
 def side_of(
@@ -204,8 +229,13 @@ def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str]
                 (other for other in names if other not in fields and nearest(other, needed) == name), None
             )
             has = f"the columns are {few(names, 40) or 'none'}"
+            product = None
+            if name == "effective_batch" and OURS.get(str(close).lower()) != name:
+                product = how_to_multiply(names, in_python=file is None)
             todo = (
-                f"rename {close!r}?"
+                product
+                if product
+                else f"rename {close!r}?"
                 if close
                 else f"add it or gpus_per_node ({has})"
                 if kind == "cluster"
@@ -356,6 +386,10 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
     try:
         return pa.table(source)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        texts = mixed_as_texts(source)
+        if texts is not None:
+            with suppress(pa.ArrowException, UnicodeError):
+                return pa.table(texts)
         # Of a data frame, pyarrow's second sentence names the column.
         why = "; ".join(str(part) for part in error.args)
         raise InputError(

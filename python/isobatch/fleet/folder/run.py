@@ -14,7 +14,8 @@ from isobatch.fleet.folder.manifest import Manifest, Receipt
 from isobatch.fleet.folder.parts import Listing, Part, list_parts, refuse_same_names
 from isobatch.fleet.folder.work import Failure, Work, digest_of
 from isobatch.fleet.query import Query
-from isobatch.fleet.results import RESULTS
+from isobatch.fleet.results import ON_REQUEST, USUAL
+from isobatch.fleet.said import SAID
 from isobatch.words import few, shown
 
 ENGINES = ("local", "ray")
@@ -86,10 +87,11 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
     """What no file has is refused before anything is written."""
     carried = () if query.clusters is None else query.clusters.carried
     own = (name for name in jobs if name not in query.fields)
-    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *RESULTS)))
+    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *USUAL)))
+    asked = (*every, *ON_REQUEST, *SAID)
     for name in query.columns or ():
-        if name not in every:
-            raise unknown("column", name, every, field="columns")
+        if name not in asked:
+            raise unknown("column", name, asked, field="columns")
     legal = query.columns or every
     if partition_by is not None and partition_by not in legal:
         raise unknown("column", partition_by, legal, field="partition_by")

@@ -57,7 +57,7 @@ impl Rule {
     }
 
     /// The rule that `auto` stands for. Where the noise scale is known, and the steps do not already shrink with the noise as Adam's
-    /// do, it is the one that ends there: it lost no more than the other in any trial of SGD's, and least in Lion's and Muon's
+    /// do, it is the one that ends there: on each task it lost no more on average than SGD's other, and least of all for Muon and Lion
     /// (bench/results/science.md).
     #[must_use]
     pub fn resolve(self, optimizer: Optimizer, noise_is_known: bool) -> Rule {

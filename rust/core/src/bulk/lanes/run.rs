@@ -26,7 +26,7 @@ impl Lanes {
         split(self, recipe, lanes);
         self.search(rows);
         scale(self, recipe, lanes);
-        if (0..rows).fold(false, |any, i| any | (recipe.bends.at(i) == 1.0)) {
+        if (0..rows).fold(false, |any, i| any | (recipe.bends.at(i) > 0.0)) {
             bend(self, recipe, lanes); // Two more divisions: only where one of the rows may need them.
         }
         count(self, recipe, lanes);
