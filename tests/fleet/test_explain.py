@@ -87,6 +87,12 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys):
     assert "--gpus" in capsys.readouterr().err
 
 
+def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
+    jobs = {"effective_batch": [100], "lr": [0.1]}
+    for gpus, said in ((24, "25 GPUs (no whole nodes of 8); or"), (7, "5 GPUs; or"), (30, "25 GPUs; or")):
+        assert f"Nearest that works: {said}" in ib.explain(ib.plan_fleet(jobs, [gpus]), 0)
+
+
 BAD = {"job": ["a", "b", "c"], "effective_batch": [256, 0, 256], "lr": [0.1, 0.1, -1.0]}
 
 

@@ -145,7 +145,7 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
 
 def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
-    ways = [counted(gpus, "GPU")] if gpus else []
+    ways = [_gpus(gpus, row)] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
     if any(reason.startswith("invalid_") for reason in row["reasons"]):
         yield _what_is_illegal(row, given)
@@ -165,6 +165,17 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Input
         yield "What would work is in the columns nearest_world_size and nearest_batch, which this table lacks."
     else:
         yield "Nothing close to it would work."
+
+
+_NODE = 8
+"""GPUs of a usual node: a table does not say how many its clusters' nodes have."""
+
+
+def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
+    """The nearest count that works; whether it could be had where the row's is made of nodes."""
+    here = row.get("world_size") or 0
+    broken = here > _NODE and here % _NODE == 0 and nearest % _NODE
+    return counted(nearest, "GPU") + (f" (no whole nodes of {_NODE})" if broken else "")
 
 
 def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
