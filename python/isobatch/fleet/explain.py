@@ -152,11 +152,11 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Input
         return
     if ways:
         yield f"Nearest that works: {'; or '.join(ways)}"
+        return
     others = list(_others(row, columns))
     if others:
         more = f", and {count(len(others) - _SHOWN)} more" if len(others) > _SHOWN else ""
         yield f"Other rows of this job that work: {'; '.join(others[:_SHOWN])}{more}"
-    if ways or others:
         return
     if not _SOUGHT & set(row["reasons"]):
         # Of time, money, memory and what is not known, only the job's own plan says more.
