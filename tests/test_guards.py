@@ -346,7 +346,7 @@ def test_every_shape_of_the_form_is_one_of_the_core():
 
 def test_tools_documents_and_files_agree():
     """Each reader and writer is a file, a row of docs/tools.md with its versions, and drawn by a test of its own."""
-    from isobatch.tools.reading.read import READERS, reader
+    from isobatch.tools.reading.readers import READERS, reader
     from isobatch.tools.writing.export import WRITERS, writer
 
     rows = re.findall(

@@ -70,6 +70,9 @@ class InputError(ValueError):
         return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
 
 
+_PER_GPU_OR_ALL = ("batch", "batch_size", "batchsize", "train_batch_size")
+"""Names that count the samples of one GPU with some tools, of all with others: no nearest name may decide which."""
+
 _BEGUN = 4
 """Names that begin with an unknown one, and are offered for it."""
 
@@ -157,6 +160,13 @@ def unknown(
         close = " or ".join(map(repr, begun))
     else:
         close = close and repr(close)
+    if (
+        kind == "field"
+        and str(name).lower() in _PER_GPU_OR_ALL
+        and {"effective_batch", "batch_per_gpu"} <= set(every)
+    ):
+        hint = "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus (samples in a step of one GPU)"
+        return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
     hint = f"did you mean {close}?" if close else f"there are {few(every, 40)}" if every else "there are none"
     return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
 

@@ -63,7 +63,7 @@ OURS = {
 """Names of other tools, and ours for the same thing."""
 
 
-def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
     """The known name that an unknown one means, or None.
 
     Args:

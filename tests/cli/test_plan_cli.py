@@ -37,7 +37,7 @@ def test_keep_in_words(job, capsys):
         "The micro-batch is capped at 8 (the tuned micro-batch).\n"
         "Unchanged: batch size, learning rate 0.1 and all other hyperparameters.\n"
         "Per epoch: 5,005 steps, 1,281,216 samples (49 repeated as padding).\n"
-        "The run: 450,450 steps, 25,025 of them warmup; same number of samples as the tuned run (steps counted as torch counts "
+        "The run: 450,450 steps, 25,025 of them warmup, then cosine to 0; same number of samples as the tuned run (steps counted as torch counts "
         "them).\n"
         "Warnings:\n"
         "  - the micro-batch is at most half the tuned one; GPU utilization may drop\n"

@@ -29,7 +29,7 @@ def test_a_move_in_words(saved, capsys):
     assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
     out = capsys.readouterr().out
     assert (
-        "The run: 125 steps, 20 of them warmup; same number of samples as the tuned run (steps counted as torch counts them).\n"
+        "The run: 125 steps, 20 of them warmup, then cosine to 0; same number of samples as the tuned run (steps counted as torch counts them).\n"
         "Moved after step 50 (12,800 samples): 8 → 16 GPUs, batch size 256 → 512, learning rate 0.1 → 0.2.\n"
         "Resume epoch 2 at sample 2,560: none is repeated or skipped.\n"
         "If your optimizer folds the learning rate into its momentum, multiply the buffers by 2 (torch SGD does not) [Goyal et al. "

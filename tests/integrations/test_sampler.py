@@ -213,7 +213,7 @@ def test_torchdatas_loader_saves_and_loads_it(workers, asked):
 def test_wrong_use():
     plan = plan_of(40, 2, 8)
     for asked, message in (
-        ({}, "has 2 replicas: pass which"),
+        ({}, "has 2 replicas, and there is no process group: start the script by torchrun"),
         ({"rank": 2}, "0 to 1"),
         ({"rank": True}, "rank"),
         ({"rank": 0, "offset": 200}, "offset"),

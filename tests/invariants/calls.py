@@ -55,7 +55,7 @@ CALLS: dict[str, Call] = {
     "plan.position": (lambda step: PLAN.position(step), {"step": 5}),
     "plan.micro_batches": (lambda rank: PLAN.loss_weights(rank), {"rank": 5}),
     "plan_fleet": (ib.plan_fleet, {"jobs": COLUMNS, "clusters": [8, 7], "columns": ["status"], "profile": PROFILE, **SETTINGS}),
-    "plan_fleet of columns": (lambda **jobs: ib.plan_fleet({name: np.array([value, value], object) if not isinstance(value, np.ndarray) else value for name, value in jobs.items()}, [8]), {name: value for name, value in FIELDS.items() if name != "device_batches"}),
+    "plan_fleet of columns": (lambda **jobs: ib.plan_fleet({name: np.array([value, value], object) if not isinstance(value, np.ndarray) else value for name, value in jobs.items()}, [8]), FIELDS),
     "plan_fleet.select": (ib.plan_fleet, {"jobs": COLUMNS | {"duration": np.array(["9st", "90st"])}, "clusters": [8, 16], "select": "fastest", "top": 2, "profile": PROFILE, "pairs": None}),
     "plan_table": (ib.plan_table, {"table": COLUMNS, "clusters": [8]}),
     "replan": (lambda **given: ib.replan(PLAN, **given), {"at_step": 5, "cluster": 16, "effective_batch": 512, "rule": "sqrt", "max_micro_batch": 8, "uneven": False}),

@@ -36,6 +36,23 @@ def counts(plan):
     return tuple(getattr(plan, name) for name in COUNTS)
 
 
+# the schedule
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "100 of them warmup, then cosine to 0;"),
+        ({"min_lr": 1e-5}, "100 of them warmup, then cosine to 1e-5;"),
+        ({"schedule": "constant"}, "100 of them warmup, then constant;"),
+        ({"schedule": "wsd(decay=20%)"}, "100 of them warmup, then wsd(decay=20%);"),
+        ({"schedule": ib.schedules.constant(1e-3)}, "100 of them warmup, then its own schedule;"),
+    ],
+)
+def test_the_text_names_the_schedule(fields, said):
+    assert said in ib.plan(adamw(**fields), 8).explain()
+
+
 # keep
 
 

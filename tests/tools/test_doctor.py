@@ -266,7 +266,7 @@ def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
 
 def test_every_reader_has_its_checks():
     from isobatch.doctor import tools
-    from isobatch.tools.reading.read import READERS
+    from isobatch.tools.reading.readers import READERS
 
     assert all(tools.of(name).check for name in READERS)
 
@@ -308,3 +308,62 @@ def test_a_checkpoints_steps_are_no_setting_where_its_arguments_say_epochs(
     whats = [finding.what for finding in examine(str(folder), 16, tuned_gpus=4).findings]
     assert [what[:29] for what in whats if what.startswith("the run takes")] == named
     assert not any("has no effect" in what for what in whats)
+
+
+_INTERNAL = (
+    "batch_per_gpu",
+    "micro_batch:",
+    "accumulation:",
+    "effective_batch",
+    "duration:",
+    "warmup:",
+    " lr:",
+)
+
+
+@pytest.mark.parametrize("tuned", [1, 2, None])
+@pytest.mark.parametrize("source", PUBLISHED)
+def test_no_finding_names_a_field_of_ours(source, tmp_path, tuned):
+    """Whatever a file leaves out: its readers look for the line to change in their own file."""
+    name, text, given, _ = PUBLISHED[source]
+    own = {key: value for key, value in given.items() if key != "gpus"}
+    for gpus in (1, 8, 64):
+        diagnosis = examine(
+            written(tmp_path, name, text), gpus, **own, **({"tuned_gpus": tuned} if tuned else {})
+        )
+        for finding in diagnosis.findings:
+            for word in _INTERNAL:
+                assert word not in f" {finding.what} {finding.cause} {finding.change}", (word, str(finding))
+
+
+def test_deepspeeds_own_names(tmp_path):
+    settings = {
+        "train_micro_batch_size_per_gpu": 16,
+        "gradient_accumulation_steps": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}},
+        "scheduler": {
+            "type": "WarmupCosineLR",
+            "params": {"total_num_steps": 94, "warmup_num_steps": 20, "warmup_type": "linear"},
+        },
+    }
+    first, *_ = found(tmp_path, settings, 8, tuned_gpus=1).findings
+    assert first.change == "train_micro_batch_size_per_gpu: 8; gradient_accumulation_steps: 1"
+    (late,) = found(tmp_path, settings, 8).findings
+    assert late.what == "the warmup is one step late"
+
+
+def test_every_tool_has_names_for_what_doctor_writes():
+    from isobatch.doctor.finding import Case
+    from isobatch.tools.reading.page import Found
+    from isobatch.tools.reading.readers import READERS
+
+    fields = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch", "lr", "duration", "warmup")
+    for tool in READERS:
+        case = Case(Found(tool, "", "", {}), {}, 8, None, None, None)
+        assert all(case.key(field) != field for field in fields), tool
+
+
+def test_torchtitan_is_given_a_global_batch(tmp_path):
+    text = "[training]\nlocal_batch_size = 8\nsteps = 100\n[optimizer]\nlr = 3e-4\n"
+    first, *_ = found(tmp_path, text, 8, name="a.toml", tuned_gpus=1).findings
+    assert first.change == "training.local_batch_size: 1; training.global_batch_size: 8"

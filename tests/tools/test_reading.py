@@ -5,7 +5,8 @@ import json
 import pytest
 
 import isobatch as ib
-from isobatch.tools.reading.read import READERS, read_file, reader
+from isobatch.tools.reading.read import read_file
+from isobatch.tools.reading.readers import READERS, reader
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
 PUBLISHED = {
@@ -762,7 +763,7 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
             '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}',
             "cannot be planned",
         ),
-        ("a.json", '{"colour": "red"}', "is no configuration that is known here"),
+        ("a.json", '{"colour": "red"}', "no tool is recognized by these settings"),
         ("a.yaml", "learning_rate: &a [*a]\nnum_train_epochs: 3", "cannot be read|nested deeper"),
         (
             "a.yaml",

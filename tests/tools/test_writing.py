@@ -255,7 +255,8 @@ def test_slurms_directives_are_one_line_each():
 def test_was_is_the_tuned_run():
     lines = str(plan(16).to("transformers")).splitlines()
     assert lines[0] == "# isobatch: 16 GPUs, 256 samples a step = 8 × 2 × 16 replicas"
-    assert lines[1:4] == [
+    assert lines[1] == "# only what the plan decides: set these in your own file and keep its other settings"
+    assert lines[2:5] == [
         "per_device_train_batch_size: 8",
         "gradient_accumulation_steps: 2  # was 4",
         "learning_rate: 2.0e-05",
@@ -588,3 +589,31 @@ def test_megatrons_decay_of_a_run_that_moved_counts_samples():
         assert moved.lr_at(step) == pytest.approx(theirs.at(moved.position(step).samples), rel=1e-9)
     same = ib.replan(ib.plan(tuned, 16), at_step=50_000, cluster=8).to("megatron")
     assert [same.settings[name] for name in names] == [100_000, 100_000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("every", "written"),
+    [
+        ({"eval_every": "25st", "save_every": "50st"}, (25, 50)),
+        ({"eval_every": "25st", "save_every": "75st"}, (25, 75)),
+        (
+            {"eval_every": "25st", "save_every": "60st"},
+            (25, 61),
+        ),  # was no multiple: the Trainer was not asked for the best
+        ({"save_every": "50st"}, (None, 51)),
+    ],
+)
+def test_a_save_stays_a_multiple_of_an_evaluation(every, written):
+    recipe = ib.Recipe(effective_batch=64, lr=1e-3, duration="94st", **every)
+    made = ib.plan(recipe, 7, batch_tolerance=0.02)
+    assert made.effective_batch == 63
+    out = made.to("transformers")
+    assert (out.settings.get("eval_steps"), out.settings["save_steps"]) == written
+    assert any("load_best_model_at_end" in note for note in out.notes) == (made.save_steps != written[1])
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_a_file_that_is_a_part_of_the_users_own_says_so(tool):
+    notes = plan(16).to(tool).notes
+    config = tool in ("transformers", "accelerate", "deepspeed", "lightning", "megatron", "torchtitan")
+    assert any("keep its other settings" in note for note in notes) == config

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from isobatch.cli.options.source import add_set, fields
-from isobatch.cli.options.values import count
+from isobatch.cli.options.values import gpu_count
+from isobatch.errors import InputError
 
 
 def add(subparsers: Any) -> None:
@@ -21,7 +22,7 @@ def add(subparsers: Any) -> None:
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )
     command.add_argument(
-        "--gpus", type=count, required=True, metavar="N", help="number of GPUs that it is to run on"
+        "--gpus", type=gpu_count, required=True, metavar="N", help="number of GPUs that it is to run on"
     )
     command.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
     add_set(command)
@@ -32,6 +33,11 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.doctor.examine import examine
 
     given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
-    diagnosis = examine(args.file, args.gpus, tool=args.tool, **given)
+    try:
+        diagnosis = examine(args.file, args.gpus, tool=args.tool, **given)
+    except InputError as error:
+        if error.field in given:
+            raise error.at(field=f"--set {error.field.removeprefix('tuned_')}") from None
+        raise
     print(diagnosis.text)
     return 1 if diagnosis.findings else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from isobatch.cli.options.ours import is_plan, refuse_recipe
 from isobatch.cli.options.standard import stdin_as_file
 from isobatch.cli.options.values import count, path
 from isobatch.errors import InputError, unknown
@@ -20,11 +21,13 @@ def add(subparsers: Any) -> None:
     command = subparsers.add_parser(
         "explain",
         help="say in words what a row of a fleet's plans means",
-        description="Says in words what rows of a table of plans mean: how to train there, or why not and what is nearest.",
+        description="Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is "
+        "nearest.",
     )
     command.add_argument(
         "plans",
-        help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin",
+        help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
+        "`isobatch plan -o` saved",
     )
     command.add_argument("--job", metavar="ID", help="only this job's rows")
     command.add_argument("--cluster", metavar="ID", help="only rows on this cluster")
@@ -47,8 +50,27 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the rows; 1 where all of them are infeasible."""
+    refuse_recipe(args.plans)
+    if is_plan(args.plans):
+        return _one(args)
     with stdin_as_file(args, "plans"):
         return _explained(args)
+
+
+def _one(args: argparse.Namespace) -> int:
+    """A plan that `isobatch plan -o` saved."""
+    from isobatch.planning.plan import Plan
+
+    for option in ("job", "cluster", "gpus"):
+        if getattr(args, option) is not None:
+            raise InputError(
+                f"--{option} picks rows of a table, and this is one plan",
+                file=args.plans,
+                field=f"--{option}",
+            )
+    plan = Plan.load(args.plans)
+    print(plan.explain())
+    return 1 if plan.status == "infeasible" else 0
 
 
 def _explained(args: argparse.Namespace) -> int:

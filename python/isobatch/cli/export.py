@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from isobatch.cli.options.ours import refuse_recipe
 from isobatch.cli.options.source import add_to, job
 from isobatch.cli.options.values import count, path
 from isobatch.cli.terminal.messages import say
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.to is None:
         raise missing("--to", "name the tool, such as --to slurm")
+    refuse_recipe(args.plan)
     if Path(args.plan).suffix.lower() != ".json":
         return _many(args)
     from isobatch.planning.plan import Plan

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from isobatch.cli.options.ours import refuse_recipe
 from isobatch.cli.options.values import count
 from isobatch.cli.terminal.messages import say, write_json
 from isobatch.errors import InputError, missing
@@ -79,6 +80,7 @@ def _schedule(args: argparse.Namespace) -> Schedule:
     from isobatch.files.whole import read_whole
     from isobatch.schedules import Schedule, Units, resolve
 
+    refuse_recipe(args.spec)
     if args.spec.endswith(".json"):
         text = read_whole(args.spec)
         if "isobatch.plan/" in text[:200]:

@@ -12,6 +12,7 @@ from isobatch.errors import InputError
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.reading.batch import complete
+from isobatch.tools.reading.batch import counted as counted_from_1
 from isobatch.tools.reading.page import Found
 from isobatch.tools.reading.read import read_file
 from isobatch.words import count, counted
@@ -51,6 +52,9 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
     """
     if type(gpus) is not int or gpus < 1:
         raise InputError(f"gpus must be a whole number from 1, got {gpus!r}", field="gpus")
+    for name in ("tuned_gpus", "batch_per_gpu", "accumulation", "model_parallel", "effective_batch"):
+        if given.get(name) is not None:
+            given[name] = counted_from_1(name, given[name])
     found = read_file(path, tool)
     fields = {
         **found.fields,

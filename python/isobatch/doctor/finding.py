@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from isobatch.planning.plan import Plan
 from isobatch.tools.reading.page import Found
+from isobatch.tools.reading.readers import reader
 
 
 class Finding(NamedTuple):
@@ -23,6 +24,19 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
+
+
+_ALIASES = {"batch_per_gpu": "micro_batch", "micro_batch": "batch_per_gpu"}
+_WORDS = {
+    "accumulation": "micro-batches in a step",
+    "batch_per_gpu": "the batch per GPU",
+    "duration": "the run's length",
+    "effective_batch": "the global batch",
+    "lr": "the learning rate",
+    "micro_batch": "the batch per GPU",
+    "warmup": "the warmup",
+}
+"""Never a field of ours, which no tool's file has."""
 
 
 class Case(NamedTuple):
@@ -56,8 +70,11 @@ class Case(NamedTuple):
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def key(self, field: str) -> str:
-        """What the file calls a field of the recipe."""
-        return self.found.keys.get(field) or field
+        """What the file calls a field of the recipe; where it does not say it, what its tool calls it, else plain words."""
+        keys = self.found.keys
+        alias = keys.get(_ALIASES[field]) if field in _ALIASES else None
+        called: Mapping[str, str] = getattr(reader(self.found.tool), "CALLED", {})
+        return keys.get(field) or alias or called.get(field) or _WORDS[field]
 
     def line(self, field: str, value: Any) -> str:
         """The line with another value."""

@@ -27,9 +27,9 @@ def _batch(case: Case) -> Iterator[Finding]:
     plan = case.plan
     change = ""
     if plan is not None:
-        change = "; ".join(
-            (case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", plan.accumulation))
-        )
+        by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
+        parts = plan.effective_batch if by_total else plan.accumulation
+        change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Finding(
         f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.fleet import strays
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
+from isobatch.fleet.made import Made, to_metadata
 from isobatch.fleet.pairs import pairs_of
 from isobatch.fleet.results import ON_REQUEST, RESULTS, USUAL
 from isobatch.fleet.rows import Fleet, Pairs
 from isobatch.fleet.said import SAID
-from isobatch.fleet.side import Side, fields_of, needed_of, side_of, with_defaults
+from isobatch.fleet.side import Side, fields_of, gpu_types_of, needed_of, side_of, with_defaults
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import settings_of
 
@@ -70,10 +70,8 @@ class Query:
     @property
     def metadata(self) -> dict[str, str]:
         """What a file of plans says of how they were made."""
-        return {
-            "isobatch.version": _core.__version__,
-            "isobatch.settings": msgspec.json.encode(self.settings).decode(),
-        }
+        types = {} if self.clusters is None else gpu_types_of(self.clusters)
+        return to_metadata(Made(self.settings, self.select, self.top, types))
 
     def fleet(
         self,

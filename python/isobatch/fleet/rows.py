@@ -24,7 +24,7 @@ from isobatch.words import counted, figure
 Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """Rows of the jobs and of the clusters that meet."""
 
-_CAUTION = STATUS.tolist().index("caution")
+_CAUTION, _INFEASIBLE = (STATUS.tolist().index(name) for name in ("caution", "infeasible"))
 
 _NEEDED = frozenset(field.name for field in msgspec.structs.fields(Recipe) if field.required)
 
@@ -38,6 +38,18 @@ def memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 1 << 62
+
+
+def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> None:
+    """Takes their plans from the rows of jobs without an id. The core knows no ids: it has planned them."""
+    kept = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
+    for name, values in arrays.items():
+        if name == "status":
+            values[rows] = _INFEASIBLE
+        elif name == "reasons":
+            values[rows] = values[rows] & kept | np.uint64(1 << Reason.INVALID_ID.bit)
+        elif name != "world_size":
+            values[rows] = np.nan if values.dtype.kind == "f" else -1
 
 
 @dataclass(frozen=True)
@@ -78,13 +90,18 @@ class Fleet:
             marks[places] = True
         return replace(self, pairs=(jobs, clusters), not_compared=marks)
 
-    def fault(self, row: int) -> str | None:
-        """What is illegal in a row of the result, and where it is, in words."""
+    def fault(self, row: int, reason: Reason) -> str | None:
+        """What is illegal in a row of the result that has this reason, and where it is, in words."""
+        job, _ = self._pair(row)
+        if reason is Reason.INVALID_ID:
+            return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
         wrong = self.wrong(row)
-        if wrong is None:
-            return None
+        return wrong and f"{self.where(row)}: {wrong}"
+
+    def where(self, row: int) -> str:
+        """Of which job and cluster a row of the result is, in words."""
         job, cluster = self._pair(row)
-        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}: {wrong}"
+        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
 
     def _pair(self, row: int) -> tuple[int, int]:
         """The rows of the jobs and of the clusters that a row of the result is of."""
@@ -144,7 +161,13 @@ class Fleet:
                 arrays["reasons"][self.not_compared] |= np.uint64(1 << Reason.NOT_COMPARED.bit)
             if "status" in arrays:  # they can all be planned: what was ok is so with a caution
                 arrays["status"][self.not_compared] = _CAUTION
+        if self.jobs.nameless is not None and self.jobs.nameless.any():
+            _without_plans(arrays, self._of_jobs(self.jobs.nameless))
         return arrays
+
+    def _of_jobs(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of the jobs for each row of the result."""
+        return np.repeat(values, self.clusters.rows) if self.pairs is None else values[self.pairs[0]]
 
     def _refuse_too_large(self, results: list[str]) -> None:
         """Memory that is not there would end the process, or the machine."""
@@ -190,7 +213,8 @@ class Fleet:
 
     def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8], *, encoded: bool) -> Any:
         if not self.arrow:
-            return texts[codes]
+            # No code is out of range: not to look saves a quarter.
+            return np.take(texts, codes, mode="clip")
         import pyarrow as pa
 
         known = pa.array(texts.tolist())

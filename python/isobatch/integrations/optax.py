@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from isobatch.planning.given import refuse_no_plan
 from isobatch.planning.plan import Plan
 
 
@@ -20,6 +21,7 @@ def schedule(plan: Plan) -> Any:
     >>> float(schedule(plan)(3))
     0.25
     """
+    refuse_no_plan(plan)
     import jax.numpy as jnp
 
     made = plan.schedule

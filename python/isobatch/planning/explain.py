@@ -222,10 +222,17 @@ def _steps(plan: Planned) -> Iterator[str]:
             "long enough to reach the same loss" if stretched else "same number of samples as the tuned run"
         )
         yield (
-            f"The run: {_number(plan.total_steps)} steps, {_number(plan.warmup_steps)} of them warmup; {length} (steps counted as "
-            f"{plan.recipe.convention} counts them)."
+            f"The run: {_number(plan.total_steps)} steps, {_number(plan.warmup_steps)} of them warmup, then {_curve(plan)}; {length} "
+            f"(steps counted as {plan.recipe.convention} counts them)."
         )
     yield from _intervals(plan)
+
+
+def _curve(plan: Planned) -> str:
+    """The schedule that the learning rate follows: a recipe that names none has a cosine's."""
+    spec, end = plan.recipe.schedule, plan.min_lr
+    name = spec if isinstance(spec, str) else "its own schedule"
+    return f"{name} to {_number(end)}" if spec in ("cosine", "linear") else name
 
 
 def _moves(moves: Sequence[Moved], legs: Legs) -> Iterator[str]:

@@ -74,7 +74,7 @@ def _text(file: str) -> str:
         size = 0  # reading it says why
     if size > MOST_BYTES:
         raise InputError(f"has {count(size)} bytes; a recipe has at most {count(MOST_BYTES)}", file=file)
-    return read_whole(file)
+    return read_whole(file).removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
 
 
 def _parse(text: str, file: str) -> Any:

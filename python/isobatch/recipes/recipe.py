@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -12,9 +12,10 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.recipes.aliases import with_our_names
 from isobatch.recipes.files import read_fields, write_fields
-from isobatch.recipes.record import Record, plain, refuse_names
+from isobatch.recipes.record import Record, named_arguments, plain, refuse_names
 from isobatch.schedules import Schedule, check_spec
 from isobatch.showing import Showing
+from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent"]
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 else:
     ScheduleSpec = Any  # msgspec reads no union with a class of ours
 
+
+class HasSettings(Protocol):
+    """An object whose settings are a table, such as transformers' TrainingArguments."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | HasSettings
+"""Another tool's settings: a file of them, or themselves."""
 
 _PAIRS = ("betas", "device_batches")
 
@@ -127,25 +137,12 @@ class Recipe(
             check_spec(self.schedule)
         elif not isinstance(self.schedule, Schedule):
             raise must_be("a schedule's name or a Schedule", self.schedule, field="schedule")
-        self.core  # noqa: B018 - compiles, and so checks, the other fields
-        if self.device_batches is not None:
-            msgspec.structs.force_setattr(self, "device_batches", self._checked_device_batches())
-
-    def _checked_device_batches(self) -> tuple[int, ...]:
-        given: Any = self.device_batches
-        if not isinstance(given, list | tuple) or not given:
-            raise must_be("one whole number above 0 for each replica", given, field="device_batches")
-        batches = tuple(_count("device_batches", batch) for batch in given)
-        if self.gpus is not None and len(batches) * self.model_parallel != self.gpus:
-            replicas = self.gpus // self.model_parallel
-            raise must_be(f"one number for each of {replicas} replicas", given, field="device_batches")
-        samples = sum(batches) * (self.accumulation or 1)
-        if self.effective_batch != samples and (self.accumulation or self.effective_batch % samples):
-            raise InputError(
-                f"device_batches × accumulation must be effective_batch, {self.effective_batch:,}, got {samples:,}",
-                field="device_batches",
+        batches: Any = self.device_batches
+        if isinstance(batches, list | tuple):
+            msgspec.structs.force_setattr(
+                self, "device_batches", tuple(_count("device_batches", batch) for batch in batches)
             )
-        return batches
+        self.core  # noqa: B018 - compiles, and so checks, the other fields
 
     @property
     def core(self) -> _core.Recipe:
@@ -162,6 +159,7 @@ class Recipe(
         return _made, (type(self), msgspec.structs.asdict(self))
 
     @classmethod
+    @named_arguments
     def from_gpus(
         cls,
         *,
@@ -223,7 +221,7 @@ class Recipe(
     @classmethod
     def read(
         cls,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: Source | Sequence[Source],
         *,
         tool: str | None = None,
         gpus: int | None = None,
@@ -233,7 +231,8 @@ class Recipe(
 
         Args:
             path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe one run, such as
-                TrainingArguments and an Accelerate configuration, as a list.
+                TrainingArguments and an Accelerate configuration, as a list. Also the settings themselves, as a dict or an object
+                with `to_dict`: `Recipe.read(TrainingArguments(...), gpus=8)`.
             tool: whose the first file is; None: found by what is in it. docs/tools.md lists the tools.
             gpus: the GPUs that it was tuned on.
             fields: fields of a Recipe, and `batch_per_gpu`; each wins over the file.
@@ -250,12 +249,14 @@ class Recipe(
         """
         from isobatch.tools.reading.read import recipe_fields
 
-        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-        found, _ = recipe_fields(paths, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)
+        paths = list(path) if isinstance(path, list | tuple) else [path]
+        if not paths:
+            raise must_be("a path, or several", path, field="path")
+        found, pages = recipe_fields(paths, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)
         try:
             return cls(**found)
         except InputError as error:
-            raise error.at(file=os.fspath(paths[0])) from None
+            raise error.at(file=pages[0].file) from None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
@@ -350,7 +351,8 @@ def _count(name: str, value: Any) -> int:
 
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
-    from isobatch.tools.reading.read import looks_like
+    from isobatch.tools.reading.meaning import as_recipe
+    from isobatch.tools.reading.whose import looks_like
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
         raise InputError(
@@ -361,5 +363,13 @@ def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     if title is not None:
         raise InputError(
             f"is no recipe, but a configuration of {title}: read it with --from (in Python: Recipe.read)",
+            file=file,
+        )
+    tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
+    if tables:
+        lines = "".join(f"\n  {line}" for line in as_recipe(fields))
+        raise InputError(
+            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
+            f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
             file=file,
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
 from isobatch.errors import InputError, missing, together, unknown
+from isobatch.recipes.product import product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
@@ -70,12 +73,50 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
         if name not in cls.__struct_fields__
     ]
     errors += [
-        missing(field.name, f"{cls.__name__} needs it")
+        missing(field.name, _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it")
         for field in msgspec.structs.fields(cls)
         if field.required and field.name not in given
     ]
     if errors:
         raise together(errors)
+
+
+def _how(given: Collection[str]) -> str:
+    """What to give where the effective batch is missing."""
+    factors = product_of(given)
+    if not factors:
+        return "Recipe needs it"
+    return (
+        f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and accumulation "
+        "(Recipe.from_gpus), which are multiplied"
+    )
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of keywords whose missing arguments are an InputError, beside the names that are no fields."""
+    signature = inspect.signature(method)
+    required = [
+        name
+        for name, it in signature.parameters.items()
+        if it.kind is it.KEYWORD_ONLY and it.default is it.empty
+    ]
+
+    @functools.wraps(method)
+    def call(*args: P.args, **fields: P.kwargs) -> T:
+        if len(args) == 1 and not fields.keys() >= set(required):
+            known = (*signature.parameters, *getattr(args[0], "__struct_fields__", ()))
+            errors = [unknown("field", name, known, field=name) for name in fields if name not in known]
+            errors += [
+                missing(name, f"{method.__name__} needs it") for name in required if name not in fields
+            ]
+            raise together(errors)
+        return method(*args, **fields)
+
+    return call
 
 
 class Record(

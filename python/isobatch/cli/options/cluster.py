@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from isobatch.cli.options.values import count
+from isobatch.cli.options.values import count, gpu_count
 from isobatch.errors import InputError, missing
 
 PER_NODE = 8
@@ -16,7 +16,7 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     """Adds them."""
     where = command.add_argument_group("target cluster")
     where.add_argument(
-        "--gpus", type=count, metavar="N", help="number of GPUs: one node, or nodes of --gpus-per-node"
+        "--gpus", type=gpu_count, metavar="N", help="number of GPUs: one node, or nodes of --gpus-per-node"
     )
     where.add_argument("--nodes", type=count, metavar="N", help="number of nodes, instead of --gpus")
     where.add_argument(
@@ -67,7 +67,11 @@ def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
 
     per_node = min(gpus, args.gpus_per_node or gpus)
     if gpus % per_node:
-        raise InputError(f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}")
+        below = gpus // per_node * per_node
+        raise InputError(
+            f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}: use {below:,} or {below + per_node:,} GPUs, or "
+            "another --gpus-per-node"
+        )
     return Cluster(nodes=gpus // per_node, gpus_per_node=per_node, **kind(args))
 
 

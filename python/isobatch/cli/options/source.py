@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from isobatch.cli.options.values import number
 from isobatch.cli.terminal.messages import say
 from isobatch.errors import InputError, missing, must_be, unknown
 
@@ -59,7 +60,8 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         if not equals:
             raise must_be("FIELD=VALUE", entry, field="--set")
         try:
-            changes[name] = json.loads(text)
+            value = number(text)
+            changes[name] = json.loads(text) if value is None else value
         except ValueError:
             changes[name] = text
     return changes
@@ -77,9 +79,14 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             raise unknown("field", name, legal, field=f"--set {name}")
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
-    found, pages = recipe_fields(
-        args.source, given, tool=args.tool, ends=getattr(args, "to", None) is not None
-    )
+    try:
+        found, pages = recipe_fields(
+            args.source, given, tool=args.tool, ends=getattr(args, "to", None) is not None
+        )
+    except InputError as error:
+        if error.field in given and error.message.startswith(f"{error.field} must be"):
+            raise error.without_file().at(field=f"--set {error.field}") from None
+        raise
     try:
         recipe = Recipe(**found)
     except InputError as error:
@@ -87,6 +94,8 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             raise error.at(field=f"--set {error.field}") from None
         raise error.at(file=args.source[0]) from None
     for page in pages:
+        if page.guessed:
+            say(f"{page.file}: read as {page.title}")
         for note in page.notes:
             say(f"{page.file}: {note}")
     return recipe, pages

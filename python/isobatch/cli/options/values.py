@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import argparse
 import re
+from decimal import Decimal
 
 from isobatch.words import shown
 
+_GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
+"""Commas between thousands; anywhere else they stand between the items of a list."""
+
 
 def count(text: str) -> int:
-    """A whole number from 1, with separators or without.
+    """A whole number from 1, with separators of thousands or without.
 
     >>> count("1,024")
     1024
     """
     try:
-        number = int(text.replace(",", "").replace("_", ""))
+        number = int(_ungrouped(text))
     except ValueError:
         raise _must_be("a whole number, at least 1", text) from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def gpu_count(text: str) -> int:
+    """One number of GPUs; of a list or a range it is said which command takes them.
+
+    >>> gpu_count("1,024"), gpu_count("8")
+    (1024, 8)
+    """
+    if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
+        raise argparse.ArgumentTypeError(
+            f"must be one whole number, got {shown(text)}: isobatch sweep --gpus {text.strip()} plans several"
+        )
+    return count(text)
+
+
+def _ungrouped(text: str) -> str:
+    """A number without its separators of thousands."""
+    return (text.replace(",", "") if _GROUPED.match(text) else text).replace("_", "")
 
 
 def size(text: str) -> int:
@@ -30,13 +52,41 @@ def size(text: str) -> int:
     True
     """
     try:
-        number = float(text.replace(",", "").replace("_", ""))
+        number = float(_ungrouped(text))
         whole = int(number)
     except (ValueError, OverflowError):
         whole = 0
     if whole < 1 or whole != number or whole > 2**53:
         raise _must_be("a whole number from 1, such as 7e9", text)
     return whole
+
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MOST_DIGITS = 400
+
+
+def number(text: str) -> int | float | None:
+    """A number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
+    None where the text is no number.
+
+    >>> number(".1"), number("64.0"), number("1e3"), number("0064"), number("64.5"), number("90ep")
+    (0.1, 64, 1000, 64, 64.5, None)
+
+    A whole number that no real holds exactly stays one:
+
+    >>> number("9007199254740993.0")
+    9007199254740993
+    """
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MOST_DIGITS:
+        return None
+    if stripped.lstrip("+-").isdecimal():
+        return int(stripped)
+    value = float(stripped)
+    if abs(value) >= 2**63:
+        return value
+    exact = Decimal(stripped)
+    return int(exact) if exact == exact.to_integral_value() else value
 
 
 def path(text: str) -> str:
@@ -71,6 +121,8 @@ def gpu_counts(text: str) -> range | list[int]:
         ends = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         raise _must_be("a range such as 1..64, or a list such as 2,4,6", text) from None
+    if not dots and re.search(r"(^|,)\s*0\d", text):  # 1,024 with a comma of thousands
+        raise _must_be("a list such as 2,4,6, without separators of thousands", text)
     if not ends:
         raise argparse.ArgumentTypeError(f"must be a range that rises, got {text}")
     # The ends of a range, which may be too long to walk.

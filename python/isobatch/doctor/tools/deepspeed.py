@@ -25,9 +25,11 @@ def check(case: Case) -> Iterator[Finding]:
             "deepspeed, runtime/lr_schedules.py: WARMUP_LOG_RATE",
             '"warmup_type": "linear"',
         )
-    if case.at("scheduler", "type") in ("WarmupLR", "WarmupDecayLR"):
+    if case.at("scheduler", "type") in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
+        # The cosine itself counts from the step before, so that only the warmup of WarmupCosineLR is late.
+        late = "the warmup" if case.at("scheduler", "type") == "WarmupCosineLR" else "the learning rate"
         yield Finding(
-            "the learning rate is one step late",
+            f"{late} is one step late",
             "its schedulers start at step 0, and are asked once before the first step",
             "deepspeed, runtime/lr_schedules.py: WarmupLR.get_lr; measured in bench/results/exports.md",
             "leave it, or drive it by isobatch.integrations.torch.PlanLR",

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from isobatch.errors import InputError
+from isobatch.planning.given import refuse_no_plan
 from isobatch.planning.plan import Plan
 
 _MULTIPLIER = "lr_multiplier"
@@ -33,7 +34,7 @@ class PlanLR(LRScheduler):
         plan: a plan with a duration; also one that `replan` moved.
 
     Raises:
-        InputError: the plan is infeasible or has no duration, or the optimizer has no default `lr` to compare with, or is
+        InputError: the plan is none, is infeasible or has no duration, or the optimizer has no default `lr` to compare with, or is
             a wrapper; later, in `step()`, when it is not called once for every optimizer step.
 
     >>> import isobatch as ib
@@ -54,6 +55,7 @@ class PlanLR(LRScheduler):
                 f"{type(optimizer).__name__} cannot be watched: give the torch optimizer inside it (Accelerate: before prepare)",
                 field="optimizer",
             )
+        refuse_no_plan(plan)
         self.plan = plan
         self._course, self._lr_at = plan.course, plan.lr_at
         self._position = Fraction(0)

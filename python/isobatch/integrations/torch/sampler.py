@@ -14,6 +14,7 @@ from torch.utils.data import Sampler
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.rounds import rounds
 from isobatch.planning.course import rest_of_epoch
+from isobatch.planning.given import refuse_no_plan
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
 
@@ -84,6 +85,7 @@ class PlanSampler(Sampler[list[int]]):
         epoch: int | None = None,
         offset: int | None = None,
     ) -> None:
+        refuse_no_plan(plan)
         micro, _, replicas, *_ = plan.layout
         self._plan, self._micro, self._replicas = plan, micro, replicas
         self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
@@ -237,11 +239,16 @@ def _rank(replicas: int) -> int:
     if not (distributed.is_available() and distributed.is_initialized()):
         if replicas == 1:
             return 0
-        raise InputError(f"the plan has {replicas} replicas: pass which one this is", field="rank")
-    if distributed.get_world_size() != replicas:
         raise InputError(
-            f"the process group has {distributed.get_world_size()} processes, the plan {replicas} replicas; with model "
-            "parallelism, pass which replica this is",
+            f"the plan has {replicas} replicas, and there is no process group: start the script by torchrun "
+            f"--nproc-per-node {replicas} and call torch.distributed.init_process_group first, or pass which replica this is",
+            field="rank",
+        )
+    if distributed.get_world_size() != replicas:
+        size = distributed.get_world_size()
+        raise InputError(
+            f"the process group has {size} processes, the plan {replicas} replicas: plan for {size} (isobatch.plan(recipe, {size})), "
+            "or use ElasticRun, which plans for as many as there are; with model parallelism, pass which replica this is",
             field="rank",
         )
     return distributed.get_rank()

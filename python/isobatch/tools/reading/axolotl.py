@@ -22,6 +22,14 @@ SIGNS = (
     "adapter",
     "datasets",
 )
+CALLED = {
+    "accumulation": "gradient_accumulation_steps",
+    "batch_per_gpu": "micro_batch_size",
+    "duration": "max_steps",
+    "lr": "learning_rate",
+    "warmup": "warmup_steps",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 
 
 def read(page: Page) -> None:

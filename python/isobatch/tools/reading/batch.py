@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
+
+
+def counted(name: str, value: Any) -> int:
+    """A number of GPUs, samples or micro-batches; a NumPy integer is one.
+
+    Raises:
+        InputError: it is no whole number from 1: a text, a flag, 1.0.
+
+    >>> counted("gpus", 8)
+    8
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 < operator.index(value) < 2**63:
+        raise must_be("a whole number from 1", value, field=name)
+    return operator.index(value)
 
 
 def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -16,7 +31,7 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
         keys: what the file calls them, for messages.
 
     Raises:
-        InputError: the numbers contradict each other.
+        InputError: the numbers contradict each other, or one is no whole number from 1.
 
     >>> complete({"batch_per_gpu": 8, "accumulation": 4, "gpus": 8, "lr": 0.1})
     {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'micro_batch': 8, 'effective_batch': 256}
@@ -32,13 +47,9 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     if "batch_per_gpu" in fields:
         done["micro_batch"] = fields["batch_per_gpu"]
         names["micro_batch"] = (keys or {}).get("batch_per_gpu") or names["micro_batch"]
-    whole = all(
-        type(done.get(name)) is int and done[name] > 0
-        for name in ("effective_batch", "micro_batch", "accumulation", "gpus", "model_parallel")
-        if done.get(name) is not None
-    )
-    if not whole:
-        return done  # the recipe says which of them is no whole number
+    for name in ("effective_batch", "micro_batch", "accumulation", "gpus", "model_parallel"):
+        if done.get(name) is not None:
+            done[name] = counted(names.get(name, name), done[name])
     batch, micro, accumulation = (
         done.get(name) for name in ("effective_batch", "micro_batch", "accumulation")
     )

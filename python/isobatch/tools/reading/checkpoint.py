@@ -17,6 +17,7 @@ NAME = "checkpoint"
 TITLE = "a checkpoint of transformers' Trainer"
 VERSIONS = "4.30 to 5"
 SIGNS = ("global_step", "log_history", "trial_params", "is_world_process_zero")
+CALLED = transformers.CALLED
 
 
 def read(page: Page) -> None:

@@ -24,6 +24,14 @@ SIGNS = (
     "algorithms.gradient_clipping",
     "device_eval_batch_size",
 )
+CALLED = {
+    "batch_per_gpu": "device_train_microbatch_size",
+    "duration": "max_duration",
+    "effective_batch": "global_train_batch_size",
+    "lr": "optimizer.lr",
+    "warmup": "scheduler.t_warmup",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 _TIME = re.compile(r"\s*([\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(ep|ba|sp|tok|dur)\s*")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}

@@ -21,6 +21,15 @@ SIGNS = (
     "optimizer.params",
     "gradient_accumulation_steps",
 )
+CALLED = {
+    "accumulation": "gradient_accumulation_steps",
+    "batch_per_gpu": "train_micro_batch_size_per_gpu",
+    "duration": "scheduler.params.total_num_steps",
+    "effective_batch": "train_batch_size",
+    "lr": "optimizer.params.lr",
+    "warmup": "scheduler.params.warmup_num_steps",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 _BATCH = {
     "train_batch_size": "effective_batch",
     "train_micro_batch_size_per_gpu": "micro_batch",

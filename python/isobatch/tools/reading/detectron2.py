@@ -22,6 +22,13 @@ SIGNS = (
     "DATASETS.TRAIN",
     "_BASE_",
 )
+CALLED = {
+    "duration": "SOLVER.MAX_ITER",
+    "effective_batch": "SOLVER.IMS_PER_BATCH",
+    "lr": "SOLVER.BASE_LR",
+    "warmup": "SOLVER.WARMUP_ITERS",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 
 
 def read(page: Page) -> None:

@@ -23,6 +23,11 @@ SIGNS = (
     "data.class_path",
     "seed_everything",
 )
+CALLED = {
+    "accumulation": "trainer.accumulate_grad_batches",
+    "duration": "trainer.max_steps",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 _BATCH = (
     "data.init_args.batch_size",
     "data.batch_size",

@@ -17,6 +17,7 @@ SIGNS = (
     "model_name_or_path",
     "dataset_dir",
 )
+CALLED = transformers.CALLED
 
 
 def read(page: Page) -> None:

@@ -37,6 +37,15 @@ SIGNS = (
     "step_batch_size_schedule",
     "seq_length",
 )
+CALLED = {
+    "accumulation": "--global-batch-size",
+    "batch_per_gpu": "--micro-batch-size",
+    "duration": "--train-iters",
+    "effective_batch": "--global-batch-size",
+    "lr": "--lr",
+    "warmup": "--lr-warmup-iters",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 
 _INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
 

@@ -20,6 +20,12 @@ SIGNS = (
     "default_hooks",
     "_base_",
 )
+CALLED = {
+    "accumulation": "optim_wrapper.accumulative_counts",
+    "batch_per_gpu": "train_dataloader.batch_size",
+    "lr": "optim_wrapper.optimizer.lr",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 
 
 def read(page: Page) -> None:

@@ -38,6 +38,8 @@ class Found:
         faults: what is wrong, by the field that would be given instead; a field that is given by hand needs no key.
         settings: the file's own values.
         step: of a checkpoint, the optimizer steps done.
+        used: the settings that were asked for, by their places in the file.
+        guessed: whether the tool was found by what is in the file.
     """
 
     tool: str
@@ -49,6 +51,8 @@ class Found:
     notes: list[str] = field(default_factory=list)
     faults: list[tuple[str, InputError]] = field(default_factory=list)
     step: int | None = None
+    used: set[str] = field(default_factory=set)
+    guessed: bool = False
 
 
 class Page:
@@ -61,6 +65,7 @@ class Page:
 
     def raw(self, key: str) -> Any:
         """The value as it is written; None where there is none."""
+        self.found.used.add(f"{self.inside}{key}")
         value: Any = self.settings
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

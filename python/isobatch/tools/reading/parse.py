@@ -10,11 +10,12 @@ import re
 import tomllib
 from typing import Any
 
-from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.files.doubles import refuse_doubles
 from isobatch.files.yaml import parse_yaml
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.bounds import MAX_BYTES, MAX_DEPTH, MAX_MERGES, check_size
+from isobatch.tools.reading.commented import is_deepspeeds, without_comments
 from isobatch.tools.reading.functions import configuration, has_functions
 from isobatch.tools.reading.literals import UNKNOWN, merged, python_literals
 from isobatch.tools.reading.shell import arguments, looks_like_arguments
@@ -44,6 +45,9 @@ def parse(
             f"has {len(text):,} characters, more than the {MAX_BYTES:,} that a configuration may have",
             file=file,
         )
+    text = text.removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
+    if not text.strip():
+        raise InputError("is empty: a configuration must have settings", file=file)
     try:
         data = _read(text, file, suffix, bases, name)
     except RecursionError:
@@ -53,7 +57,7 @@ def parse(
             raise
         raise unreadable(error, file) from None
     if not isinstance(data, dict):
-        raise InputError(f"must hold a table of settings, got {type(data).__name__}", file=file)
+        raise must_be("a table of settings", type(data), field="the file", file=file)
     check_size(data, file)
     return data
 
@@ -93,12 +97,29 @@ def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
     return tomllib.loads(text)
 
 
-def _json(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
+def _json(text: str, file: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         refuse_doubles(name for name, _ in pairs)
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=once)
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError:
+        plain = without_comments(text)
+        if plain == text:
+            raise
+        try:
+            data = json.loads(plain, object_pairs_hook=once)
+        except json.JSONDecodeError:
+            data = None
+        if data is None:
+            raise
+    if not is_deepspeeds(data):
+        raise InputError(
+            "has comments or trailing commas, which JSON does not have (only DeepSpeed's files may): remove them, or save it as YAML",
+            file=file,
+        )
+    return data
 
 
 def _yaml(text: str, file: str) -> Any:

@@ -4,69 +4,72 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from isobatch.errors import InputError, together, unknown
+from isobatch.errors import InputError, must_be, together
 from isobatch.files.whole import read_whole
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.batch import complete
+from isobatch.tools.reading.bounds import check_size
+from isobatch.tools.reading.inert import attributes
+from isobatch.tools.reading.meaning import looks, unused
 from isobatch.tools.reading.page import Found, Page
 from isobatch.tools.reading.parse import parse
+from isobatch.tools.reading.readers import reader
+from isobatch.tools.reading.whose import nobodys, whose
+from isobatch.words import few
 
-READERS = (
-    "transformers",
-    "checkpoint",
-    "axolotl",
-    "llama_factory",
-    "accelerate",
-    "deepspeed",
-    "torchtitan",
-    "megatron",
-    "lightning",
-    "composer",
-    "ultralytics",
-    "detectron2",
-    "mmengine",
-)
-"""A file each in this folder."""
+_BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
-def reader(name: str) -> ModuleType:
-    """The reader of a tool.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    plain = name.lower().replace("-", "_")
-    if plain not in READERS:
-        raise unknown("tool", name, READERS, field="tool")
-    return import_module(f"isobatch.tools.reading.{plain}")
-
-
-def read_file(path: str | os.PathLike[str], tool: str | None = None) -> Found:
+def read_file(path: Any, tool: str | None = None) -> Found:
     """What one file of a tool says, as far as it goes.
 
     Args:
-        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
+            or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
         tool: whose it is; None: found by what is in it.
 
     Raises:
         InputError: it cannot be read, or is no tool's that is known here.
     """
-    file = os.fspath(path)
     if tool is not None:
         reader(tool)
+    if not isinstance(path, str | os.PathLike):
+        return _given(path, tool)
+    file = os.fspath(path)
     if Path(path).is_dir():
         found = Found("checkpoint", reader("checkpoint").TITLE, file, {})
         reader("checkpoint").read_folder(Path(path), found)
         return found
+    if Path(path).name == "training_args.bin" and Path(path).is_file():
+        return _found(attributes(Path(path)), tool or "transformers", file, ".json")
     place, name = _named(file)
+    if place.suffix.lower() in _BINARY:
+        raise InputError(
+            "is a file of weights, which says nothing of the run: name the checkpoint folder of transformers' Trainer that it is in, or "
+            "the configuration",
+            file=file,
+        )
     bases = Bases(place, _parse_base)
     settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
     return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+
+
+def _given(settings: Any, tool: str | None) -> Found:
+    """Settings that are in no file."""
+    name = "the settings" if isinstance(settings, Mapping) else type(settings).__name__
+    if not isinstance(settings, Mapping) and hasattr(settings, "to_dict"):
+        settings = settings.to_dict()
+    if not isinstance(settings, Mapping):
+        raise must_be(
+            "a path, a dict of settings, or an object with to_dict such as TrainingArguments",
+            settings,
+            field="path",
+        )
+    check_size(dict(settings), name)
+    return _found(dict(settings), tool, name, ".json")
 
 
 def read_text(text: str, tool: str | None = None, *, file: str, suffix: str = "") -> Found:
@@ -87,9 +90,9 @@ def _parse_base(text: str, file: str, suffix: str, bases: Bases) -> dict[str, An
 
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Found:
-    name = (tool or _whose(settings, file)).lower().replace("-", "_")
+    name = (tool or whose(settings, file)).lower().replace("-", "_")
     module = reader(name)
-    found = Found(name, module.TITLE, file, settings)
+    found = Found(name, module.TITLE, file, settings, guessed=tool is None)
     module.read(
         Page(
             settings,
@@ -97,11 +100,16 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -
             dashes=suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings),
         )
     )
+    left = unused(settings, found.used)
+    if found.guessed and _another_batch(left, found):
+        raise nobodys(settings, file)
+    if left:
+        found.notes.append(f"not used: {few(left)}; {module.TITLE} is read without (--set overrides)")
     return found
 
 
 def recipe_fields(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Sequence[Any],
     given: Mapping[str, Any],
     *,
     tool: str | None = None,
@@ -202,44 +210,17 @@ def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> I
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 
 
-def _whose(settings: Mapping[str, Any], file: str) -> str:
-    """The tool that most of a file's names belong to."""
-    found = Found("", "", file, {})
-    page = Page(settings, found)
-    scores = {name: sum(page.raw(sign) is not None for sign in reader(name).SIGNS) for name in READERS}
-    best = max(scores.values())
-    names = [name for name, score in scores.items() if score == best]
-    # Of a tool and one that adds names to it the first, where none of those is there.
-    names = [n for n in names if not any(set(reader(m).SIGNS) < set(reader(n).SIGNS) for m in names)]
-    if best == 0:
-        raise InputError(
-            f"is no configuration that is known here: name its tool, one of {', '.join(READERS)}",
-            file=file,
-            field="tool",
-        )
-    if len(names) > 1:
-        raise InputError(f"may be of {' or of '.join(names)}: say which", file=file, field="tool")
-    return names[0]
-
-
-_FEW = 3
-"""Names of a tool by which a file is taken to be its."""
-
-
-def looks_like(settings: Mapping[str, Any]) -> str | None:
-    """The title of the tool whose names a file has, as people write it; None where they are not clearly one's.
-
-    >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
-    'transformers TrainingArguments'
-    >>> looks_like({"effective_batch": 256, "lr": 0.1})
-    """
-    try:
-        module = reader(_whose(settings, ""))
-    except InputError:
-        return None
-    page = Page(settings, Found("", "", "", {}))
-    signs = sum(page.raw(sign) is not None for sign in module.SIGNS)
-    return module.TITLE if signs >= _FEW else None
+def _another_batch(left: Sequence[str], found: Found) -> bool:
+    """Whether the file has a batch that was not read, and the one that was read is the tool's default."""
+    if not any(looks(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
+        return False
+    page = Page(found.settings, Found("", "", "", {}))
+    batches = [
+        key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
+        for field in ("batch_per_gpu", "micro_batch", "effective_batch")
+        if (key := found.keys.get(field))
+    ]
+    return not any(page.has(key) for key in batches)
 
 
 def _is_flat(settings: Mapping[str, Any]) -> bool:

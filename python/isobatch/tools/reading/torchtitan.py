@@ -26,6 +26,15 @@ SIGNS = (
     "model_spec",
     "lr_scheduler.decay_ratio",
 )
+CALLED = {
+    "accumulation": "training.global_batch_size",
+    "batch_per_gpu": "training.local_batch_size",
+    "duration": "training.steps",
+    "effective_batch": "training.global_batch_size",
+    "lr": "optimizer.lr",
+    "warmup": "lr_scheduler.warmup_steps",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 
 
 def read(page: Page) -> None:

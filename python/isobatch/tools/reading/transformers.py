@@ -30,6 +30,14 @@ SIGNS = (
     "max_grad_norm",
     "optim",
 )
+CALLED = {
+    "accumulation": "gradient_accumulation_steps",
+    "batch_per_gpu": "per_device_train_batch_size",
+    "duration": "max_steps",
+    "lr": "learning_rate",
+    "warmup": "warmup_steps",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 """Settings by which a file is known."""
 
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}

@@ -10,6 +10,13 @@ NAME = "ultralytics"
 TITLE = "ultralytics"
 VERSIONS = "8"
 SIGNS = ("nbs", "lr0", "lrf", "imgsz", "warmup_epochs", "close_mosaic", "cos_lr", "warmup_bias_lr")
+CALLED = {
+    "duration": "epochs",
+    "effective_batch": "batch",
+    "lr": "lr0",
+    "warmup": "warmup_epochs",
+}
+"""What the tool calls the fields of a recipe, where a file leaves one out."""
 
 
 def read(page: Page) -> None:

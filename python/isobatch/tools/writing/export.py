@@ -12,7 +12,7 @@ from typing import Any
 
 from isobatch.errors import InputError, unknown
 from isobatch.files.whole import write_whole
-from isobatch.tools.reading.read import READERS
+from isobatch.tools.reading.readers import READERS
 from isobatch.tools.writing import forms
 from isobatch.tools.writing.planned import Job, Planned, Sheet, leaves
 from isobatch.words import count, counted
@@ -35,6 +35,11 @@ WRITERS = (
 
 ALIKE = ("transformers", "lightning", "deepspeed", "megatron", "torchtitan")
 """Those whose own loop gives every replica the same micro-batches; the others start a loop that may weight its losses."""
+
+PARTS = (*ALIKE, "accelerate")
+"""Those whose file is a part of the user's own, which has the model, the data and the rest."""
+
+_KEEP = "only what the plan decides: set these in your own file and keep its other settings"
 
 _TAKEN_BY = {"axolotl": "transformers", "llama_factory": "transformers", "checkpoint": "transformers"}
 """Tools that are read only, and whose names their values are written in."""
@@ -145,10 +150,11 @@ def export(
         for at in now
         if before and before.get(at) != now[at]
     }
-    header = [_split(plan), *sheet.comments]
+    comments = [*((_KEEP,) if module.NAME in PARTS else ()), *sheet.comments]
+    header = [_split(plan), *comments]
     text = _render(module, sheet, remarks, header, form, job)
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_shown(now[at])}" for at in remarks]
-    return Export(module.NAME, module.FILE, text, (*sheet.comments, *changes), sheet.settings)
+    return Export(module.NAME, module.FILE, text, (*comments, *changes), sheet.settings)
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from isobatch.schedules.peers.transformers import get_scheduler
@@ -20,6 +21,7 @@ _OPTIMIZERS = {
     "adafactor": "adafactor",
     "rmsprop": "rmsprop",
 }
+_LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 _SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
 
 
@@ -36,6 +38,7 @@ def write(plan: Planned, job: Job) -> Sheet:
     _schedule(plan, line, sheet)
     settings |= {"warmup_steps": line.warmup, "max_steps": line.total}
     settings |= intervals(plan, "eval_steps", "save_steps", "logging_steps")
+    _saved_where_evaluated(plan, sheet)
     _optimizer(plan, sheet)
     # The Trainer clips at 1.0 unless it is asked not to.
     settings["max_grad_norm"] = plan.recipe.clip_norm or 0.0
@@ -59,6 +62,21 @@ def write(plan: Planned, job: Job) -> Sheet:
                 "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
             )
     return sheet
+
+
+def _saved_where_evaluated(plan: Planned, sheet: Sheet) -> None:
+    """Rounded each by itself, two intervals lose their ratio; with load_best_model_at_end the Trainer refuses a save_steps that is no
+    multiple of eval_steps (transformers, training_args.py)."""
+    evaluated, saved = plan.eval_steps, plan.save_steps
+    tuned = [_LENGTH.fullmatch(text or "") for text in (plan.recipe.eval_every, plan.recipe.save_every)]
+    if not evaluated or not saved or tuned[0] is None or tuned[1] is None or tuned[0][2] != tuned[1][2]:
+        return
+    times = float(tuned[1][1]) / float(tuned[0][1])
+    if times == int(times) and times >= 1 and saved != int(times) * evaluated:
+        sheet.settings["save_steps"] = int(times) * evaluated
+        sheet.comments.append(
+            f"save_steps is {int(times)} × eval_steps, as it was tuned, not {saved}: load_best_model_at_end demands a multiple"
+        )
 
 
 def _optimizer(plan: Planned, sheet: Sheet) -> None:

@@ -24,6 +24,7 @@ from isobatch.integrations.torch.elastic.steps import Step
 from isobatch.integrations.torch.elastic.weights import Tokens
 from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
 from isobatch.planning.course import Position
+from isobatch.planning.given import refuse_no_recipe
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import settings_of
 from isobatch.recipes.cluster import Cluster
@@ -149,6 +150,7 @@ class ElasticRun:
             self.recipe = made.recipe
             settings = {**made.settings._asdict(), **settings}
         else:
+            refuse_no_recipe(recipe, "a Recipe or a Plan")
             self.recipe, self._hardware = recipe, Cluster()
         if self.recipe.convention in ("lightning", "transformers"):
             warnings.warn(

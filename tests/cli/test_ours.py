@@ -1,0 +1,44 @@
+"""A recipe or a saved plan given to a command that takes the other: the command that helps is named."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text('effective_batch = 64\nlr = 3e-3\nduration = "94st"\n')
+    return str(path)
+
+
+@pytest.mark.parametrize("command", [["export", "--to", "transformers"], ["schedule"], ["explain"]])
+def test_a_recipe_is_planned_first(recipe, command, capsys):
+    assert main([command[0], recipe, *command[1:]]) == 2
+    said = capsys.readouterr().err
+    assert f"is a recipe: plan it first, by isobatch plan {recipe} --gpus N -o plan.json" in said
+    assert said.count("\n") == 1
+
+
+def test_a_saved_plan_in_words(recipe, tmp_path, capsys):
+    made = tmp_path / "plan.json"
+    assert main(["plan", recipe, "--gpus", "8", "-o", str(made)]) == 0
+    text = capsys.readouterr().out
+    assert main(["explain", str(made)]) == 0
+    assert capsys.readouterr().out == text
+    assert main(["explain", str(made), "--job", "a"]) == 2
+    assert "--job picks rows of a table, and this is one plan" in capsys.readouterr().err
+    none = tmp_path / "none.json"
+    ib.plan(ib.Recipe.load(recipe), 7).save(none)
+    assert main(["explain", str(none)]) == 1
+    assert capsys.readouterr().out.startswith("Cannot train on 7 GPUs")
+
+
+def test_other_json_is_left_to_its_reader(tmp_path, capsys):
+    other = tmp_path / "a.json"
+    other.write_text(json.dumps({"a": 1}))
+    assert main(["explain", str(other)]) == 2
+    assert "cannot tell the format" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""What is no plan or no recipe is refused, and what makes one is said."""
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch")
+
+from isobatch.guard import guard  # noqa: E402
+from isobatch.integrations.torch import ElasticRun, PlanLR, PlanSampler  # noqa: E402
+
+RECIPE = ib.Recipe(effective_batch=64, lr=3e-3, dataset_size=3000, duration="2ep")
+
+
+def lr(plan):
+    return PlanLR(torch.optim.AdamW(torch.nn.Linear(2, 2).parameters(), lr=1e-3), plan)
+
+
+@pytest.mark.parametrize("use", [lr, lambda plan: PlanSampler(range(3000), plan), guard])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (RECIPE, r"plan must be a Plan, got a Recipe: isobatch\.plan\(recipe, gpus\) makes one"),
+        ("p1.json", r"plan must be a Plan, got the path 'p1\.json': Plan\.load\(path\) reads one"),
+        (8, r"plan must be a Plan, got 8: isobatch\.plan\(recipe, gpus\) makes one"),
+    ],
+)
+def test_what_is_no_plan(use, given, says):
+    with pytest.raises(ib.InputError, match=says):
+        use(given)
+
+
+@pytest.mark.parametrize("given", ["recipe.toml", {"effective_batch": 64}, None])
+def test_what_is_no_recipe(given):
+    with pytest.raises(ib.InputError, match=r"recipe must be a Recipe or a Plan, got .*Recipe\.load"):
+        ElasticRun(given)
+
+
+def test_a_sampler_without_a_process_group_names_the_launcher():
+    with pytest.raises(ib.InputError, match="torchrun --nproc-per-node 8"):
+        PlanSampler(range(3000), ib.plan(RECIPE, 8))
+
+
+def test_a_sampler_under_fewer_processes_names_the_ways_out(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(ib.InputError, match=r"isobatch\.plan\(recipe, 2\)\), or use ElasticRun"):
+        PlanSampler(range(3000), ib.plan(RECIPE, 8))

@@ -1,0 +1,94 @@
+"""Recipes from objects, dicts and what is no recipe: nothing but InputError, and each names the way out."""
+
+import pytest
+
+import isobatch as ib
+
+ARGUMENTS = {
+    "per_device_train_batch_size": 16,
+    "gradient_accumulation_steps": 4,
+    "learning_rate": 3e-3,
+    "num_train_epochs": 2,
+    "lr_scheduler_type": "cosine",
+}
+
+
+class Arguments:
+    def to_dict(self):
+        return dict(ARGUMENTS)
+
+
+@pytest.mark.parametrize("given", [ARGUMENTS, Arguments(), [ARGUMENTS]])
+def test_settings_that_are_in_no_file(given):
+    recipe = ib.Recipe.read(given, gpus=2, dataset_size=3000)
+    assert (recipe.effective_batch, recipe.lr, recipe.duration) == (128, 3e-3, "2ep")
+
+
+def test_the_arguments_of_transformers_themselves(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **ARGUMENTS)
+    torch.save(arguments, tmp_path / "training_args.bin")
+    for given in (arguments, tmp_path / "training_args.bin"):
+        recipe = ib.Recipe.read(given, gpus=1, dataset_size=3000)
+        assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (64, 3e-3, "cosine")
+
+
+@pytest.mark.parametrize("given", [8, None, object(), []])
+def test_what_has_no_settings(given):
+    with pytest.raises(ib.InputError, match="path must be a path"):
+        ib.Recipe.read(given, gpus=1)
+
+
+def test_weights_are_no_configuration(tmp_path):
+    file = tmp_path / "pytorch_model.bin"
+    file.write_bytes(b"PK\x03\x04\x80\x81")
+    with pytest.raises(ib.InputError, match="name the checkpoint folder"):
+        ib.Recipe.read(file, gpus=1)
+
+
+def test_from_gpus_names_what_is_missing():
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe.from_gpus(gpus=1, batch_size=16, lr=1e-3)
+    assert "batch_per_gpu is missing" in str(caught.value) and "'batch_size'" in str(caught.value)
+    with pytest.raises(ib.InputError, match="gpus is missing"):
+        ib.Recipe.from_gpus(lr=1e-3)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "train_batch_size", "batch"])
+def test_a_batch_of_whom_is_asked(name, tmp_path):
+    both = r"write effective_batch \(.*over all GPUs\), or batch_per_gpu and gpus"
+    with pytest.raises(ib.InputError, match=both):
+        ib.Recipe(lr=0.1, **{name: 64})
+    (tmp_path / "a.toml").write_text(f"{name} = 64\nlr = 0.1\n")
+    with pytest.raises(ib.InputError, match=both):
+        ib.Recipe.load(tmp_path / "a.toml")
+
+
+def test_settings_in_tables_are_no_recipe(tmp_path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "cfg.yaml"
+    file.write_text(
+        "model:\n  d_model: 32\ntrain:\n  batch_size: 16\n  grad_accum: 4\n  lr: 3e-3\n  epochs: 2\n"
+    )
+    with pytest.raises(ib.InputError, match=r"settings lie in tables \(model, train\)") as caught:
+        ib.Recipe.load(file)
+    said = str(caught.value)
+    assert "did you mean" not in said
+    assert (
+        "train.batch_size 16 × train.grad_accum 4 × the GPUs of that run" in said and "duration=2ep" in said
+    )
+
+
+@pytest.mark.parametrize("name", ["train", "model", "mine", "data"])
+def test_a_far_name_is_not_suggested(name):
+    with pytest.raises(ib.InputError) as caught:
+        ib.Recipe(effective_batch=8, lr=0.1, **{name: 1})
+    assert "'duration'" not in str(caught.value)
+
+
+def test_a_far_tool_is_not_suggested():
+    from isobatch.tools.reading.readers import reader
+
+    with pytest.raises(ib.InputError, match="unknown tool 'mine': there are transformers"):
+        reader("mine")

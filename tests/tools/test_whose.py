@@ -1,0 +1,139 @@
+"""Whose a file is: by names of its own only; what nobody owns is refused with what to do."""
+
+import json
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+
+FLAT = {
+    "batch_size": 16,
+    "gradient_accumulation_steps": 4,
+    "learning_rate": 3e-3,
+    "weight_decay": 0.1,
+    "epochs": 2,
+    "warmup_steps": 20,
+    "lr_scheduler": "cosine",
+}
+
+
+def written(folder, settings, name="flat.json"):
+    path = folder / name
+    path.write_text(settings if isinstance(settings, str) else json.dumps(settings))
+    return str(path)
+
+
+def test_everybodys_names_are_nobodys_file(tmp_path, capsys):
+    file = written(tmp_path, FLAT)
+    assert main(["plan", "--from", file, "--gpus", "4", "--set", "gpus=1", "--set", "dataset_size=3000"]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    for part in (
+        "--tool",
+        "effective_batch=N   batch_size 16 × gradient_accumulation_steps 4 × the GPUs of that run",
+        "--set lr=0.003 ",
+        "--set duration=2ep ",
+        "--set warmup=20st ",
+        "--set schedule=cosine ",
+    ):
+        assert part in said.err, part
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"micro_batch_size": 16, "grad_accum": 4, "lr": 0.003, "optimizer": "adamw"},
+        {"lr": 0.003, "batch_size": 64, "optimizer": "adamw", "epochs": 2},
+        {"train": {"batch_size": 16, "lr": 0.003, "epochs": 2}},
+        {"batch_size": 16, "learning_rate": 3e-3, "max_iters": 94, "lr_decay_iters": 94, "min_lr": 1e-4},
+        {"batch_size": 16, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}}},
+    ],
+)
+def test_other_scripts_settings(tmp_path, settings):
+    with pytest.raises(ib.InputError, match="no tool is recognized") as caught:
+        ib.Recipe.read(written(tmp_path, settings), gpus=1)
+    assert "effective_batch=N" in str(caught.value)
+
+
+def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, capsys):
+    file = written(tmp_path, {**FLAT, "micro_batch_size": 2, "num_epochs": 1})
+    given = ["--set", "gpus=1", "--set", "dataset_size=3000"]
+    assert main(["plan", "--from", file, "--tool", "axolotl", "--gpus", "4", *given]) == 0
+    said = capsys.readouterr()
+    assert "= 8 samples" in said.out
+    assert "not used: batch_size, epochs" in said.err and "read as" not in said.err
+
+
+def test_the_guessed_tool_is_named(tmp_path, capsys):
+    settings = {
+        "per_device_train_batch_size": 4,
+        "learning_rate": 0.1,
+        "max_steps": 10,
+        "gradient_accumulation": 2,
+        "eval_batch_size": 3,
+    }
+    file = written(tmp_path, settings)
+    assert main(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]) == 0
+    said = capsys.readouterr().err
+    assert f"{file}: read as transformers TrainingArguments" in said
+    assert "not used: gradient_accumulation;" in said
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["plan", "--from"]])
+def test_a_recipe_is_known_as_one(tmp_path, capsys, command):
+    file = written(tmp_path, 'effective_batch = 64\nlr = 3e-3\noptimizer = "adamw"\n', "recipe.toml")
+    assert main([*command, file, "--gpus", "4"]) == 2
+    assert (
+        f"is a recipe of isobatch, not another tool's file: isobatch plan {file}" in capsys.readouterr().err
+    )
+
+
+def test_a_plan_is_known_as_one(tmp_path):
+    path = tmp_path / "plan.json"
+    ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 2).save(path)
+    with pytest.raises(ib.InputError, match="is a plan of isobatch"):
+        ib.Recipe.read(path)
+
+
+def test_an_empty_file_says_so(tmp_path):
+    with pytest.raises(ib.InputError, match="is empty"):
+        ib.Recipe.read(written(tmp_path, " \n"))
+
+
+@pytest.mark.parametrize("name", ["a.toml", "a.json", "a.yaml"])
+def test_a_byte_order_mark_is_no_setting(tmp_path, name):
+    text = {"a.toml": "effective_batch = 64\nlr = 0.1\n", "a.yaml": "effective_batch: 64\nlr: 0.1\n"}.get(
+        name, '{"effective_batch": 64, "lr": 0.1}'
+    )
+    path = tmp_path / name
+    path.write_text("\ufeff" + text, encoding="utf-8")
+    assert ib.Recipe.load(path).effective_batch == 64
+    path.write_text('\ufeff{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5}')
+    if name != "a.toml":
+        assert ib.Recipe.read(path, gpus=1).effective_batch == 8
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "one", "true", "1.5"])
+def test_gpus_that_are_no_number_are_named(tmp_path, capsys, value):
+    file = written(tmp_path, {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5})
+    for command in (["plan", "--from", file], ["doctor", file]):
+        assert main([*command, "--gpus", "8", "--set", f"gpus={value}"]) == 2
+        said = capsys.readouterr().err
+        assert "--set gpus must be a whole number from 1, got " in said and "missing" not in said
+
+
+@pytest.mark.parametrize("value", ["1", 1.5, True, 0, -1, [8]])
+def test_gpus_that_are_no_number_are_named_in_python(tmp_path, value):
+    file = written(tmp_path, {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5})
+    with pytest.raises(ib.InputError, match=r"gpus must be a whole number from 1, got") as caught:
+        ib.Recipe.read(file, gpus=value)
+    assert caught.value.field == "gpus"
+    assert ib.Recipe.read(file, gpus=np.int64(2)).effective_batch == 16
+
+
+def test_a_files_own_zero_is_named_as_there(tmp_path):
+    settings = {"per_device_train_batch_size": 0, "learning_rate": 2e-5, "max_steps": 5}
+    with pytest.raises(ib.InputError, match="per_device_train_batch_size must be a whole number from 1"):
+        ib.Recipe.read(written(tmp_path, settings), gpus=1)
