@@ -169,13 +169,18 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Input
 
 def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
     if given is None:
-        return "Which value it is: pass the jobs that were planned (jobs=, --jobs FILE), or plan this one alone: its error names all."
+        return (
+            "Correct the values that went in. Which they are: pass the jobs that were planned (jobs=, --jobs FILE), or plan this "
+            "job alone, whose error names all."
+        )
+    if Reason.INVALID_ID in row["reasons"]:
+        return "Give the row an id, in the column job, and plan it again."
     wrong = given.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"
     return (
-        "No value of this job is illegal by itself. A deadline needs a duration, a budget a price_per_gpu_hour; "
-        "clusters of another table are looked at with clusters=, --clusters FILE."
+        "No value of this job is illegal by itself. Clusters in a table of their own are looked at with clusters=, "
+        "--clusters FILE."
     )
 
 
