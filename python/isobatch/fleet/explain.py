@@ -152,11 +152,11 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Input
         return
     if ways:
         yield f"Nearest that works: {'; or '.join(ways)}"
+        return
     others = list(_others(row, columns))
     if others:
         more = f", and {count(len(others) - _SHOWN)} more" if len(others) > _SHOWN else ""
         yield f"Other rows of this job that work: {'; '.join(others[:_SHOWN])}{more}"
-    if ways or others:
         return
     if not _SOUGHT & set(row["reasons"]):
         # Of time, money, memory and what is not known, only the job's own plan says more.
@@ -180,13 +180,18 @@ def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
 
 def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
     if given is None:
-        return "Which value it is: pass the jobs that were planned (jobs=, --jobs FILE), or plan this one alone: its error names all."
+        return (
+            "Correct the values that went in. Which they are: pass the jobs that were planned (jobs=, --jobs FILE), or plan this "
+            "job alone, whose error names all."
+        )
+    if Reason.INVALID_ID in row["reasons"]:
+        return "Give the row an id, in the column job, and plan it again."
     wrong = given.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"
     return (
-        "No value of this job is illegal by itself. A deadline needs a duration, a budget a price_per_gpu_hour; "
-        "clusters of another table are looked at with clusters=, --clusters FILE."
+        "No value of this job is illegal by itself. Clusters in a table of their own are looked at with clusters=, "
+        "--clusters FILE."
     )
 
 
