@@ -72,6 +72,19 @@ def test_a_cycle_that_has_decayed_to_nothing_is_at_its_centre():
     assert ib.schedule_matrix([schedule], range(1500, 2000), dtype="f8")[0].tolist() == [0.25] * 500
 
 
+@pytest.mark.parametrize("shape", ["rex", "cosine", "one_minus_sqrt"])
+def test_a_peak_that_grows_past_every_number_stays_at_its_limit(shape):
+    """Doubled each cycle of ten steps it is endless after some 10,000 steps; the limit holds it, alone as in bulk."""
+    curve = getattr(S, shape)(1.0, 10).form.tracks[0].segments[0].shape
+    falling = Segment(length=10.0, a=1.0, b=0.0, shape=curve)
+    cycle = Cycle(period=10.0, peak_decay=2.0)
+    schedule = S.Schedule(Form(tracks=(Track(segments=(falling,), cycle=cycle),), low=0.0, high=1.0))
+    steps = range(9900, 11000)
+    row = ib.schedule_matrix([schedule], steps, dtype="f8")[0]
+    assert row.tolist() == [schedule.at(step) for step in steps]
+    assert set(row[600::10].tolist()) == {1.0}
+
+
 def test_a_decay_shorter_than_a_step_ends_where_it_ends():
     schedule = S.wsd(1000, 10, 0.0001)
     row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]

@@ -252,6 +252,13 @@ impl<'a> Row<'a> {
         if a == b || matches!(shape, Shape::Constant(_)) {
             return self.level(T::of(a), first, out);
         }
+        if !(a - b).is_finite() {
+            // Of an endless height a block is not a number; a limit may still hold the value.
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = T::of(affine.apply(segment.at(map.local(self.steps.at(first + i)), gain)));
+            }
+            return self.sound(first, out);
+        }
         let rate = map.slope / segment.length;
         let blocks =
             Blocks { steps: self.steps, precisions: self.precisions, segment, shape, map, rate, a, b };
