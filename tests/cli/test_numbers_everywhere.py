@@ -56,6 +56,7 @@ def test_a_part_of_a_sample_is_refused(capsys):
 DOUBLED = [
     ('{"job": "a", "effective_batch": 256, "lr": 0.1, "lr": 0.2}', "lr"),
     ('{"job": "a", "effective_batch" : 256, "lr": 0.1, "l\\u0072": 0.2}', "lr"),
+    ('{"job": "a", "effective_batch": 256, "lr": NaN, "lr": 0.1}', "lr"),
     ('{"job": "a:b", "effective_batch": 256, "lr": 0.1, "note": {"x": 1, "x": 2}}', "x"),
 ]
 
@@ -83,6 +84,14 @@ def test_colons_elsewhere_are_no_second_key(line):
     import msgspec
 
     refuse_double_keys(line.encode(), msgspec.json.decode(line))
+
+
+@pytest.mark.parametrize("deep", [100, 990, 100_000])
+def test_a_request_however_deep_is_answered(capsys, monkeypatch, deep):
+    line = '{"gpus": 8, "recipe": ' + '{"a": ' * deep + "1" + "}" * (deep + 1)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(line.encode())))
+    assert main(["plan", "-"]) == 2
+    assert "a fault of isobatch" not in capsys.readouterr().out
 
 
 def test_a_key_twice_in_a_request_is_refused(capsys, monkeypatch):

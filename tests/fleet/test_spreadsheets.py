@@ -218,8 +218,10 @@ def test_series_are_gpu_counts_and_mixed_columns_are_named():
     jobs = pandas.DataFrame({"effective_batch": [256], "lr": [0.1]})
     assert ib.plan_fleet(jobs, pandas.Series([8, 16]))["world_size"].to_pylist() == [8, 16]
     mixed = pandas.DataFrame({"effective_batch": [256, "512"], "lr": [0.1, 0.2]})
+    assert ib.plan_fleet(mixed, [8])["effective_batch"].to_pylist() == [256, 512]
+    lists = pandas.DataFrame({"effective_batch": [256, [512]], "lr": [0.1, 0.2]})
     with pytest.raises(ib.InputError, match="^the job table cannot be read: .*column effective_batch"):
-        ib.plan_fleet(mixed, [8])
+        ib.plan_fleet(lists, [8])
 
 
 def test_reasons_of_reads_the_column_of_any_table():

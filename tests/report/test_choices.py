@@ -9,6 +9,7 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.fleet.made import of_metadata
 from isobatch.report import fleet
+from isobatch.report.fixes import by_planning
 from isobatch.report.knees import knees
 from isobatch.report.middle import middles
 from isobatch.report.page import html
@@ -99,6 +100,28 @@ def test_all_rows_are_compared_by_cluster_and_type(files):
     assert "GPUs on 4xH100" in text and "GPUs on 1xA100" in text and "cheapest" in text
     (hours,) = (it["aria-label"] for it in said.of("svg") if it["aria-label"].startswith("Hours over"))
     assert "a line for each job and GPU type" in hours and "a on H100" in hours
+
+
+def test_the_dashes_of_the_legend_are_drawn(files):
+    main(["report", str(files / "all.parquet"), "-o", str(files / "all.svg")])
+    symbols = (files / "all.svg").read_text(encoding="utf-8").split("role-legend-symbol")[1:]
+    dashed = [
+        it.partition(">")[2].partition("/>")[0]
+        for it in symbols
+        if "stroke-dasharray" in it.partition("/>")[0]
+    ]
+    assert dashed and all(' stroke="#' in it for it in dashed)
+
+
+def test_chosen_rows_are_not_planned_again(files, capsys):
+    again = ["--jobs", str(files / "jobs.csv"), "--clusters", str(files / "clusters.csv")]
+    table = plans_of(made(of_rows(job=["a"], world_size=[8], hours=[1.0]), "cheapest"))
+    bad = table._replace(status=table.status + 2)
+    with pytest.raises(ib.InputError, match="the rows that --select kept: leave --jobs out"):
+        by_planning(bad, files / "jobs.csv", files / "clusters.csv")
+    # Where all rows can be planned, there is nothing to plan again.
+    assert main(["report", str(files / "best.parquet"), *again, "-o", str(files / "again.html")]) == 0
+    capsys.readouterr()
 
 
 def test_a_file_says_how_it_was_made(files):

@@ -59,13 +59,15 @@ def over_gpus(
         layers.append(
             base.mark_area(opacity=0.2 if len(jobs) == 1 else 0.12).encode(y=low, y2=high, color=color)
         )
-    line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=24)).encode(y=y, color=color)
     types = list(dict.fromkeys(point["type"] for point in points if point.get("type")))
+    # Points of their own: with those of the line, the legend of the dashes would have filled symbols, of which nothing is seen.
+    line = base.mark_line(strokeWidth=2).encode(y=y, color=color)
     if types:
         legend = alt.Legend(symbolType="stroke", symbolStrokeColor=theme.INK, orient="top", symbolSize=400)
         dash = alt.StrokeDash("type:N").scale(domain=types).sort(types).title(None).legend(legend)
         line = line.encode(strokeDash=dash)
     layers.append(line)
+    layers.append(base.mark_point(filled=True, size=24, opacity=1).encode(y=y, color=color))
     if knees:
         marked = alt.Chart(theme.rows(knees)).encode(x=x, y=y)
         layers.append(marked.mark_point(shape="diamond", size=130, strokeWidth=2, color=theme.INK))

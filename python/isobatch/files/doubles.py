@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,9 @@ import msgspec
 
 from isobatch.errors import InputError
 from isobatch.words import shown
+
+_KEYS = re.compile(rb'"[ \t\r\n]*:')
+"""Where a key ends, and maybe a quote inside of a text."""
 
 
 def refuse_doubles(names: Iterable[str]) -> None:
@@ -28,8 +32,8 @@ def refuse_doubles(names: Iterable[str]) -> None:
 def refuse_double_keys(line: bytes, found: Any) -> None:
     """Refuses JSON in which an object has a key twice; a reader of JSON has made `found` of it.
 
-    Where the text has no more colons than `found` has keys, no key can be lost: a second look is needed only for lines with colons in
-    their texts, and for those to be refused.
+    Where the text has no more quotes before a colon than `found` has keys, no key can be lost: a second reading is needed only for
+    lines with such colons in their texts, and for those to be refused.
 
     Raises:
         InputError: naming the key.
@@ -39,8 +43,7 @@ def refuse_double_keys(line: bytes, found: Any) -> None:
     Traceback (most recent call last):
     isobatch.errors.InputError: 'lr' is listed twice
     """
-    colons = line.count(b":")
-    if colons == len(found) or colons == _keys(found):
+    if len(_KEYS.findall(line)) == _keys(found):
         return
     try:
         # Numbers are not looked at: Python refuses those of thousands of digits.

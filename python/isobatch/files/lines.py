@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.doubles import OnceDecoder
+from isobatch.files.doubles import OnceDecoder, refuse_double_keys
 from isobatch.words import printable
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def _object(decoder: Any, line: bytes) -> dict[str, Any]:
             found = {}
         if not found or not isinstance(found, dict):
             raise
+        refuse_double_keys(line, found)
     return found
 
 

@@ -114,8 +114,12 @@ def by_planning(plans: Plans, jobs: Any, clusters: Any, profile: Any = None) -> 
         profile: likewise.
 
     Raises:
-        InputError: the jobs cannot be read, or give other plans than the table has.
+        InputError: the jobs cannot be read, or give other plans than the table has, or only chosen rows are left of these.
     """
+    if plans.made.select not in (None, "all"):
+        raise InputError(
+            "the plans are the rows that --select kept: leave --jobs out, or make the page of a table of all rows"
+        )
     settings = {name: value for name, value in plans.settings.items() if name in DEFAULTS._fields}
 
     def feasible(**changed: Any) -> NDArray[np.bool_]:

@@ -61,12 +61,15 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
 def _read(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
+        if isinstance(found, dict):
+            refuse_double_keys(line, found)
+    except InputError:
+        raise
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         why = printable(str(error).removeprefix("JSON is malformed: "), 200)
         raise InputError(f"the line is not JSON: {why}") from None
     if not isinstance(found, dict):
         raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(found)}")
-    refuse_double_keys(line, found)
     return found
 
 
