@@ -50,7 +50,7 @@ def _panel(task: str, optimizer: str, rows, left: float, top: float) -> list[str
         low, end = 1 / 32, 32.0
         out.append(
             f'<line x1="{x(low):.1f}" y1="{y(low**slope):.1f}" x2="{x(end):.1f}" y2="{y(end**slope):.1f}" stroke="{colour}"/>'
-            f'<text x="{x(end) + 3:.1f}" y="{y(end**slope) + 4:.1f}" fill="{colour}">{name}</text>'
+            f'<text x="{x(end) + 7:.1f}" y="{y(end**slope) + 4:.1f}" fill="{colour}">{name}</text>'
         )
     noise = rows[0].noise if rows else None
     if noise is not None and 1 / 32 <= noise / 64 <= 32:

@@ -20,6 +20,23 @@ def scales(k: float, noise: float | None) -> dict[str, float]:
     return found
 
 
+def noise_of(measured: list[dict]) -> tuple[float | None, float]:
+    """The noise scale of a case, and the part of its training at which it was measured: the latest at which twice the error does not reach the
+    figure itself. (None, 0.5) where there is none."""
+    usable = [
+        row
+        for row in measured
+        if row["noise_scale"] is not None and 2 * row["noise_error"] < row["noise_scale"]
+    ]
+    latest = max(usable, key=part_of, default=None)
+    return (None, 0.5) if latest is None else (latest["noise_scale"], part_of(latest))
+
+
+def part_of(measured: dict) -> float:
+    """Of the training; the first ones of the file were all measured half-way."""
+    return float(measured.get("at", 0.5))
+
+
 def variants(
     k: float, betas: tuple[float, float], eps: float
 ) -> dict[str, tuple[float, tuple[float, float], float]]:

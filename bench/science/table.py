@@ -10,6 +10,7 @@ import math
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,9 @@ import numpy as np
 import isobatch as ib
 from isobatch.probing.estimate import Rates, interval
 
+from choosing import inside, left_out  # isort: skip
 from picture import picture  # isort: skip
-from scales import BASE, RULES, VARIANTS, scales, variants  # isort: skip
+from scales import BASE, RULES, VARIANTS, noise_of, part_of, scales, variants  # isort: skip
 
 ROOT = Path(__file__).parent.parent.parent
 NONE_LOST = 0.02
@@ -27,7 +29,8 @@ NONE_LOST = 0.02
 
 @dataclass(frozen=True)
 class Row:
-    """One task, optimizer and k. `gaps`: of each rule and variant, infinite where it diverged."""
+    """One task, optimizer and k. `gaps`: of each rule and variant, infinite where it diverged; `at`: the part of the training at which the noise
+    scale was measured."""
 
     task: str
     optimizer: str
@@ -38,11 +41,16 @@ class Row:
     lowest: float
     error: float
     gaps: dict[str, float]
+    at: float = 0.5
 
     @property
     def auto(self) -> str:
         """The rule that the planner's `auto` takes, asked of the planner."""
-        return auto_rule(self.optimizer)
+        return self.auto_with(self.noise is not None)
+
+    def auto_with(self, known: bool) -> str:
+        """The same for a recipe with or without the noise scale."""
+        return auto_rule(self.optimizer, self.noise if known else None)
 
     @property
     def over(self) -> float | None:
@@ -50,21 +58,21 @@ class Row:
         return None if self.noise is None else self.k * BASE / self.noise
 
 
-def auto_rule(optimizer: str) -> str:
+@cache
+def auto_rule(optimizer: str, noise: float | None) -> str:
     """As a plan names it."""
-    recipe = ib.Recipe(effective_batch=BASE, lr=0.1, optimizer=optimizer, duration="100st")
+    recipe = ib.Recipe(effective_batch=BASE, lr=0.1, optimizer=optimizer, duration="100st", noise_scale=noise)
     return str(ib.plan(recipe, 1, policy=2 * BASE).require().rule)
 
 
 def load(path: Path):
-    """({(task, optimizer): {k: {arm: (lr, losses of shape (seeds, parts))}}}, {(task, optimizer): noise scale})."""
-    arms, noise = defaultdict(lambda: defaultdict(lambda: defaultdict(dict))), {}
+    """({(task, optimizer): {k: {arm: (lr, losses of shape (seeds, parts))}}}, {(task, optimizer): what was measured of the noise scale})."""
+    arms, noise = defaultdict(lambda: defaultdict(lambda: defaultdict(dict))), defaultdict(list)
     for line in path.read_text().splitlines():
         row = json.loads(line)
         case = row["task"], row["optimizer"]
         if "noise_scale" in row:
-            scale, error = row["noise_scale"], row["noise_error"]
-            noise[case] = scale if scale is not None and 2 * error < scale else None
+            noise[case].append(row)
         else:
             arms[case][row["k"]][row["arm"]][row["seed"]] = row["lr"], row["losses"] or [math.inf] * 32
     found = {}
@@ -92,21 +100,23 @@ def rows_of(found, noise) -> list[Row]:
         if 1.0 not in by_k or (task, optimizer) not in noise:
             continue
         one = grid_of(by_k[1.0])
+        scale, at = noise_of(noise[task, optimizer])
         drawn = one.resampled()[0]
         for k in sorted(set(by_k) - {1.0}):
             arms, rates = by_k[k], grid_of(by_k[k])
-            if "none" not in arms or rates.at_edge:
+            if rates.at_edge or not arms.keys() >= scales(k, scale).keys():
                 continue
             means = {name: float(losses.mean()) for name, (_, losses) in arms.items()}
             usual = {name: mean for name, mean in means.items() if name not in VARIANTS}
             best = min(usual, key=usual.get)
             by_seed = arms[best][1].mean(axis=1)
-            wanted = [*scales(k, noise[task, optimizer]), *VARIANTS]
+            wanted = [*scales(k, scale), *VARIANTS]
             rows.append(
                 Row(
                     task=task,
                     optimizer=optimizer,
-                    noise=noise[task, optimizer],
+                    noise=scale,
+                    at=at,
                     k=k,
                     ratio=rates.best / one.best,
                     ends=interval(np.exp(rates.resampled()[0] - drawn)),
@@ -118,8 +128,8 @@ def rows_of(found, noise) -> list[Row]:
     return rows
 
 
-def markdown(rows, meta) -> str:
-    """The document."""
+def markdown(rows, meta, measured=None) -> str:
+    """The document; `measured`: what was measured of each case's noise scale."""
     lines = [
         "# Which scaling rule to start with",
         "",
@@ -135,11 +145,15 @@ def markdown(rows, meta) -> str:
         "",
         *answers(rows),
         "",
+        *left_out(rows),
+        "",
+        *inside(rows),
+        "",
         *averages(rows),
         "",
         "## Every cell",
         "",
-        "`Bn`: the simple noise scale half-way through the best training at k = 1. `best`: what the best learning rate is multiplied by, with a 95 % "
+        "`Bn`: the simple noise scale half-way through the best training at k = 1; @1/4: at a quarter of it, where half-way it was lost in its error. `best`: what the best learning rate is multiplied by, with a 95 % "
         f"bootstrap interval over seeds and evaluation samples. Then the gaps; **bold**: below {NONE_LOST}; †: `auto` takes it; ✗: diverged; –: no noise scale.",
         "",
         "| task | optimizer | Bn | k | B/Bn | best | lowest loss ± error | " + " | ".join(RULES) + " |",
@@ -148,14 +162,37 @@ def markdown(rows, meta) -> str:
     for row in rows:
         cells = [_cell(row.gaps.get(name)) + "†" * (row.auto == name) for name in RULES]
         noise, over = (
-            "–" if row.noise is None else f"{row.noise:,.0f}",
+            "–" if row.noise is None else f"{row.noise:,.0f}" + (f" @{_k(row.at)}" if row.at != 0.5 else ""),
             "–" if row.over is None else f"{row.over:.2g}",
         )
         lines.append(
             f"| {row.task} | {row.optimizer} | {noise} | {_k(row.k)} | {over} | {row.ratio:.2f} ({row.ends[0]:.2f} to {row.ends[1]:.2f}) "
             f"| {row.lowest:.3f} ± {row.error:.3f} | {' | '.join(cells)} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *noises(measured or {})]) + "\n"
+
+
+def noises(noise) -> list[str]:
+    """The noise scale in the course of the training."""
+    parts = sorted({part_of(row) for measured in noise.values() for row in measured})
+    lines = [
+        "## The noise scale over the training",
+        "",
+        "At k = 1 and its best learning rate, at parts of the training: samples ± standard error; –: not measured there, since half-way was enough; ∞: the mean "
+        "gradient cannot be told from zero. Rules and cells take the latest whose error is below half of it, in bold. Where a loss goes to 0 (`digits`) it grows "
+        "many times within the run: a rule that takes one figure is right at one time only.",
+        "",
+        "| task | optimizer | " + " | ".join(_k(part) for part in parts) + " |",
+        "|---|---|" + "---|" * len(parts),
+    ]
+    for (task, optimizer), measured in sorted(noise.items()):
+        taken, cells = noise_of(measured), dict.fromkeys(parts, "–")
+        for row in measured:  # a later one, of more draws, takes an earlier one's place
+            scale, part = row["noise_scale"], part_of(row)
+            text = "∞" if scale is None else f"{scale:,.0f} ± {row['noise_error']:,.0f}"
+            cells[part] = f"**{text}**" if (scale, part) == taken else text
+        lines.append(f"| {task} | {optimizer} | {' | '.join(cells.values())} |")
+    return lines
 
 
 def answers(rows) -> list[str]:
@@ -265,7 +302,7 @@ def main() -> None:
     rows = rows_of(found, noise)
     meta = json.loads(path.with_suffix(".meta.json").read_text())
     ours = meta["edition"] == "small"
-    text = markdown(rows, meta)
+    text = markdown(rows, meta, noise)
     (ROOT / "bench/results/science.md" if ours else path.with_suffix(".md")).write_text(text)
     (ROOT / "docs/science.svg" if ours else path.with_suffix(".svg")).write_text(picture(rows))
     print(text)

@@ -1,5 +1,17 @@
-"""`python -m isobatch`."""
+"""`python -m isobatch`, and `isobatch`."""
+
+from __future__ import annotations
+
+from typing import NoReturn
 
 from isobatch.cli import main
+from isobatch.cli.terminal.leaving import leave
 
-raise SystemExit(main())
+
+def command() -> NoReturn:
+    """Runs one command, and ends the process with its exit code."""
+    leave(main())
+
+
+if __name__ == "__main__":
+    command()

@@ -102,7 +102,7 @@ def choose_rows(
     workloads: Workloads,
     by: str,
     top: int,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]: ...
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]: ...
 
 @final
 class Workloads:

@@ -83,6 +83,11 @@ class Reason(StrEnum):
     BETA2_LOW = "beta2_low"
     DURATION_MOVED = "duration_moved"
     MUON_DECAY = "muon_decay"
+    SGD_SCALE_UP = "sgd_scale_up"
+    INVALID_ID = "invalid_id"
+    NOT_COMPARED = "not_compared"
+    NEEDS_PRICE = "needs_price"
+    NEEDS_DURATION = "needs_duration"
 
     @property
     def bit(self) -> int:

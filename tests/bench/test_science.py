@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[2] / "bench" / "science"
-MODULES = ("optimizers", "picture", "run", "scales", "stack", "table", "tasks")
+MODULES = ("choosing", "optimizers", "picture", "run", "scales", "stack", "table", "tasks")
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,68 @@ def test_the_large_edition_rehearsed_in_parts(science, rehearsed):
     assert {"half_life", "sde", "sde_smooth"} <= {
         arm for name, k, arm, _ in trials if (name, k) == ("adamw", 2.0)
     }
+
+
+def test_the_noise_scale_is_the_latest_that_is_not_lost_in_its_error(science):
+    noise_of = science["scales"].noise_of
+    half = {"noise_scale": 900.0, "noise_error": 500.0}
+    early = {"noise_scale": 60.0, "noise_error": 3.0, "at": 0.0625, "draws": 64}
+    later = {"noise_scale": 400.0, "noise_error": 40.0, "at": 0.25, "draws": 64}
+    lost = {"noise_scale": None, "noise_error": None, "at": 0.5, "draws": 64}
+    assert noise_of([half]) == (None, 0.5) == noise_of([]) == noise_of([half, lost])
+    assert noise_of([half, later, early, lost]) == (400.0, 0.25)
+    assert noise_of([{**half, "noise_error": 449.0}, later]) == (900.0, 0.5)
+    lines = science["table"].noises({("t", "sgd"): [half, early, later, lost]})
+    assert lines[-1] == "| t | sgd | 60 ± 3 | **400 ± 40** | ∞ |"
+
+
+def made_row(science, task, k, gaps, **changes):
+    fields = {
+        "optimizer": "sgd",
+        "noise": 100.0,
+        "ratio": k,
+        "ends": (0.8 * k, 1.2 * k),
+        "lowest": 1.0,
+        "error": 0.0,
+    }
+    return science["table"].Row(task=task, k=k, gaps=gaps, **fields | changes)
+
+
+def test_a_rule_is_judged_on_a_task_that_did_not_choose_it(science):
+    """Linear is right on two tasks and diverges on the third: chosen there by the others, it costs the most that a cell counts for."""
+    right = {"none": 0.3, "sqrt": 0.1, "linear": 0.0, "saturating": 0.2, "surge": 0.3, "muon": 0.3}
+    wrong = right | {"linear": float("inf"), "sqrt": 0.0}
+    rows = [made_row(science, task, 4.0, gaps) for task, gaps in (("a", right), ("b", right), ("c", wrong))]
+    choosing = science["choosing"]
+    assert (
+        choosing.choose(rows[:2], choosing.PLAIN) == "linear"
+        and choosing.choose(rows, choosing.PLAIN) == "sqrt"
+    )
+    assert choosing.cost(rows, "linear") == pytest.approx(1 / 3)
+    lines = choosing.left_out(rows)
+    assert "on a / b / c " in "".join(lines)
+    assert lines[-1] == (
+        "| sgd | k > 1 | 0.300 / 0.300 / 0.300 | 0.100 / 0.100 / 0.000 | 0.000 / 0.000 / 1.000 | 0.200 / 0.200 / 0.200 | "
+        "0.300 / 0.300 / 0.300 | 0.300 / 0.300 / 0.300 |"
+    )
+    known, unknown = (line for line in lines if line.startswith(("| known", "| unknown")))
+    assert known.startswith(
+        "| known | sgd | k > 1 | sqrt 0.067 | a: sqrt 0.100; `auto`: saturating 0.200 · b:"
+    )
+    assert unknown.endswith("c: = `auto` 1.000 |")
+
+
+def test_a_rule_lies_in_the_interval_or_not(science):
+    row = made_row(science, "a", 4.0, {}, noise=None)
+    inside = science["choosing"].lies_inside
+    assert inside(row, "linear") and not inside(row, "sqrt") and inside(row, "saturating") is None
+    assert inside(row, "auto")  # linear, where no noise scale is known
+    counted = science["choosing"].inside([row, made_row(science, "b", 0.5, {}, ends=(0.4, 1.0))])
+    # A recipe with a noise scale: saturating, which is 0.63 here.
+    assert counted[-2:] == [
+        "| `auto` | k < 1 | 1 of 1 | – | – | – | 1 of 1 |",
+        "| `auto` | k > 1 | 1 of 1 | – | – | – | 1 of 1 |",
+    ]
 
 
 def test_the_table_is_what_the_trials_say(science, tmp_path):

@@ -1,6 +1,12 @@
 """Ends from outside, and texts too long to repeat."""
 
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 import isobatch.cli.rules
 from isobatch.cli import main
@@ -25,3 +31,49 @@ def test_a_long_text_is_cut(capsys):
     assert main(["plan", "--gpus", "8", "--fixed-micro-batch", "9" * 5000]) == 2
     said = capsys.readouterr().err
     assert "--fixed-micro-batch must be a whole number, got '999" in said and len(said) < 300
+
+
+ENDING = """
+import atexit, sys, threading
+from isobatch.cli.terminal.leaving import leave
+
+class Noticed:
+    def __del__(self):
+        print("taken apart", flush=True)
+
+kept = Noticed()
+kept.itself = kept
+atexit.register(lambda: print("registered"))
+print("said")
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("sys.modules['torch'] = None; leave(7)", ["said", "registered"]),
+        # A command without torch ends as Python does, and so does one of which a thread is not done.
+        ("leave(7)", ["said", "registered", "taken apart"]),
+        (
+            "sys.modules['torch'] = None\n"
+            "threading.Thread(target=lambda: (threading.main_thread().join(), print('worked'))).start(); leave(7)",
+            ["said", "worked", "registered", "taken apart"],
+        ),
+    ],
+    ids=["torch", "none", "thread"],
+)
+def test_torch_is_not_taken_apart_in_the_end(more, said):
+    done = subprocess.run([sys.executable, "-c", ENDING + more], capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.splitlines() == said
+
+
+def test_what_cannot_be_written_is_still_complained_about():
+    """By Python's own end, also behind a command that has used torch."""
+    program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal.leaving import leave; print('said'); leave(0)"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 120
+    assert "No space left" in done.stderr

@@ -185,3 +185,30 @@ def test_all_missing_columns_are_said_at_once():
     assert error.value.fields == ("effective_batch", "lr")
     assert "lr is missing: rename 'learning_rate'?" in str(error.value)
     assert "effective_batch is missing: rename 'global_batch_size'?" in str(error.value)
+
+
+@pytest.mark.parametrize("odd", ["", "null", "x", "1e3st", "é" * 20, "90ep ", "a\0b"])
+@pytest.mark.parametrize("distinct", [1, 4, 7, 9, 1000])
+def test_a_long_column_of_few_texts_is_read_as_a_short_one(odd, distinct):
+    from isobatch.fleet import columns
+
+    rng = np.random.default_rng(distinct)
+    texts = np.array([f"{n + 1}ep" for n in range(distinct)])
+    values = rng.choice(texts, 20_000)
+    values = values.astype(f"U{max(20, len(odd))}")
+    values[[77, 19_999]] = odd
+    codes, known = columns.of_numpy("duration", values, None)
+    slow = columns._factorize("duration", values.tolist(), None)
+    assert known == slow[1] and np.array_equal(codes, slow[0]) and codes.dtype == np.uint32
+
+
+def test_long_columns_of_few_texts_are_taken_as_such_and_half_a_character_is_refused():
+    from isobatch.fleet import columns
+
+    values = np.array(["90ep", "100st"] * 10_000)
+    assert columns._few_texts("duration", values, None)[1] == ["90ep", "100st"]
+    assert columns._few_texts("duration", values[:1000], None) is None
+    assert columns._few_texts("duration", np.arange(20_000).astype(str), None) is None
+    values[5] = "\ud800"
+    with pytest.raises(ib.InputError, match="duration holds text that is not Unicode"):
+        columns.of_numpy("duration", values, None)

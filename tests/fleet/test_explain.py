@@ -1,5 +1,7 @@
 """Rows of a fleet in words: the same whatever the table is, and what the command asks for."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,75 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys):
     assert "--job" in capsys.readouterr().err
     assert main(["explain", path, "--gpus", "16"]) == 2
     assert "--gpus" in capsys.readouterr().err
+
+
+BAD = {"job": ["a", "b", "c"], "effective_batch": [256, 0, 256], "lr": [0.1, 0.1, -1.0]}
+
+
+def test_which_value_is_illegal():
+    made = ib.plan_fleet(BAD, [8, 4])
+    assert "pass the jobs that were planned" in ib.explain(made, 2)
+    said = ib.explain(made, 3, jobs=BAD)
+    assert said.endswith(
+        "Illegal: job b (row 2): effective_batch must be a whole number from 1 to 2^40, got 0"
+    )
+    assert ib.explain(made, 5, jobs=BAD).endswith(
+        "Illegal: job c (row 3): lr must be a finite number above 0, got -1.0"
+    )
+    assert "Illegal" not in ib.explain(made, 0, jobs=BAD)
+    with pytest.raises(ib.InputError, match="unknown job 'c'"):
+        ib.explain(made, 5, jobs={**BAD, "job": ["x", "y", "z"]})
+    with pytest.raises(ib.InputError, match="jobs is missing"):
+        ib.explain(made, 5, clusters=[8])
+
+
+def test_a_cluster_may_be_what_is_illegal():
+    jobs = {name: values[:1] for name, values in BAD.items()}
+    clusters = {"cluster": ["x", "y"], "nodes": [1, 1], "gpus_per_node": [8, 0]}
+    made = ib.plan_fleet(jobs, clusters)
+    assert (
+        ib.explain(made, 1, jobs=jobs)
+        .splitlines()[-1]
+        .startswith("No value of this job is illegal by itself")
+    )
+    said = ib.explain(made, 1, jobs=jobs, clusters=clusters)
+    assert "Illegal: job a (row 1), cluster y (row 2): gpus_per_node must be" in said
+    own = {**BAD, "nodes": [1, 1, 1], "gpus_per_node": [8, 8, 8]}
+    assert "Illegal: job b (row 2): effective_batch" in ib.explain(ib.plan_fleet(own), 1, jobs=own)
+
+
+def test_a_job_that_misses_its_deadline_has_other_rows():
+    profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    jobs = {
+        "job": ["a", "b"],
+        "effective_batch": [256, 256],
+        "lr": [0.1] * 2,
+        "duration": ["9000st", "99000000st"],
+    }
+    made = ib.plan_fleet(jobs, [1, 8, 16, 7], profile=profile, deadline_hours=1.5)
+    assert made["status"].tolist()[:4] == ["infeasible", "caution", "caution", "infeasible"]
+    said = ib.explain(made, 0)
+    assert "Nothing close" not in said
+    assert re.search(
+        r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", said
+    )
+    assert "Nearest that works: 8 GPUs; or a batch of 259\nOther rows" in ib.explain(made, 3)
+    lonely = ib.explain(made, 4)
+    assert "Nothing close" not in lonely and "isobatch sweep" in lonely
+
+
+def test_the_command_lists_what_is_illegal(tmp_path, capsys):
+    jobs, plans = tmp_path / "jobs.csv", tmp_path / "plans.csv"
+    jobs.write_text("job,effective_batch,lr\na,256,0.1\nb,0,0.1\nc,256,-1\n")
+    assert main(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)]) == 0
+    capsys.readouterr()
+    assert main(["explain", str(plans), "--jobs", str(jobs), "--illegal"]) == 1
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("jobs.csv, ")[2] for line in listed] == [
+        "row 2): effective_batch must be a whole number from 1 to 2^40, got the text '0'",
+        "row 3): lr must be a finite number above 0, got the text '-1'",
+    ]
+    assert main(["explain", str(plans), "--jobs", str(jobs), "--job", "c", "--gpus", "8"]) == 1
+    assert "Illegal: job c" in capsys.readouterr().out
+    assert main(["explain", str(plans), "--illegal"]) == 2
+    assert "--illegal needs --jobs FILE" in capsys.readouterr().err

@@ -80,11 +80,11 @@ def test_a_job_may_be_called_null(tmp_path):
     (tmp_path / "jobs.csv").write_text(
         "job,effective_batch,lr,optimizer,team\nnull,256,0.1,null,NULL\n,128,0.1,,\n"
     )
-    with pytest.raises(ib.InputError, match="row 2: job is missing"):
-        ib.plan_fleet(tmp_path / "jobs.csv", [8])
-    (tmp_path / "jobs.csv").write_text("job,effective_batch,lr,optimizer,team\nnull,256,0.1,null,NULL\n")
-    row = ib.plan_fleet(tmp_path / "jobs.csv", [8], columns=["job", "team", "status"]).to_pylist()
-    assert row == [{"job": "null", "team": "NULL", "status": "ok"}]
+    rows = ib.plan_fleet(tmp_path / "jobs.csv", [8], columns=["job", "team", "status"]).to_pylist()
+    assert rows == [
+        {"job": "null", "team": "NULL", "status": "ok"},
+        {"job": None, "team": None, "status": "infeasible"},
+    ]
 
 
 @pytest.mark.parametrize(

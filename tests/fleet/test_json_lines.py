@@ -2,6 +2,7 @@
 
 import io
 import random
+import sys
 import tracemalloc
 
 import msgspec
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import isobatch as ib
+from isobatch.cli import main
 from isobatch.files import lines, write
 
 POOLS = [
@@ -142,3 +144,53 @@ def test_writing_takes_no_more_memory_for_more_rows(monkeypatch):
 
     few = peak(lambda: written(2_000))
     assert peak(lambda: written(16_000)) < 4 * few
+
+
+def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, capsys):
+    """Python's json and pandas write them."""
+    lines = [
+        '{"job": "a", "effective_batch": 256, "lr": 0.1, "weight_decay": NaN, "note": NaN}',
+        '{"job": "b", "effective_batch": 256, "lr": NaN, "weight_decay": 0.1, "note": "x"}',
+        '{"job": "c", "effective_batch": 256, "lr": Infinity, "betas": [0.9, NaN]}',
+        '{"job": "d", "effective_batch": 1e999, "lr": 0.1, "note": -Infinity}',
+        '{"job": "e", "effective_batch": 256, "lr": 0.1}',
+    ]
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text("\n".join(lines))
+    plans = ib.plan_fleet(jobs, [8])
+    assert plans["reasons"].to_pylist() == [[], ["invalid_lr"], ["invalid_lr"], ["invalid_batch"], []]
+    assert plans["note"].to_pylist() == [None, "x", None, "-inf", None]
+    assert main(["fleet", str(jobs), "--gpus", "8"]) == 0
+    said = capsys.readouterr().err
+    assert f"first in job b ({jobs}, row 2), cluster 0 (row 1): lr is missing" in said
+    assert f"first in job d ({jobs}, row 4), cluster 0 (row 1): effective_batch must be" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"job": "b", "lr": 0.1', "Input data was truncated. Each line is one whole object: {"),
+        ('{"job": "b", "lr": NaN', "Each line is one whole object: {"),
+        ('{"job": "\\ud800", "lr": NaN}', "Each line is one whole object: {"),
+        ("NaN", "Each line is one whole object: NaN"),
+        ('[{"job": "b"}, {"job": "c"}]', r"it is a list; give each job a line of its own, such as by jq"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(tmp_path, line, said):
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text('{"job": "a", "effective_batch": 256, "lr": 0.1}\n' + line + "\n")
+    with pytest.raises(ib.InputError, match=rf"jobs.jsonl, row 2: is no JSON object: .*{said}"):
+        ib.plan_fleet(jobs, [8])
+    assert f"{jobs}, row 2: " in ib.plan_files(jobs, [8], tmp_path / "plans").failed[str(jobs)]
+
+
+def test_a_list_of_jobs_is_told_from_one_recipe(tmp_path, capsys, monkeypatch):
+    jobs = tmp_path / "jobs.json"
+    jobs.write_text('[{"job": "a", "effective_batch": 256, "lr": 0.1},\n {"job": "b", "effective_batch": 8, "lr": 1}]')
+    said = "this is a list of 2 values: give each job a line of its own, in a .jsonl file"
+    assert main(["fleet", str(jobs), "--gpus", "8"]) == 2
+    assert f"jobs.json: {said}" in capsys.readouterr().err
+    with jobs.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert main(["fleet", "-", "--gpus", "8"]) == 2
+    assert f"stdin: {said}" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Tables as spreadsheets and other programs write them: separators, encodings, blank rows, lists as texts."""
 
+import numpy as np
 import pytest
 
 import isobatch as ib
@@ -7,6 +8,7 @@ from isobatch.cli import main
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
+from isobatch.files import cells  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
 from isobatch.report.plans import plans_of  # noqa: E402
 
@@ -56,13 +58,87 @@ def test_plans_in_tsv_are_explained(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("carried", ["", ",name"])
-def test_a_blank_row_is_called_so(tmp_path, carried):
-    lines = [f"job,effective_batch,lr{carried}", f"a,256,0.1{carried}", f",,{carried and ','}"]
-    with pytest.raises(ib.InputError, match=r"jobs\.csv, row 2: the row is blank: delete it"):
-        ib.plan_fleet(written(tmp_path, lines), [8])
-    lines[-1] = f",256,{carried and ','}"
-    with pytest.raises(ib.InputError, match="row 2: job is missing: each row needs an id"):
-        ib.plan_fleet(written(tmp_path, lines), [8])
+def test_a_row_without_an_id_says_so_and_stops_no_other(tmp_path, capsys, carried):
+    comma = carried and ","
+    lines = [f"job,effective_batch,lr{carried}", f"a,256,0.1{carried}", f",,{comma}", f"b,256,0.1{comma}"]
+    jobs = str(written(tmp_path, lines))
+    columns = ["job", "world_size", "status", "reasons", "micro_batch", "lr"]
+    blank = ib.plan_fleet(jobs, [8], columns=columns).to_pylist()
+    assert [row["status"] for row in blank] == ["ok", "infeasible", "ok"]
+    assert set(blank[1].pop("reasons")) >= {"invalid_id"}
+    assert blank[1] == {"job": None, "world_size": 8, "status": "infeasible", "micro_batch": None, "lr": None}
+    assert main(["fleet", jobs, "--gpus", "8"]) == 0
+    said = capsys.readouterr().err
+    assert f"first in a job without an id ({jobs}, row 2): the row is blank: delete it" in said
+    lines[2] = f",256,0.1{comma}"
+    written(tmp_path, lines)
+    assert ib.plan_fleet(jobs, [8])["reasons"].to_pylist() == [[], ["invalid_id"], []]
+    assert main(["fleet", jobs, "--gpus", "8"]) == 0
+    assert "row 2): job is missing: each row needs an id" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", [None, "", float("nan")])
+def test_ids_that_are_missing_in_arrays(missing):
+    jobs = {
+        "job": np.array(["a", missing, missing, "b"], dtype=object),
+        "effective_batch": np.array([256, 256, -1, 480]),
+        "lr": np.full(4, 0.1),
+    }
+    plans = ib.plan_fleet(jobs, [8, 4])
+    assert plans["status"].tolist() == ["ok"] * 2 + ["infeasible"] * 4 + ["ok"] * 2
+    assert [list(map(str, reasons)) for reasons in ib.reasons_of(plans["reasons"][2:6:2])] == [
+        ["invalid_id"],
+        ["invalid_batch", "invalid_id"],
+    ]
+    assert plans["nearest_batch"][2] == plans["micro_batch"][2] == -1
+    assert np.isnan(plans["lr"][2:6]).all()
+    paired = ib.plan_fleet(jobs, [8, 4], pairs={"job": ["b", "a"], "cluster": [1, 0]})
+    assert paired["status"].tolist() == ["ok", "ok"]
+    jobs["job"][3] = "a"
+    with pytest.raises(ib.InputError, match=r"row 4: duplicate job id 'a' \(also in row 1\)"):
+        ib.plan_fleet(jobs, [8])
+
+
+def test_a_cluster_without_an_id_is_refused(tmp_path):
+    clusters = tmp_path / "clusters.csv"
+    clusters.write_text("cluster,nodes,gpus_per_node\na,1,8\n,2,8\n")
+    with pytest.raises(ib.InputError, match=r"clusters.csv, row 2: cluster is missing: each row needs an id"):
+        ib.plan_fleet(written(tmp_path, [HEADER, *ROWS]), clusters)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("b,256", r"has 2 cells for 4 columns: an unknown cell is empty, and keeps its ','. The row: b,256"),
+        ("b,256,0.1,x,y", r"has 5 cells for 4 columns: put a cell that has ',' in it between quotes"),
+        ('"b,256,0.1,x', "a quote that is opened here is not closed where the row ends"),
+    ],
+)
+@pytest.mark.parametrize("before", [1, 3000])
+def test_a_row_with_other_cells_than_the_header_is_named(tmp_path, monkeypatch, row, said, before):
+    monkeypatch.setattr(cells, "_BYTES", 1 << 14)  # of which 3,000 rows take several
+    rows = [f"j{n},256,0.1,x" for n in range(before)]
+    jobs = written(tmp_path, [HEADER, *rows, row, "z,256,0.1,x"])
+    with pytest.raises(ib.InputError, match=rf"jobs\.csv, row {before + 1:,}: {said}"):
+        ib.plan_fleet(jobs, [8])
+    manifest = ib.plan_files(jobs, [8], tmp_path / "plans")
+    assert f"row {before + 1:,}: " in manifest.failed[str(jobs)]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_header_alone_is_a_table_without_rows(tmp_path, end):
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(HEADER + end)
+    assert ib.plan_fleet(jobs, [8]).num_rows == 0
+
+
+def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
+    (tmp_path / "JOBS.CSV").write_text("job|effective_batch|lr\na|256|0.1\n")
+    for jobs in (tmp_path, tmp_path / "JOBS.CSV"):
+        assert ib.plan_fleet(jobs, [8])["micro_batch"].to_pylist() == [32]
+    assert main(["fleet", str(tmp_path / "JOBS.CSV"), "--gpus", "8", "-o", str(tmp_path / "PLANS.TSV")]) == 0
+    assert (tmp_path / "PLANS.TSV").read_text().startswith("job\tcluster")
+    capsys.readouterr()
 
 
 def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):

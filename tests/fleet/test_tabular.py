@@ -174,7 +174,6 @@ def test_columns_settings_and_pairs():
         ({"team": np.zeros(2)}, "team must have 3 values as the other columns, got 2"),
         ({"lr": np.zeros(3, dtype=complex)}, "lr holds complex128, expected numbers or texts"),
         ({"job": np.array(["a", "b", "a"])}, "row 3: duplicate job id 'a' (also in row 1)"),
-        ({"job": np.array(["a", None, "b"])}, "row 2: job is missing"),
         ({"micro": 1, "total_steps": np.zeros(3)}, "micro"),
     ],
 )

@@ -28,7 +28,8 @@ def check_oracle(seed: int, plans: int) -> int:
     order = np.arange(plans)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
-    found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order})
+    columns = ["reasons", *oracle.COLUMNS]
+    found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
     values = {name: found[name].tolist() for name in oracle.COLUMNS}
     reasons = {
         int(bits): {reason.value for reason in ib.reasons_of(int(bits))}

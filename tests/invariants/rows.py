@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 import isobatch as ib
 from isobatch import _core
+from planning.test_oracle import beside_the_rule
 from reference.rules import HOLD_LOSS
 
 Columns = dict[str, NDArray[Any]]
@@ -125,6 +127,8 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
         "micro_batch_multiple": int(draw.choice([1, 1, 1, 8, 3])),
         "beta_half_life": bool(draw.random() < 0.2),
     }
+    # By a generator of their own: four more leave the others as they are.
+    chosen |= beside_the_rule(random.Random(repr(chosen)))
     if draw.random() < 0.3:
         chosen["batch_multiple"] = int(draw.choice([2, 12, 64]))
     if draw.random() < 0.2:
@@ -210,9 +214,7 @@ def _hold_batches(
     tuned = job["effective_batch"]
     if settings["policy"] == "keep":
         wanted = tuned
-        law(found["lr"] == job["lr"], "keep holds the learning rate")
-        tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
-        law(found["weight_decay"] == tuned_decay, "keep holds the weight decay")
+        _hold_kept(found, job, settings, law)
     elif settings["policy"] == "grow":
         share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else asked or settings["max_micro_batch"]
         wanted = replicas * (0 if share is None else share)
@@ -230,8 +232,38 @@ def _hold_batches(
     for name in ("beta1", "beta2", "momentum", "ema_decay"):
         value = found[name]
         law(np.isnan(value) | ((value >= 0) & (value < 1)), f"{name} lies in [0, 1)")
+    tuned_beta2 = np.where(np.isin(job["optimizer"], ["lion", "rmsprop"]), 0.99, 0.999)
+    floor = np.minimum(settings.get("min_beta2", 0.0), tuned_beta2)
+    law(np.isnan(found["beta2"]) | (found["beta2"] >= floor), "the floor under beta2")
     near = (found["nearest_world_size"] != -1) | (found["nearest_batch"] != -1)
     every(~(feasible & near), "what would work is named only where nothing does")
+
+
+def _hold_kept(found: Columns, job: Columns, settings: dict[str, Any], law: Any) -> None:
+    """Under keep the learning rate moves with the run's length alone, and so does the decay, where either is asked to."""
+    tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
+    power, ratio = settings.get("duration_power"), settings.get("duration_ratio", 1.0)
+    if power is None or ratio == 1:
+        law(found["lr"] == job["lr"], "keep holds the learning rate")
+        law(found["weight_decay"] == tuned_decay, "keep holds the weight decay")
+        return
+    scale = ratio**-power
+    law(
+        np.isclose(found["lr"], job["lr"] * scale, rtol=1e-14, atol=1e-322),
+        "the learning rate follows the length",
+    )
+    independent = job["decay"] == "independent" if "decay" in job else False
+    by_optimizer = {
+        "adamw": np.where(independent, 1 / ratio, 1 / scale / ratio),
+        "muon": 1 / ratio if settings.get("muon_decay") else 1.0,
+    }
+    factor = np.ones(len(tuned_decay))
+    for optimizer, moved in by_optimizer.items():
+        factor = np.where(job["optimizer"] == optimizer, moved, factor)
+    law(
+        np.isclose(found["weight_decay"], tuned_decay * factor, rtol=1e-14, atol=1e-322),
+        "the decay follows the length",
+    )
 
 
 def _hold_lengths(

@@ -48,6 +48,10 @@ CASES = [
     (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1024}}),
     (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1032, "rule": "none"}}),
     (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1032}, "optimizer": "sgd"}),
+    (R.SGD_SCALE_UP, {"options": {"policy": 520}, "optimizer": "sgd"}, {"options": {"policy": 512}, "optimizer": "sgd"}),
+    (R.SGD_SCALE_UP, {"options": {"policy": 1024}, "optimizer": "sgd", "noise_scale": 1e4}, {"options": {"policy": 1024}, "optimizer": "sgd", "noise_scale": 256.0}),
+    (R.SGD_SCALE_UP, {"options": {"policy": 4096}, "optimizer": "sgd"}, {"options": {"policy": 4096, "rule": "sqrt"}, "optimizer": "sgd"}),
+    (R.SGD_SCALE_UP, {"options": {"policy": 4096}, "optimizer": "sgd"}, {"options": {"policy": 4096}, "optimizer": "lion", "noise_scale": 1e6}),
     # 0.95^k
     (
         R.BETA2_LOW,
@@ -73,6 +77,9 @@ CASES = [
     ),
     (R.BETA1_LOW, {"options": {"policy": 1304, "rule": "sde"}}, {"options": {"policy": 1280, "rule": "sde"}}),
     (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "lion"}, {"options": {"policy": 512}, "optimizer": "lamb"}),
+    (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "lion", "noise_scale": 1e4}, {"options": {"policy": 512}, "optimizer": "sgd", "noise_scale": 1e4}),
+    (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "muon", "noise_scale": 1e4}, {"options": {"policy": 512}, "optimizer": "muon", "noise_scale": 0.0}),
+    (R.RULE_MISMATCH, {"options": {"policy": 512, "rule": "saturating"}, "noise_scale": 1e4}, {"options": {"policy": 512, "rule": "saturating"}, "optimizer": "muon", "noise_scale": 1e4}),
     (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "muon"}, {"options": {"policy": "keep"}, "optimizer": "muon"}),
     (
         R.DECAY_UNKNOWN,
@@ -114,6 +121,12 @@ CASES = [
     (R.RUN_BELOW_STEP, {"duration": "255sp", "convention": "megatron"}, {"duration": "256sp", "convention": "megatron"}),
     # k(1 − β) < 1
     (R.BETA_NOT_POSITIVE, {"options": {"policy": 2560, "rule": "sde"}}, {"options": {"policy": 2552, "rule": "sde"}}),
+    # A floor under β2 does not make the rule hold there.
+    (
+        R.BETA_NOT_POSITIVE,
+        {"options": {"policy": 25600, "rule": "sde", "min_beta2": 0.5}, "optimizer": "rmsprop"},
+        {"options": {"policy": 25592, "rule": "sde", "min_beta2": 0.5}, "optimizer": "rmsprop"},
+    ),
     (R.NEEDS_TUNED_GPUS, {"options": {"policy": "grow"}}, {"options": {"policy": "grow", "max_micro_batch": 8}}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0}, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0, "mu_sq": 1.0}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "saturating"}}, {"options": {"policy": 512, "rule": "saturating"}, "noise_scale": 1e4}),

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import isobatch as ib
@@ -70,7 +71,51 @@ def test_the_rule_for_muon_gives_its_sources_example():
     """Noise scale 1000, 256 → 8192: √ 5.66, this 2.09, and Adam's surge .77."""
     known = {"optimizer": "muon", "effective_batch": 256, "noise_scale": 1000.0}
     scales = [plan(known, policy=8192, rule=rule).lr_scale for rule in ("sqrt", "muon", "surge", "auto")]
-    assert scales == pytest.approx([5.657, 2.091, 0.773, 5.657], abs=1e-3)
+    assert scales == pytest.approx(
+        [5.657, 2.091, 0.773, 2.091**2], abs=2e-3
+    )  # auto's is the square, saturating
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", "lion", "muon", "adamw", "adam", "rmsprop", "lars", "lamb", "adafactor"]
+)
+def test_auto_bends_where_the_noise_scale_is_known(optimizer):
+    """For the three optimizers whose trials say so (docs/why/which-rule.md), and never past the linear rule."""
+    usual = "linear" if optimizer == "sgd" else "sqrt"
+    known = {"optimizer": optimizer, "effective_batch": 256, "noise_scale": 1000.0}
+    for policy in (64, 1024, 8192):
+        assert plan({"optimizer": optimizer}, policy=policy).rule == usual
+        found = plan(known, policy=policy)
+        bends = optimizer in ("sgd", "lion", "muon")
+        assert found.rule == ("saturating" if bends else usual)
+        assert found.lr_scale == plan(known, policy=policy, rule=found.rule).lr_scale
+        if bends:
+            assert found.lr_scale == pytest.approx((1 + 1000 / 256) / (1 + 1000 / policy), rel=1e-15)
+            assert min(1, policy / 256) <= found.lr_scale <= max(1, policy / 256)
+    assert plan(known, policy="keep").rule == "none"
+
+
+def test_auto_in_a_fleet_is_that_of_each_job():
+    """Jobs that differ in their noise scale only are planned together: each has the rule, and the cautions, of its own."""
+    noise = [np.nan, 0.0, 100.0, 1e6, np.nan, 5000.0] * 30
+    jobs = {
+        "effective_batch": np.full(len(noise), 256),
+        "lr": np.full(len(noise), 0.1),
+        "optimizer": np.repeat(["sgd", "lion", "adafactor"], len(noise) // 3),
+        "noise_scale": np.array(noise),
+        "duration": np.full(len(noise), "10000st"),
+    }
+    for policy in (16, 256, 2048, "keep"):
+        found = ib.plan_fleet(jobs, [8], policy=policy)
+        for row, scale in enumerate(noise):
+            known = {} if np.isnan(scale) else {"noise_scale": scale}
+            recipe = ib.Recipe(
+                **{name: column[row].item() for name, column in jobs.items() if name != "noise_scale"},
+                **known,
+            )
+            alone = ib.plan(recipe, 8, policy=policy)
+            assert (found["lr_scale"][row], found["lr"][row]) == (alone.lr_scale, alone.lr)
+            assert ib.reasons_of(int(found["reasons"][row])) == alone.reasons
 
 
 def test_what_no_column_can_hold_is_no_plan():

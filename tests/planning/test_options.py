@@ -8,6 +8,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.words import duration, figure
 from reference.profile import PROFILE
 
 RECIPE = ib.Recipe.from_gpus(
@@ -168,3 +169,34 @@ def test_the_nearest_count_is_found_however_far_away_it_is(batch, gpus, nearest,
         for count in range(nearest + 1, min(gpus, 300))
     ]
     assert set(between) == {"infeasible"}
+
+
+def test_the_fewest_gpus_that_meet_a_deadline():
+    recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
+    here = ib.plan(recipe, 2, profile=PROFILE)
+    limit = here.hours * 0.7
+    missed = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=limit)
+    met = [
+        gpus
+        for gpus in range(3, 65)
+        if ib.plan(recipe, gpus, profile=PROFILE, deadline_hours=limit).status != "infeasible"
+    ]
+    assert met and missed.options[0].world_size == met[0]
+    said = missed.explain()
+    assert f"--gpus {met[0]}" in said and "without --deadline-hours" in said
+    assert (
+        f"the run takes {duration(here.hours * 3600)}, over the deadline of {duration(limit * 3600)} (deadline_hours)"
+        in said
+    )
+    never = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=1e-9)
+    assert [option.world_size for option in never.options] == [2] and never.options[
+        0
+    ].settings.deadline_hours is None
+
+
+def test_how_far_a_run_is_above_its_budget():
+    recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
+    node = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0)
+    cost = ib.plan(recipe, node, profile=PROFILE).cost
+    said = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
+    assert f"the run costs {figure(cost)}, above the budget of {figure(cost / 2)}" in said

@@ -24,6 +24,7 @@ CAUTIONS = {
     "batch_moved", "ragged", "multiple_missed", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
     "batch_decreased", "short_epochs", "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
     "ramp_rule", "sqrt_scale_up", "beta2_low", "duration_moved", "muon_decay",
+    "rule_assumed", "sgd_scale_up",
 }  # fmt: skip
 """Cautions that the documents define to the letter, so that they are checked both ways."""
 ONE_WAY = {"rule_mismatch", "decay_unknown", "warmup_short"}
@@ -83,6 +84,8 @@ def job(draw):
                 "duration": "1e5sp",
                 "warmup": "2000sp",
             }
+    if draw.random() < 0.3:
+        row["min_lr"] = draw.choice([1e-5, 3e-4])
     return row
 
 
@@ -99,6 +102,7 @@ DRAWN = {
     "policy", "rule", "max_micro_batch", "batch_tolerance", "micro_batch_multiple", "max_batch", "beta_half_life", "require_multiple",
     "ragged", "uneven", "accumulation_multiple", "min_accumulation", "batch_multiple", "ramp_rule",
     "fixed_micro_batch", "min_micro_batch", "decrease_batch", "short_epochs",
+    "min_beta2", "muon_decay", "duration_ratio", "duration_power",
 }  # fmt: skip
 
 
@@ -135,7 +139,16 @@ def options(draw):
     own = random.Random(repr(row))
     if own.random() < 0.5:
         row["rule"] = LATER.get(row["rule"], row["rule"])
-    return row | {name: CASES[name].value for name in others if own.random() < 0.1}
+    return row | {name: CASES[name].value for name in others if own.random() < 0.1} | beside_the_rule(own)
+
+
+def beside_the_rule(draw):
+    """What moves the optimizer's averages, its decay and the learning rate beside the rule."""
+    chances = {
+        "min_beta2": (0.3, [0.5, 0.9, 0.95, 0.985, 0.9999]), "muon_decay": (0.3, [True]),
+        "duration_ratio": (0.2, [0.25, 0.5, 3.0, 100.0]), "duration_power": (0.2, [0.0, 0.3, 0.5, 1.0, -0.307]),
+    }  # fmt: skip
+    return {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
 
 
 def of_micro_batch(draw, row):
@@ -175,7 +188,8 @@ def fleet():
     order = np.arange(ROWS)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
-    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order})
+    columns = ["reasons", *oracle.COLUMNS]
+    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
     return [(row, oracle.plan_row(*row)) for row in rows], result
 
 

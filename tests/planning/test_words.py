@@ -552,7 +552,7 @@ TYPES = {name: np.dtype(kind).type for name, kind, *_ in _core.results() if name
 
 def test_the_types_of_columns_are_fixed():
     jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
-    table = ib.plan_fleet(jobs, [8])
+    table = ib.plan_fleet(jobs, [8], columns=["status", *TYPES])
     assert {name: table[name].dtype.type for name in TYPES} == TYPES
     # Unknown is −1 or NaN: the second row is infeasible.
     for name, kind in TYPES.items():
@@ -564,7 +564,8 @@ def test_the_types_of_columns_are_fixed():
 def test_in_arrow_reasons_are_lists_and_unknown_is_null():
     pa = pytest.importorskip("pyarrow", reason="tables of Arrow come with the extra 'fleet'")
     jobs = pa.table({"job": ["a", "b"], "effective_batch": [256, 250], "lr": [0.1, 0.1]})
-    table = ib.plan_fleet(jobs, pa.table({"cluster": ["c"], "nodes": [1], "gpus_per_node": [8]}))
+    clusters = pa.table({"cluster": ["c"], "nodes": [1], "gpus_per_node": [8]})
+    table = ib.plan_fleet(jobs, clusters, columns=["status", *TYPES])
     assert isinstance(table, pa.Table)
     assert table["reasons"].to_pylist()[1] == ["not_divisible"]
     assert pa.types.is_list(table.schema.field("reasons").type)

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="probes need torch")
 
 from isobatch.probing import launching, same  # noqa: E402
 from isobatch.probing.experiment import experiment  # noqa: E402
+from isobatch.probing.lines import lr_lines  # noqa: E402
 from isobatch.probing.options import ProbeOptions  # noqa: E402
 from isobatch.probing.ranks import Alone  # noqa: E402
 from isobatch.probing.scope import Scope  # noqa: E402
@@ -75,6 +76,50 @@ def test_a_rule_that_this_problem_does_not_follow_is_seen(grown):
     assert {trial.seed for trial in found.trials} == {0, 1}
 
 
+def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, capsys):
+    """Its own learning rate is fifty times below the best one of its own batch: a ratio to it would be no advice."""
+    plan = ib.plan(recipe(lr=0.01), 4, policy="grow")
+    found = ib.probe(plan, tiny.bowl, **SMALL)
+    assert found.lr.doubt == "untuned" and found.exit_code == 2
+    said = found.show()
+    assert (
+        "No learning rate can be named at batch 16: the recipe's 0.01 is far from the best one at its own batch of 4"
+        in said
+    )
+    assert (
+        f"the lowest losses were at {found.lr.batches[0].best_lr:.3g} there" in said
+        and "lies outside" not in said
+    )
+    with pytest.raises(ib.InputError, match="name no learning rate"):
+        found.to_recipe()
+    plan.save(tmp_path / "plan.json")
+    words = ["--workload", "probing.tiny:bowl", "--samples", "64", "--seeds", "2", "--device", "cpu"]
+    file = tmp_path / "tuned.toml"
+    assert main(["probe", str(tmp_path / "plan.json"), *words, "--recipe", str(file)]) == 2
+    printed = capsys.readouterr()
+    assert "No learning rate can be named" in printed.out and "no recipe is written" in printed.err
+    assert not file.exists()
+
+
+def test_a_best_one_at_the_edge_names_none(grown):
+    found = ib.probe(grown, tiny.slope, **SMALL)
+    assert all(one.at_edge for one in found.lr.batches)
+    assert found.lr.doubt == "edge" and found.exit_code == 2
+    assert "at batch 4 and 16 the best one is the last one tried" in found.show()
+
+
+def test_trials_as_long_as_the_run_need_no_ratio():
+    """Then the best learning rate is that of the run itself, however far the recipe's is from it."""
+    plan = ib.plan(recipe(lr=0.01, duration="16st"), 4, policy="grow")
+    found = ib.probe(plan, tiny.bowl, budget="1h", seeds=2, device="cpu")
+    tuned, planned = found.lr.batches
+    assert found.lr.samples == 64 and found.lr.whole_run and found.lr.doubt is None
+    assert found.lr.lr == planned.best_lr and "64 samples, as many as the run has" in found.show()
+    again = ib.plan(found.to_recipe(), 4, policy="grow", rule="power")
+    assert found.to_recipe().lr == tuned.best_lr
+    assert again.lr == pytest.approx(planned.best_lr)
+
+
 def test_trials_are_kept_and_gone_on_from(grown, tmp_path):
     """A probe that ended early says what it knows, and goes on to what one that never stopped finds."""
     file = tmp_path / "trials.jsonl"
@@ -87,6 +132,8 @@ def test_trials_are_kept_and_gone_on_from(grown, tmp_path):
     assert early.stopped == "budget" and not early.lr.complete
     assert (early.lr.samples, early.lr.whole_samples, early.lr.seeds) == (16, 64, 1)
     assert "trials of a quarter of the samples, 1 of 2 seeds" in early.show()
+    assert early.lr.doubt == "short" and early.exit_code == 2
+    assert "No learning rate can be named at batch 16: the trials have 16 of 64 samples" in early.show()
     assert 1.2 * 700 < early.lr.needed_seconds < 5000
     before = file.read_text().count("\n") - 1
     assert 0 < before == len(early.trials) < len(whole.trials)
@@ -150,6 +197,29 @@ def test_ctrl_c_says_what_is_known(grown):
     found = ib.probe(grown, tiny.bowl, **SMALL, say=stop)
     assert found.stopped == "interrupted" and len(found.trials) == 24
     assert "It was interrupted before all trials were made" in found.show()
+
+
+def test_ctrl_c_before_anything_is_known_says_when(grown):
+    clock = tiny.Clock()
+
+    def stop(line):
+        if line.startswith("batch"):
+            clock.now = 1000.0
+            raise KeyboardInterrupt
+
+    with pytest.raises(ib.InputError, match="interrupted after 16 min 40 s, before the first round"):
+        ib.probe(grown, tiny.ticking(tiny.bowl, clock), **SMALL, say=stop, clock=clock)
+
+
+def test_sigterm_ends_the_command_as_ctrl_c_does(grown, tmp_path, monkeypatch, capsys):
+    """Slurm and `timeout` send it."""
+    monkeypatch.setattr(tiny, "left", 1200)
+    grown.save(tmp_path / "plan.json")
+    words = ["--workload", "probing.tiny:ended", "--samples", "64", "--seeds", "2", "--device", "cpu"]
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["probe", str(tmp_path / "plan.json"), *words]) == 130
+    assert "It was interrupted before all trials were made" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_keep_is_the_same_training_at_every_split():
@@ -242,7 +312,8 @@ def test_where_the_batch_grows_the_gap_has_an_interval(grown):
 def test_the_critical_batch_by_branches():
     options = {"budget": "1h", "samples": 320, "seeds": 2, "device": "cpu"}
     tuned = ib.plan(recipe(lr=0.02), 1)
-    wide = ib.probe(tuned, tiny.regression, measure="critical", tolerance=10.0, **options).critical
+    wide_probe = ib.probe(tuned, tiny.regression, measure="critical", tolerance=10.0, **options)
+    wide = wide_probe.critical
     assert [branch.k for branch in wide.branches] == [1, 2, 4, 8] and wide.critical_batch == 32
     assert not wide.bounded and all(branch.holds for branch in wide.branches)
     assert [branch.lr for branch in wide.branches] == pytest.approx([0.02, 0.04, 0.08, 0.16])
@@ -250,6 +321,13 @@ def test_the_critical_batch_by_branches():
     narrow = ib.probe(ib.plan(recipe(lr=0.3), 1), tiny.noisy_bowl, measure="critical", **options)
     assert narrow.critical.bounded and narrow.critical.critical_batch == 4
     assert [branch.holds for branch in narrow.critical.branches] == [True, False]
+    assert "Next: train with the plan as it is: its batch of 4 is not above that." in narrow.show()
+    beyond = msgspec.structs.replace(narrow, planned_batch=16).show()
+    assert "plan with --policy 4, or keep the tuned batch" in beyond
+    assert (
+        "a larger --budget, so that larger batches are tried: the plan's 64 was not"
+        in msgspec.structs.replace(wide_probe, planned_batch=64).show()
+    )
     assert "already twice the batch fails" in narrow.show()
 
 
@@ -292,8 +370,8 @@ def test_a_budget_that_is_too_small_says_what_is_needed(grown):
     clock = tiny.Clock()
     with pytest.raises(
         ib.InputError,
-        match=r"5 min is too short for trials at batches 4, 16: 10 steps at 16 take .*, and the first round has 14 trials. "
-        r"A budget of \d+m would likely do for all",
+        match=r"5 min is too short for trials at batches 4, 16: a trial of the first round has 10 steps at 16, which take .*; there are "
+        r"14 trials. A budget of \d+m would likely do for all",
     ):
         ib.probe(grown, tiny.ticking(tiny.bowl, clock), budget="5m", clock=clock, device="cpu")
     assert clock.now < 300
@@ -480,6 +558,16 @@ def test_a_fault_of_one_rank_is_said_and_ends_all(tmp_path):
     _, said = failed.communicate(timeout=500)
     assert failed.returncode == 2
     assert "--workload: the workload's factory raised ValueError: no data on this rank" in said
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_interval_that_holds_everything_is_said_to(wide):
+    found = ib.probe(ib.plan(recipe(lr=0.5), 1), tiny.bowl, **SMALL).lr
+    ends = (0.001, 0.00401) if wide else (0.001, 0.004)
+    found = msgspec.structs.replace(found, interval=ends, within=True)
+    said = "\n".join(lr_lines(found, planned=4, tuned=4, rule="sqrt", stand_in=False))
+    assert ("these trials give no reason to change" in said) != wide
+    assert ("the interval spans a factor of 4, in which" in said) == wide
 
 
 def test_trials_at_other_batches_move_what_the_plan_moves():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import signal
 
 import torch
 from torch import nn
@@ -72,6 +73,27 @@ def noisy_bowl():
         return 0.5 * (CURVATURES * (model.w - noise) ** 2).sum(dim=1).mean()
 
     return Workload(Bowl(), _sgd, lambda n, g, d: torch.randn(n, 2, generator=g), loss)
+
+
+def slope():
+    """Falls for ever: the higher the learning rate, the lower the loss."""
+    return Workload(Bowl(), _sgd, _signs, lambda model, x: 1 - 1e-3 * model.w.sum() + 0 * model(x).sum())
+
+
+left = 0
+
+
+def ended():
+    """The bowl, and a SIGTERM to this process after `left` losses."""
+
+    def loss(model, x):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return _bowl_loss(model, x)
+
+    return dataclasses.replace(bowl(), loss=loss)
 
 
 def _noisy(n, generator, device):

@@ -224,16 +224,18 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     noise = rules.Noise(recipe.get("noise_scale"), recipe.get("sigma_sq"), recipe.get("mu_sq"))
 
     rule = options.get("rule", "auto")
-    rule = rules.auto(optimizer) if rule == "auto" else rule
+    rule = rules.auto(optimizer, noise) if rule == "auto" else rule
     if options.get("policy", "keep") == "keep":
         rule = "none"
     k = batch / tuned
-    scale = 1.0 if k == 1 else rules.lr_scale(rule, tuned, batch, noise, recipe.get("power"))
+    scale = by_rule = 1.0 if k == 1 else rules.lr_scale(rule, tuned, batch, noise, recipe.get("power"))
     ratio, duration_power = options.get("duration_ratio", 1.0), options.get("duration_power")
     by_length = 1.0 if duration_power is None else ratio**-duration_power
     longer = 1.0 if duration_power is None else ratio
     scale *= by_length
     row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
+    row["min_lr"] = recipe.get("min_lr", 0.0) * scale
+    row["warmup_lr"] = recipe["lr"] * by_length if rule == "linear" and k > 1 else 0.0
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
     keep = options.get("policy", "keep") == "keep"
@@ -275,7 +277,7 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
 
     if recipe.get("ramp") and options.get("ramp_rule", "none") != "none":
         rules.lr_scale(
-            rules.auto(optimizer) if options["ramp_rule"] == "auto" else options["ramp_rule"],
+            rules.auto(optimizer, noise) if options["ramp_rule"] == "auto" else options["ramp_rule"],
             batch,
             batch + 1,
             noise,
@@ -292,6 +294,11 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         say("sqrt_scale_down")
     if rule == "sqrt" and k > 4:
         say("sqrt_scale_up")
+    if optimizer == "sgd" and rule in ("linear", "saturating") and by_rule != 1 and scale > 2:
+        say("sgd_scale_up")
+    assumed = {"lion": ("sqrt", "saturating"), "muon": ("sqrt", "saturating"), "adafactor": ("sqrt",)}
+    if by_rule != 1 and rule in assumed.get(optimizer, ()):
+        say("rule_assumed")
     if ratio != 1:
         say("duration_moved")
     if rule in ("sde", "sde_smooth") and beta1 is not None and beta1 < 0.5 and k != 1:

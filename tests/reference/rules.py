@@ -39,8 +39,10 @@ class Noise:
     mu_sq: float | None = None
 
 
-def auto(optimizer: str) -> str:
+def auto(optimizer: str, noise: Noise) -> str:
     """The rule that stands for `auto`."""
+    if optimizer in ("sgd", "lion", "muon") and noise.scale is not None:
+        return "saturating"
     return "linear" if optimizer == "sgd" else "sqrt"
 
 

@@ -53,7 +53,7 @@ def test_a_repr_fits_a_screen(name):
 
 def test_a_repr_says_what_was_planned():
     assert repr(VALUES["plan"]).startswith(
-        "FeasiblePlan(ok: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; Recipe(effective_batch=256"
+        "FeasiblePlan(caution: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; Recipe(effective_batch=256"
     )
     assert repr(VALUES["never"]).startswith("Plan(infeasible: 7 GPUs; Recipe(")
     long = ib.Recipe(

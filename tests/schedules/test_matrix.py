@@ -173,6 +173,8 @@ def test_plans_and_columns():
         "warmup_steps": [10, 0],
         "schedule": ["cosine", "multistep(3ep)"],
         "steps_per_epoch": [10, 20],
+        "min_lr": [0.0, 0.0],
+        "warmup_lr": [0.0, 0.0],
     }
     got = ib.schedule_matrix(table, range(0, 200, 10), dtype="f8")
     assert got[0].tolist() == S.warmup(S.cosine(1.0, 90), 10).values(np.arange(0, 200, 10)).tolist()
@@ -181,10 +183,66 @@ def test_plans_and_columns():
     assert ib.schedule_matrix(arrow.table(table), range(0, 200, 10), dtype="f8").tolist() == got.tolist()
     with pytest.raises(InputError, match="row 2: unknown schedule 'cubic'"):
         ib.schedule_matrix({**table, "schedule": ["cosine", "cubic"]}, range(3))
-    with pytest.raises(InputError, match="total_steps"):
-        ib.schedule_matrix({"lr": [0.1]}, range(3))
     with pytest.raises(InputError, match="must have one value or"):
         ib.schedule_matrix({**table, "warmup_steps": [1, 2, 3]}, range(3))
+
+
+ROW = {
+    "lr": 0.1,
+    "total_steps": 100,
+    "warmup_steps": 0,
+    "schedule": "cosine",
+    "min_lr": 0.0,
+    "warmup_lr": 0.0,
+}
+
+
+@pytest.mark.parametrize("name", ROW)
+def test_nothing_is_filled_in(name):
+    table = {column: values for column, values in ROW.items() if column != name}
+    with pytest.raises(InputError, match=rf"^{name} is missing: .*plan_fleet\(.*isobatch.schedules.COLUMNS"):
+        ib.schedule_matrix(table, range(3))
+
+
+def test_lengths_that_no_column_says():
+    at_the_end = {**ROW, "lr": [1.0], "schedule": "step(50st, gamma=0.5)"}
+    with pytest.raises(
+        InputError, match="row 1: effective_batch is missing: the schedule has a length in st"
+    ):
+        ib.schedule_matrix(at_the_end, range(3))
+    with pytest.raises(InputError, match="row 1: tuned_batch is missing"):
+        ib.schedule_matrix({**at_the_end, "effective_batch": 16}, range(3))
+    whole = {**at_the_end, "effective_batch": 16, "tuned_batch": 8}
+    assert ib.schedule_matrix(whole, range(20, 30))[0].tolist() == [1.0] * 5 + [0.5] * 5
+
+
+@pytest.mark.parametrize(
+    ("slip", "name"),
+    [("schedul", "schedule"), ("tuned_bacth", "tuned_batch"), ("warmup_step", "warmup_steps")],
+)
+def test_a_misspelt_column_is_not_ignored(slip, name):
+    table = {column: values for column, values in ROW.items() if column != name}
+    with pytest.raises(InputError, match=f"'{slip}' is not read: did you mean '{name}'"):
+        ib.schedule_matrix({**table, slip: ["constant"]}, range(3))
+    others = {**ROW, "samples_per_epoch": [1], "steps_over_least": [1.0], "team": ["vision"]}
+    assert ib.schedule_matrix(others, range(3)).tolist() == ib.schedule_matrix(ROW, range(3)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"lr": [0.1, float("nan")]},
+            "row 2: lr is not known: the row is infeasible, leave such rows out .job 'b'.",
+        ),
+        ({"lr": [0.1, None]}, "row 2: lr is not known: the row is infeasible"),
+        ({"total_steps": [9, -1]}, "row 2: total_steps is not known: the job needs a duration"),
+        ({"schedule": ["cosine", ""]}, "row 2: schedule is not known, as of a job with a ramp"),
+    ],
+)
+def test_a_row_without_a_schedule_is_named(change, says):
+    with pytest.raises(InputError, match=says):
+        ib.schedule_matrix({**ROW, "job": ["a", "b"], **change}, range(3))
 
 
 def _read_only(shape):
@@ -297,6 +355,6 @@ def test_the_number_of_threads_does_not_change_a_value():
     "name", ["steps_per_epoch", "dataset_size", "seq_len", "effective_batch", "tuned_batch"]
 )
 def test_what_a_unit_is_worth_is_a_number(name):
-    table = {"lr": [0.1], "total_steps": [100], "schedule": ["multistep(30ep, 60ep)"], name: ["16 16"]}
+    table = {**ROW, "schedule": ["multistep(30ep, 60ep)"], name: ["16 16"]}
     with pytest.raises(ib.InputError, match=f"row 1: {name} must be a number above 0, got the text '16 16'"):
         ib.schedule_matrix(table, range(5))

@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
-from isobatch.validate.measure.pattern import Pattern, sums, values
+from isobatch.validate.measure.pattern import ROW, Pattern, sums, values
 
 RANKS = [1, 2, 3, 8, 64, 65, 100, 320, 512, 1000, 1024, 4096, 16_384]
 
@@ -49,19 +49,26 @@ def test_a_rank_that_is_left_out_or_counted_twice_shows(ranks):
     assert len(expected) <= 3 * 256
 
 
-def test_wrong_elements_are_counted_wherever_they_are():
+@pytest.mark.parametrize("size", [1000, ROW, 5 * ROW + 1])
+def test_wrong_elements_are_counted_wherever_they_are(size):
     cpu = torch.device("cpu")
-    buffer = torch.empty(1000, dtype=torch.bfloat16)
+    buffer = torch.empty(size, dtype=torch.bfloat16)
     patterns = [Pattern(rank, 3, torch.bfloat16, cpu) for rank in range(3)]
     total = torch.zeros_like(buffer)
     for pattern in patterns:
         pattern.fill(buffer)
         total += buffer
     assert patterns[0].wrong(total) == 0
-    total[[0, 500, 999]] += 1
+    total[[0, size // 2, size - 1]] += 1
     assert patterns[1].wrong(total) == 3
+
+
+def test_a_pattern_goes_on_over_its_rows():
+    buffer = torch.empty(3 * ROW + 5)
+    Pattern(1, 2, torch.float32, torch.device("cpu")).fill(buffer)
+    assert torch.equal(buffer, torch.tensor([1.0, 2.0, 0.0]).repeat(ROW + 2)[: len(buffer)])
 
 
 def test_a_pattern_takes_no_room_of_its_own():
     pattern = Pattern(5, 512, torch.float32, torch.device("cpu"))
-    assert sum(tensor.numel() for tensor in vars(pattern).values()) < 2000
+    assert sum(tensor.numel() for tensor in vars(pattern).values()) < 3 * ROW

@@ -22,7 +22,8 @@ def over_gpus(
     """A figure of jobs over GPUs, both axes logarithmic.
 
     Args:
-        points: rows with `job`, `gpus` and the figure; of more than MOST_LINES jobs, `low` and `high` beside it.
+        points: rows with `job`, `gpus` and the figure, and `type` where lines of one job are of several GPU types; of more than
+            MOST_LINES jobs, `low` and `high` beside it.
         value: the figure's name in the rows.
         label: the axis's title, with its unit.
         deadline: where a line is drawn across.
@@ -38,14 +39,33 @@ def over_gpus(
         .scale(domain=jobs, range=list(theme.SERIES[: len(jobs)]))
         .sort(jobs)
         .title(None)
-        .legend(None if len(jobs) < 2 else alt.Legend(symbolType="stroke", columns=2))
+        .legend(
+            None
+            if len(jobs) < 2
+            else alt.Legend(
+                symbolType="stroke",
+                symbolOpacity=1,
+                symbolStrokeWidth=2,
+                columns=2,
+                labelLimit=200,
+                columnPadding=30,
+            )
+        )
     )
     base = alt.Chart(theme.rows(points)).encode(x=x)
     layers = []
     if any("low" in point for point in points):
         low, high = alt.Y("low:Q").title(label), alt.Y2("high:Q")
-        layers.append(base.mark_area(opacity=0.2, color=theme.SERIES[0]).encode(y=low, y2=high))
-    layers.append(base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=24)).encode(y=y, color=color))
+        layers.append(
+            base.mark_area(opacity=0.2 if len(jobs) == 1 else 0.12).encode(y=low, y2=high, color=color)
+        )
+    line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=24)).encode(y=y, color=color)
+    types = list(dict.fromkeys(point["type"] for point in points if point.get("type")))
+    if types:
+        legend = alt.Legend(symbolType="stroke", symbolStrokeColor=theme.INK, orient="top", symbolSize=400)
+        dash = alt.StrokeDash("type:N").scale(domain=types).sort(types).title(None).legend(legend)
+        line = line.encode(strokeDash=dash)
+    layers.append(line)
     if knees:
         marked = alt.Chart(theme.rows(knees)).encode(x=x, y=y)
         layers.append(marked.mark_point(shape="diamond", size=130, strokeWidth=2, color=theme.INK))
@@ -61,12 +81,11 @@ def over_gpus(
     return alt.layer(*layers).properties(width=theme.WIDTH, height=theme.HEIGHT)
 
 
-def statuses(counts: Sequence[dict[str, Any]], label: str) -> Any:
-    """How many rows have which status, a bar a name.
+def statuses(counts: Sequence[dict[str, Any]]) -> Any:
+    """How many rows have which status, a bar a name. What the names are says the heading: a title would stand on long ones.
 
     Args:
         counts: rows with `name`, `status` and `rows`.
-        label: what the names are.
     """
     import altair as alt
 
@@ -77,7 +96,7 @@ def statuses(counts: Sequence[dict[str, Any]], label: str) -> Any:
         .mark_bar()
         .encode(
             x=alt.X("rows:Q").title("rows").axis(tickMinStep=1),
-            y=alt.Y("name:N").sort(names).title(label).axis(labelLimit=240),
+            y=alt.Y("name:N").sort(names).title(None).axis(labelLimit=240),
             color=alt.Color("status:N").scale(domain=order, range=list(theme.STATUS.values())).title(None),
             order=alt.Order("order:Q"),
         )

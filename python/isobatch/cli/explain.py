@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options.ours import is_plan, refuse_recipe
 from isobatch.cli.options.standard import stdin_as_file
-from isobatch.cli.options.values import count
+from isobatch.cli.options.values import count, path
 from isobatch.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from isobatch.fleet.inputs import Inputs
 
 _MOST = 10
 
@@ -29,6 +32,20 @@ def add(subparsers: Any) -> None:
     command.add_argument("--job", metavar="ID", help="only this job's rows")
     command.add_argument("--cluster", metavar="ID", help="only rows on this cluster")
     command.add_argument("--gpus", type=count, metavar="N", help="only rows on this many GPUs")
+    command.add_argument(
+        "--jobs",
+        type=path,
+        metavar="FILE",
+        help="the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
+    )
+    command.add_argument(
+        "--clusters", type=path, metavar="FILE", help="their clusters likewise (needs --jobs)"
+    )
+    command.add_argument(
+        "--illegal",
+        action="store_true",
+        help="list every job whose values are illegal, a line each (needs --jobs)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,17 +76,42 @@ def _one(args: argparse.Namespace) -> int:
 def _explained(args: argparse.Namespace) -> int:
     from isobatch.files.read import read_table
     from isobatch.fleet.explain import explain
+    from isobatch.fleet.inputs import Inputs
 
+    for option, value in (("--clusters", args.clusters), ("--illegal", args.illegal)):
+        if value and args.jobs is None:
+            raise InputError(f"{option} needs --jobs FILE, the jobs that were planned")
     table = read_table(args.plans)
+    given = None if args.jobs is None else Inputs(args.jobs, args.clusters)
     asked = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
     rows = _matching(table, {name: value for name, value in asked.items() if value is not None}, args.plans)
+    if args.illegal and given is not None:
+        return _listed(table, rows, given)
     if len(rows) > _MOST:
         raise InputError(
             f"{len(rows):,} rows are asked for, more than the {_MOST} that anybody reads: name --job, --cluster or --gpus",
             file=args.plans,
         )
-    print("\n\n".join(explain(table, row) for row in rows))
+    print("\n\n".join(explain(table, row, jobs=given) for row in rows))
     return 1 if all(table["status"][row].as_py() == "infeasible" for row in rows) else 0
+
+
+def _listed(table: Any, rows: list[int], given: Inputs) -> int:
+    """Prints what is illegal, each fault once: a job has the same on every cluster; 1 where there is any."""
+    from isobatch.fleet.explain import is_illegal
+
+    names = [name for name in ("job", "cluster") if name in table.column_names]
+    columns = [table[name].to_pylist() for name in names]
+    reasons = table["reasons"].to_pylist() if "reasons" in table.column_names else []
+    said = set()
+    for row in rows if reasons else ():
+        if not is_illegal(reasons[row]):
+            continue
+        fault = given.fault(**{name: column[row] for name, column in zip(names, columns, strict=True)})
+        if fault is not None and fault not in said:
+            said.add(fault)
+            print(fault)
+    return 1 if said else 0
 
 
 def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:

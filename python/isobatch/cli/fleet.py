@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -65,7 +66,7 @@ def add(subparsers: Any) -> None:
         help="rows to keep per job: all (default), fastest, cheapest or goodput",
     )
     command.add_argument(
-        "--top", type=count, default=1, metavar="N", help="keep the best N rows per job (needs --select)"
+        "--top", type=count, metavar="N", help="keep the best N rows per job (needs --select; default: 1)"
     )
     _add_output(command)
 
@@ -112,15 +113,30 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"clusters must be a file, got {args.clusters}: for that number of GPUs, --gpus {args.clusters}"
         )
-    if PurePosixPath(args.jobs).suffix in (".toml", ".yaml", ".yml", ".json"):
-        raise InputError(
-            "this is one recipe, not a table of jobs: use isobatch plan or isobatch sweep, or put its fields into columns",
-            file=args.jobs,
-        )
     if args.gpus is not None and args.clusters is not None:
         raise InputError("--gpus goes without clusters: give one or the other")
     with stdin_as_file(args, "jobs", "clusters", "pairs"):
+        _refuse_recipe(args.jobs)
         return _planned(args)
+
+
+def _refuse_recipe(jobs: str) -> None:
+    """One recipe is no table, and JSON that holds a list of them is not one in lines."""
+    if PurePosixPath(jobs).suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
+        return
+    held: object = None
+    with suppress(OSError, ValueError, RecursionError):
+        held = json.loads(Path(jobs).read_bytes())
+    if isinstance(held, list):
+        raise InputError(
+            f"this is a list of {words.counted(len(held), 'value')}: give each job a line of its own, in a .jsonl file "
+            "(jq -c '.[]' FILE > jobs.jsonl)",
+            file=jobs,
+        )
+    raise InputError(
+        "this is one recipe, not a table of jobs: use isobatch plan or isobatch sweep, or put its fields into columns",
+        file=jobs,
+    )
 
 
 def _planned(args: argparse.Namespace) -> int:

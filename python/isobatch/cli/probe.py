@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from isobatch.cli.options import values
@@ -17,7 +19,7 @@ def add(subparsers: Any) -> None:
         "probe",
         help="measure the learning rate at the planned batch by short trainings",
         description="Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which "
-        "to take, with an interval. A probe that the budget or Ctrl-C ends early says what it knows by then. Exit codes: 0 the plan's "
+        "to take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what it knows by then. Exit codes: 0 the plan's "
         "lies in it (or every split trains the same), 1 it does not, 2 nothing can be said, 130 interrupted.",
     )
     command.add_argument(
@@ -112,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "an exponent comes from learning rates: leave out --same and --critical", field="recipe"
         )
-    with redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
+    with _ended_by_sigterm(), redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
         found = probe(
             args.plan,
             args.workload,
@@ -130,10 +132,20 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.output is not None:
         write_whole(args.output, found.to_json().encode() + b"\n")
-    if args.recipe is not None:
-        found.save_recipe(args.recipe)
     if args.json:
         write_json(found.to_json())
     else:
-        print(found.show())
+        print(found.show(), flush=True)
+    if args.recipe is not None:  # last: where there is none to write, what was found is said all the same
+        found.save_recipe(args.recipe)
     return 130 if found.stopped == "interrupted" else found.exit_code
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM, as Slurm and `timeout` send it, ends a probe as Ctrl-C does: with what it knows."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
         return rank(args)
     from isobatch.validate.launching import launch
+    from isobatch.validate.ranks import garbage
 
     if args.output is not None and args.node_rank == 0:
         check_place(args.output)
@@ -67,5 +68,6 @@ def run(args: argparse.Namespace) -> int:
         _fork=True,  # nothing has run here yet, and the ranks need not import torch again
     )
     if args.node_rank == 0:
-        arguments.publish(report, args)
+        with garbage.kept():
+            arguments.publish(report, args)
     return report.exit_code

@@ -88,7 +88,7 @@ def find(path: str | os.PathLike[str]) -> Files:
     found = []
     for info in sorted(listed, key=lambda info: info.path):
         name = below(info.path, base)
-        wanted = name[name.rfind(".") :] in SUFFIXES and not name.startswith(("_", "."))
+        wanted = name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith(("_", "."))
         wanted = wanted and "/_" not in name and "/." not in name
         if info.type == FileType.File and wanted and (pattern is None or _is_match(info.path, pattern)):
             found.append(info)
@@ -162,7 +162,7 @@ def format_of(path: str) -> str:
     Raises:
         InputError: it is none of these.
     """
-    suffix = PurePosixPath(path).suffix
+    suffix = PurePosixPath(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise unknown_format(path, SUFFIXES)
     return SUFFIXES[suffix]

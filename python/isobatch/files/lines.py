@@ -3,12 +3,15 @@ nested some thousands deep."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from isobatch.errors import InputError
+from isobatch.files.doubles import OnceDecoder
 from isobatch.words import printable
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
     import pyarrow as pa
 
     kinds: dict[str, _Kind] = {}
-    for columns, _ in _blocks(stream, path):
+    for columns, _ in _blocks(stream, path, OnceDecoder()):
         for name, cells in columns.items():
             kinds.setdefault(name, _Kind()).add(cells)
     if not kinds:
@@ -50,7 +53,7 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
     """
     import pyarrow as pa
 
-    for columns, rows in _blocks(stream, path):
+    for columns, rows in _blocks(stream, path, msgspec.json.Decoder(dict[str, Any])):
         if columns.keys() - set(schema.names):
             raise InputError("has changed while it was read", file=path)
         cells = (columns.get(name) or [None] * rows for name in schema.names)
@@ -58,9 +61,8 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
+def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, int]]:
     """The cells of some lines by their columns, those that an object lacks as None, and the number of objects."""
-    decoder = msgspec.json.Decoder(dict[str, Any])
     before = 0
     for lines in _lines(stream, path):
         columns: _Columns = {}
@@ -69,7 +71,7 @@ def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
             if not line.strip():
                 continue
             try:
-                for name, value in decoder.decode(line).items():
+                for name, value in _object(decoder, line).items():
                     cells = columns.get(name)
                     if cells is None:
                         cells = columns[name] = []
@@ -78,15 +80,44 @@ def _blocks(stream: Any, path: str) -> Iterator[tuple[_Columns, int]]:
                     cells.append(value)
                     if isinstance(value, (list, dict)):
                         _refuse_deep(value)
+            except InputError as error:
+                raise error.at(file=path, row=number) from None
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-                what = "nested too deep" if isinstance(error, RecursionError) else printable(str(error))
-                raise InputError(f"is no JSON object: {what}", file=path, row=number) from None
+                raise InputError(f"is no JSON object: {_why(line, error)}", file=path, row=number) from None
             rows += 1
         before += len(lines)
         for cells in columns.values():
             cells += [None] * (rows - len(cells))
         if rows:
             yield columns, rows
+
+
+def _object(decoder: Any, line: bytes) -> dict[str, Any]:
+    """The object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
+    is unknown, as in NumPy, and what is infinite is a wrong value of its row."""
+    try:
+        found: dict[str, Any] = decoder.decode(line)
+    except msgspec.MsgspecError:
+        try:
+            found = json.loads(line.decode(), parse_constant=_STRANGE.get)
+            msgspec.json.encode(found)  # refuses half a character
+        except ValueError:
+            found = {}
+        if not found or not isinstance(found, dict):
+            raise
+    return found
+
+
+_STRANGE = {"NaN": None, "Infinity": inf, "-Infinity": -inf}
+
+
+def _why(line: bytes, error: Exception) -> str:
+    """What is said of a line that is no object."""
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    if line.lstrip().startswith(b"["):
+        return "it is a list; give each job a line of its own, such as by jq -c '.[]' FILE"
+    return f"{printable(str(error))}. Each line is one whole object: {printable(line.decode(errors='replace').strip(), 80)}"
 
 
 def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
@@ -166,8 +197,10 @@ def _array(cells: list[Any], kind: Any) -> Any:
     import pyarrow as pa
 
     if kind == pa.string():
-        cells = [
-            cell if cell is None or isinstance(cell, str) else msgspec.json.encode(cell).decode()
-            for cell in cells
-        ]
+        cells = [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
     return pa.array(cells, kind)
+
+
+def _text(cell: Any) -> str:
+    """A cell as JSON has it; JSON has no infinity."""
+    return str(cell) if isinstance(cell, float) and isinf(cell) else msgspec.json.encode(cell).decode()

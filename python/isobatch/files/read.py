@@ -1,23 +1,18 @@
-"""Tables in files, block by block: CSV (separated by commas, semicolons or tabs), Parquet, JSON lines."""
+"""Tables in files, block by block: CSV, Parquet, JSON lines."""
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError
+from isobatch.files.cells import csv_batches
 from isobatch.files.find import find, format_of, named
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
-
-_CSV_BYTES = 1 << 23
-"""Of a CSV file that are parsed at a time."""
 
 
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
@@ -54,9 +49,8 @@ def blocks(
             yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
             return
         if how == "csv":
-            with fs.open_input_stream(path) as stream:
-                batches = _csv_reader(stream, *_csv_header(fs, path))
-                yield from _cut(batches, batches.schema, rows)
+            batches, schema = csv_batches(fs, path)
+            yield from _cut(batches, schema, rows)
             return
         from isobatch.files.lines import lines_batches, lines_schema
 
@@ -138,40 +132,3 @@ def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return joined
-
-
-def _csv_header(fs: FileSystem, path: str) -> tuple[list[str], str]:
-    """The names of the columns, and what separates them: a tab or a semicolon where the header has no comma.
-
-    Spreadsheets write semicolons where the comma is the decimal sign. A cell such as 0,1 then stays the text that it is, and is
-    refused where a number is read: 1.281 may be meant as either.
-    """
-    with (
-        fs.open_input_stream(path) as stream,
-        io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
-    ):
-        first = list(itertools.islice(text, 1))
-        delimiter = next((sign for sign in ",\t;" if sign in "".join(first)), ",")
-        header = next(csv.reader(itertools.chain(first, text), delimiter=delimiter), [])
-    if not header:
-        raise InputError("the file is empty", file=path)
-    return header, delimiter
-
-
-def _csv_reader(stream: Any, header: list[str], delimiter: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.csv
-
-    # Every column as text, which the core reads exactly: a type guessed from the first block would fail in a later one, and what
-    # is carried along stays as it is ("007" stays "007").
-    return pyarrow.csv.open_csv(
-        stream,
-        read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BYTES),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(header, pa.string()),
-            strings_can_be_null=True,
-            # A job may be called null; what "null" is in a field is decided where fields are read.
-            null_values=[""],
-        ),
-    )

@@ -105,5 +105,13 @@ def check_place(path: str | os.PathLike[str]) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise InputError("there is no such folder", file=str(folder))
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise InputError("cannot be written", file=str(path))
+    if Path(path).is_dir():
+        raise InputError("cannot be written: it is a folder", file=str(path))
+    if not os.access(folder, os.W_OK):
+        # Only the system knows why: a disk that is read-only, or no permission.
+        probe = folder / f".{uuid.uuid4().hex}"
+        try:
+            probe.touch(exist_ok=False)
+        except OSError as error:
+            raise unwritable(error, str(path)) from None
+        probe.unlink()

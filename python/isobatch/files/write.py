@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
+from isobatch.files.partial import partial_of
 from isobatch.files.whole import refuse_special, settle, sync_up
 
 if TYPE_CHECKING:
@@ -38,18 +39,20 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
     from pyarrow.fs import FileType
 
     fs, path = location(output)
-    suffix = PurePosixPath(path).suffix
+    suffix = PurePosixPath(path).suffix.lower()
     if suffix not in WRITERS:
         raise unknown_format(path, WRITERS)
     folder = str(PurePosixPath(path).parent)
     if fs.get_file_info(folder).type != FileType.Directory:
         raise InputError("there is no such folder", file=folder)
-    if fs.type_name == "local":
-        refuse_special(path)
-    partial = f"{folder}/.{PurePosixPath(path).name}.{unique()}"
     options = {"escape_formulas": True} if escape_formulas and suffix in (".csv", ".tsv") else {}
     try:
         with ExitStack() as files:
+            if fs.type_name == "local":
+                refuse_special(path)
+                partial = files.enter_context(partial_of(path))
+            else:
+                partial = f"{folder}/.{PurePosixPath(path).name}.{unique()}"
             files.enter_context(whole(fs, {partial: path}))
             yield files.enter_context(WRITERS[suffix](fs, partial, metadata, **options))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import InputError, must_be
+import numpy as np
+
+from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names, reasons_of
 from isobatch.words import count, counted, duration, figure, percent, printable, real
 
+if TYPE_CHECKING:
+    from isobatch.fleet.inputs import Inputs
 
-def explain(table: Any, row: int) -> str:
+_SHOWN = 4
+"""Other rows of a job that are listed."""
+
+_SOUGHT = frozenset(
+    (
+        Reason.NOT_DIVISIBLE,
+        Reason.MODEL_PARALLEL,
+        Reason.ACCUMULATION_UNMET,
+        Reason.MICRO_BATCH_UNMET,
+        Reason.RAMP_NOT_DIVISIBLE,
+    )
+)
+"""Reasons for which the planner looks for GPU counts and batches nearby."""
+
+
+def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> str:
     """What a row of a fleet's plans says: how to train there, or why not and what is nearest, with each warning's source.
 
     A table has results and no recipe: for the formulas, plan the row alone (`ib.plan`).
@@ -19,9 +38,11 @@ def explain(table: Any, row: int) -> str:
     Args:
         table: what `plan_fleet` gave, or a file of it was read into: a dict of arrays, or any Arrow table.
         row: counted from 0.
+        jobs, clusters: what was planned, a path or a table as in `plan_fleet`: of a row whose values are illegal, the field, its
+            value and what is legal.
 
     Raises:
-        InputError: there is no such row, or the table is no fleet's.
+        InputError: there is no such row, the table is no fleet's, or the jobs or clusters have no row of that id.
 
     >>> from isobatch.fleet.plan_fleet import plan_fleet
     >>> from isobatch.recipes.recipe import Recipe
@@ -30,14 +51,29 @@ def explain(table: Any, row: int) -> str:
       - the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or ragged
     Nearest that works: 2 GPUs; or a batch of 255
     """
-    values = _row(table, row)
-    return "\n".join(_lines(values))
-
-
-def _row(table: Any, row: int) -> dict[str, Any]:
-    """The row's values; what is not known is None."""
+    columns, length = _columns(table)
     if type(row) is not int:
         raise must_be("a whole number from 0", row, field="row")
+    if not 0 <= row < length:
+        raise InputError(f"row must be from 0 to {length - 1:,}, got {row:,}", field="row")
+    given = None
+    if jobs is not None or clusters is not None:
+        from isobatch.fleet.inputs import Inputs
+
+        if jobs is None:
+            raise missing("jobs", "clusters go with the jobs that were planned on them")
+        given = jobs if isinstance(jobs, Inputs) else Inputs(jobs, clusters)
+    values = {name: _value(name, cells[row]) for name, cells in columns.items()}
+    return "\n".join(_lines(values, columns, given))
+
+
+def is_illegal(reasons: Any) -> bool:
+    """Whether these reasons, in any form that a table has them in, say that a value is illegal."""
+    return any(reason.startswith("invalid_") for reason in _reasons(reasons))
+
+
+def _columns(table: Any) -> tuple[dict[str, Any], int]:
+    """The table's columns by name, and its rows."""
     if isinstance(table, Mapping):
         columns = dict(table)
         if not all(hasattr(values, "__len__") for values in columns.values()):
@@ -50,11 +86,9 @@ def _row(table: Any, row: int) -> dict[str, Any]:
         columns, length = {name: whole[name] for name in whole.column_names}, whole.num_rows
     else:
         raise must_be("a table of plans", table, field="table")
-    if not 0 <= row < length:
-        raise InputError(f"row must be from 0 to {length - 1:,}, got {row:,}", field="row")
-    if missing := [name for name in ("status", "reasons") if name not in columns]:
-        raise InputError(f"the table has no column {missing[0]!r}: it is no fleet's plans", field="table")
-    return {name: _value(name, values[row]) for name, values in columns.items()}
+    if absent := [name for name in ("status", "reasons") if name not in columns]:
+        raise InputError(f"the table has no column {absent[0]!r}: it is no fleet's plans", field="table")
+    return columns, length
 
 
 def _value(name: str, value: Any) -> Any:
@@ -89,14 +123,14 @@ def _reasons(value: Any) -> tuple[Reason, ...]:
         raise must_be("names of reasons, as a fleet's table has them", value, field="reasons") from None
 
 
-def _lines(row: Mapping[str, Any]) -> Iterator[str]:
+def _lines(row: Mapping[str, Any], columns: Mapping[str, Any], given: Inputs | None) -> Iterator[str]:
     where = [
         f"{name} {printable(str(row[name]))}" for name in ("job", "cluster") if row.get(name) is not None
     ]
     gpus = row.get("world_size")
     yield f"{', '.join([*where, *([counted(gpus, 'GPU')] if gpus else [])])}: {row['status']}"
     yield from _causes(row, "infeasible")
-    yield from _infeasible(row) if row["status"] == "infeasible" else _planned(row)
+    yield from _infeasible(row, columns, given) if row["status"] == "infeasible" else _planned(row)
     cautions = list(_causes(row, "caution"))
     if cautions:
         yield "Warnings:"
@@ -109,18 +143,57 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
             yield f"  - {reason.text}" + (f" [{reason.source}]" if reason.source else "")
 
 
-def _infeasible(row: Mapping[str, Any]) -> Iterator[str]:
+def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
     ways = [counted(gpus, "GPU")] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
+    if any(reason.startswith("invalid_") for reason in row["reasons"]):
+        yield _what_is_illegal(row, given)
+        return
     if ways:
         yield f"Nearest that works: {'; or '.join(ways)}"
-    elif any(reason.startswith("invalid_") for reason in row["reasons"]):
-        yield "Correct the values that went in, and plan the row again; `isobatch fleet` names the first of them."
+    others = list(_others(row, columns))
+    if others:
+        more = f", and {count(len(others) - _SHOWN)} more" if len(others) > _SHOWN else ""
+        yield f"Other rows of this job that work: {'; '.join(others[:_SHOWN])}{more}"
+    if ways or others:
+        return
+    if not _SOUGHT & set(row["reasons"]):
+        # Of time, money, memory and what is not known, only the job's own plan says more.
+        yield "Other GPU counts were not looked at: isobatch sweep of this job does, and isobatch plan lists what would work."
     elif not {"nearest_world_size", "nearest_batch"} <= row.keys():
         yield "What would work is in the columns nearest_world_size and nearest_batch, which this table lacks."
     else:
         yield "Nothing close to it would work."
+
+
+def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
+    if given is None:
+        return "Which value it is: pass the jobs that were planned (jobs=, --jobs FILE), or plan this one alone: its error names all."
+    wrong = given.fault(row.get("job"), row.get("cluster"))
+    if wrong is not None:
+        return f"Illegal: {wrong}"
+    return (
+        "No value of this job is illegal by itself. A deadline needs a duration, a budget a price_per_gpu_hour; "
+        "clusters of another table are looked at with clusters=, --clusters FILE."
+    )
+
+
+def _others(row: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]:
+    """Rows of the same job that have a plan, the fastest first."""
+    if row.get("job") is None:
+        return
+    of_job = np.flatnonzero(np.asarray(columns["job"]) == row["job"])
+    at = [other for other in of_job.tolist() if _value("status", columns["status"][other]) != "infeasible"]
+    names = [name for name in ("cluster", "world_size", "hours", "cost") if name in columns]
+    rows = [{name: _value(name, columns[name][other]) for name in names} for other in at]
+    for found in sorted(rows, key=lambda it: it.get("hours") or float("inf")):
+        gpus, cluster = found.get("world_size"), found.get("cluster")
+        where = counted(gpus, "GPU") if gpus else "a row"
+        where += "" if cluster is None else f" on cluster {printable(str(cluster))}"
+        took = [duration(found["hours"] * 3600)] if found.get("hours") is not None else []
+        took += [f"cost {figure(found['cost'])}"] if found.get("cost") is not None else []
+        yield where + (f" ({', '.join(took)})" if took else "")
 
 
 def _planned(row: Mapping[str, Any]) -> Iterator[str]:

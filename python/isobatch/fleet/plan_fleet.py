@@ -22,7 +22,7 @@ def plan_fleet(
     columns: Iterable[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
-    top: int = 1,
+    top: int | None = None,
     **settings: Any,
 ) -> Any:
     """Plans every job on every cluster, or the named pairs, on all cores (RAYON_NUM_THREADS sets another number of threads),
@@ -36,11 +36,13 @@ def plan_fleet(
         clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None: each row of the
             jobs has its own cluster's columns, and is planned on that one.
         pairs: a table with the columns `job` and `cluster`, where not all are to meet.
-        columns: the columns of the result to compute, in this order; None: all.
+        columns: the columns of the result to compute, in this order; None: all but those that `isobatch.schedules.COLUMNS` adds
+            for `schedule_matrix` (docs/fleet.md).
         profile: as in `plan`; of several, each row takes the one for its cluster's GPU type.
         select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss soonest
-            ("goodput"), best first, ties in the order of the rows; a job none of whose rows can be compared keeps its first.
-        top: how many.
+            ("goodput"), best first, ties in the order of the rows. A job none of whose rows can be compared keeps the first that can
+            be planned, with the caution `not_compared`; without any its first row, which says why.
+        top: how many; None: one. It needs `select`.
         settings: the keywords of `plan`; a column of the same name in either table wins.
 
     Returns:
@@ -80,7 +82,7 @@ def plan_files(
     columns: Iterable[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
-    top: int = 1,
+    top: int | None = None,
     **settings: Any,
 ) -> Manifest:
     """Plans jobs in files into a folder, in memory that does not grow with the fleet: each file of jobs becomes a Parquet file of plans,

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.fleet import strays
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
+from isobatch.fleet.made import Made, to_metadata
 from isobatch.fleet.pairs import pairs_of
-from isobatch.fleet.results import RESULTS
+from isobatch.fleet.results import ON_REQUEST, RESULTS, USUAL
 from isobatch.fleet.rows import Fleet, Pairs
-from isobatch.fleet.side import Side, fields_of, needed_of, side_of, with_defaults
+from isobatch.fleet.said import SAID
+from isobatch.fleet.side import Side, fields_of, gpu_types_of, needed_of, side_of, with_defaults
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import settings_of
 
@@ -69,10 +70,8 @@ class Query:
     @property
     def metadata(self) -> dict[str, str]:
         """What a file of plans says of how they were made."""
-        return {
-            "isobatch.version": _core.__version__,
-            "isobatch.settings": msgspec.json.encode(self.settings).decode(),
-        }
+        types = {} if self.clusters is None else gpu_types_of(self.clusters)
+        return to_metadata(Made(self.settings, self.select, self.top, types))
 
     def fleet(
         self,
@@ -99,11 +98,18 @@ class Query:
         every = (
             *_names(jobs, numbered=crossed and numbered),
             *_names(clusters, numbered=crossed),
-            *RESULTS,
+            *USUAL,
         )
+        asked = (*every, *ON_REQUEST, *SAID)
         for name in self.columns or ():
-            if name not in every:
-                raise unknown("column", name, every, file=file, field="columns")
+            if name not in asked:
+                raise unknown("column", name, asked, file=file, field="columns")
+            if name in SAID and name in every:
+                raise InputError(
+                    f"{name} is a column of the tables and, asked for by name, of the result: rename it",
+                    file=file,
+                    field=name,
+                )
         jobs, clusters = (with_defaults(side, self.settings) for side in (jobs, clusters))
         columns = every if self.columns is None else self.columns
         fleet = Fleet(jobs, clusters, self.settings, rows, columns, self._workloads)
@@ -116,7 +122,7 @@ class Query:
                 file=file,
                 field="select",
             )
-        return replace(fleet, pairs=fleet.chosen(self._workloads, self.select, self.top))
+        return fleet.chosen(self._workloads, self.select, self.top)
 
     def _met(self, jobs: Side, pairs: Any) -> tuple[Side, Side, Pairs | None]:
         """The jobs, their clusters, and which meet; None: all."""
@@ -124,7 +130,7 @@ class Query:
             return jobs, self.clusters, None if pairs is None else pairs_of(pairs, jobs, self.clusters)
         if pairs is not None:
             raise InputError("pairs needs clusters: without any, each row has its own", field="pairs")
-        jobs, clusters = _own_clusters(jobs)
+        jobs, clusters = own_clusters(jobs)
         each = np.arange(jobs.rows, dtype=np.uint32)
         return jobs, clusters, (each, each)
 
@@ -143,7 +149,7 @@ def query(
     columns: Iterable[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
-    top: int = 1,
+    top: int | None = None,
     **settings: Any,
 ) -> Query:
     """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
@@ -160,7 +166,7 @@ def query(
             "select='cheapest' needs price_per_gpu_hour, of the clusters: without it no row has a cost",
             field="select",
         )
-    made = Query(side, shared, _column_names(columns), profiles, select, top)
+    made = Query(side, shared, _column_names(columns), profiles, select, 1 if top is None else top)
     _ = made._workloads  # two profiles for one GPU type are refused here
     return made
 
@@ -173,13 +179,13 @@ def _says(side: Side, field: str) -> bool:
     return not (data != data).all()
 
 
-def _check_choice(select: str, top: int, profiles: Sequence[Profile], clusters: Any) -> None:
+def _check_choice(select: str, top: int | None, profiles: Sequence[Profile], clusters: Any) -> None:
     if not isinstance(select, str) or select not in SELECT:
         raise unknown("choice", select, SELECT, field="select")
-    if type(top) is not int or not 0 < top < 2**32:
+    if top is not None and (type(top) is not int or not 0 < top < 2**32):
         raise must_be("a whole number from 1 to 2^32-1", top, field="top")
     if select == "all":
-        if top != 1:
+        if top is not None:
             raise InputError("top needs select: fastest, cheapest or goodput", field="top")
         return
     if not profiles:
@@ -204,7 +210,7 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def _own_clusters(rows: Side) -> tuple[Side, Side]:
+def own_clusters(rows: Side) -> tuple[Side, Side]:
     """Jobs and clusters of a table that holds both in each row."""
     own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
     if not {"nodes", "gpus_per_node"} & own.keys():

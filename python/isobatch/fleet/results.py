@@ -13,6 +13,12 @@ from isobatch.reason import reasons_of
 RESULTS = {name: kind for name, kind, *_ in _core.results()}
 """Result columns of the core, with their NumPy types."""
 
+ON_REQUEST = ("warmup_lr", "min_lr")
+"""Of these, those that a fleet's table has only where they are asked for by name."""
+
+USUAL = tuple(name for name in RESULTS if name not in ON_REQUEST)
+"""The result columns that a fleet's table has where none are named."""
+
 STATUS = np.array(["ok", "caution", "infeasible"])
 """The texts of the status codes."""
 

@@ -15,12 +15,16 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.columns import Data
 from isobatch.fleet.results import RESULTS, STATUS, result_in_arrow
+from isobatch.fleet.said import SAID, said_of
 from isobatch.fleet.side import Side
+from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
 
 Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """Rows of the jobs and of the clusters that meet."""
+
+_CAUTION, _INFEASIBLE = (STATUS.tolist().index(name) for name in ("caution", "infeasible"))
 
 _NEEDED = frozenset(field.name for field in msgspec.structs.fields(Recipe) if field.required)
 
@@ -36,6 +40,18 @@ def memory() -> int:
         return 1 << 62
 
 
+def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> None:
+    """Takes their plans from the rows of jobs without an id. The core knows no ids: it has planned them."""
+    kept = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
+    for name, values in arrays.items():
+        if name == "status":
+            values[rows] = _INFEASIBLE
+        elif name == "reasons":
+            values[rows] = values[rows] & kept | np.uint64(1 << Reason.INVALID_ID.bit)
+        elif name != "world_size":
+            values[rows] = np.nan if values.dtype.kind == "f" else -1
+
+
 @dataclass(frozen=True)
 class Fleet:
     """Jobs and clusters that were read and checked, and are ready to be planned, whole or block by block."""
@@ -46,6 +62,8 @@ class Fleet:
     pairs: Pairs | None
     columns: tuple[str, ...]
     workloads: _core.Workloads | None = None
+    not_compared: NDArray[np.bool_] | None = None
+    """Of each pair, whether it was chosen though nothing could be compared; None: none was."""
 
     @property
     def rows(self) -> int:
@@ -61,30 +79,51 @@ class Fleet:
     def _sides(self) -> tuple[_Given, _Given]:
         return (self.jobs.rows, self.jobs.known), (self.clusters.rows, self.clusters.known)
 
-    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Pairs:
+    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Fleet:
         """The best rows of each job, best first."""
-        return _core.choose_rows(*self._sides, self.settings, self.pairs, workloads, select, top)
+        jobs, clusters, places = _core.choose_rows(
+            *self._sides, self.settings, self.pairs, workloads, select, top
+        )
+        marks = None
+        if len(places):
+            marks = np.zeros(len(jobs), dtype=bool)
+            marks[places] = True
+        return replace(self, pairs=(jobs, clusters), not_compared=marks)
 
-    def fault(self, row: int) -> str | None:
-        """What is illegal in a row of the result, in words."""
+    def fault(self, row: int, reason: Reason) -> str | None:
+        """What is illegal in a row of the result that has this reason, and where it is, in words."""
+        job, _ = self._pair(row)
+        if reason is Reason.INVALID_ID:
+            return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
+        wrong = self.wrong(row)
+        return wrong and f"{self.where(row)}: {wrong}"
+
+    def where(self, row: int) -> str:
+        """Of which job and cluster a row of the result is, in words."""
+        job, cluster = self._pair(row)
+        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
+
+    def _pair(self, row: int) -> tuple[int, int]:
+        """The rows of the jobs and of the clusters that a row of the result is of."""
+        if self.pairs is None:
+            return divmod(row, self.clusters.rows)
+        return int(self.pairs[0][row]), int(self.pairs[1][row])
+
+    def wrong(self, row: int) -> str | None:
+        """What is illegal in a row of the result: its field, its value and what is legal."""
         found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
         if found is None:
             return None
-        if self.pairs is None:
-            job, cluster = divmod(row, self.clusters.rows)
-        else:
-            job, cluster = (int(side[row]) for side in self.pairs)
+        job, cluster = self._pair(row)
         field, legal = found
-        where = f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
         got = [cell for cell in cells if cell is not None]
         # Where both sides have it, or neither does, the core alone knows which value it took.
-        wrong: object = f"{field} must be {legal}"
         if len(got) == 1:
-            wrong = must_be(legal, got[0], field=field)
-        elif not got and field in _NEEDED:
-            wrong = missing(field, f"it must be {legal}")
-        return f"{where}: {wrong}"
+            return str(must_be(legal, got[0], field=field))
+        if not got and field in _NEEDED:
+            return str(missing(field, f"it must be {legal}"))
+        return f"{field} must be {legal}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
         """Fleets of about this many rows, which together give the same result; at least one."""
@@ -94,7 +133,9 @@ class Fleet:
         if self.pairs is not None:
             jobs, clusters = self.pairs
             for start in range(0, len(jobs), rows):
-                yield replace(self, pairs=(jobs[start : start + rows], clusters[start : start + rows]))
+                cut = slice(start, start + rows)
+                marks = None if self.not_compared is None else self.not_compared[cut]
+                yield replace(self, pairs=(jobs[cut], clusters[cut]), not_compared=marks)
             return
         step = max(1, rows // max(1, self.clusters.rows))
         for start in range(0, self.jobs.rows, step):
@@ -113,13 +154,20 @@ class Fleet:
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
         self._refuse_too_large(results)
-        return dict(
-            zip(
-                results,
-                _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads),
-                strict=True,
-            )
-        )
+        planned = _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads)
+        arrays = dict(zip(results, planned, strict=True))
+        if self.not_compared is not None:
+            if "reasons" in arrays:
+                arrays["reasons"][self.not_compared] |= np.uint64(1 << Reason.NOT_COMPARED.bit)
+            if "status" in arrays:  # they can all be planned: what was ok is so with a caution
+                arrays["status"][self.not_compared] = _CAUTION
+        if self.jobs.nameless is not None and self.jobs.nameless.any():
+            _without_plans(arrays, self._of_jobs(self.jobs.nameless))
+        return arrays
+
+    def _of_jobs(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of the jobs for each row of the result."""
+        return np.repeat(values, self.clusters.rows) if self.pairs is None else values[self.pairs[0]]
 
     def _refuse_too_large(self, results: list[str]) -> None:
         """Memory that is not there would end the process, or the machine."""
@@ -140,6 +188,8 @@ class Fleet:
                 columns[name] = self._texts(STATUS, arrays[name], encoded=encoded)
             elif name in RESULTS:
                 columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
+            elif name in SAID and not {name} & (self.jobs.carried.keys() | self.clusters.carried.keys()):
+                columns[name] = self._taken(said_of(self.jobs, name, arrow=self.arrow), jobs)
             else:
                 side, rows = (
                     (self.jobs, jobs)
@@ -163,7 +213,8 @@ class Fleet:
 
     def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8], *, encoded: bool) -> Any:
         if not self.arrow:
-            return texts[codes]
+            # No code is out of range: not to look saves a quarter.
+            return np.take(texts, codes, mode="clip")
         import pyarrow as pa
 
         known = pa.array(texts.tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,12 @@ from isobatch.fleet.columns import (
     said,
     without_views,
 )
-from isobatch.nearest import nearest
+from isobatch.fleet.doubles import Hashes, equal_ones, hashes_of
+from isobatch.fleet.frames import mixed_as_texts
+from isobatch.fleet.made import MOST_CLUSTERS
+from isobatch.nearest import OURS, nearest
 from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.product import how_to_multiply
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import few, printable, redacted, shown
 
@@ -40,8 +45,8 @@ _RECORDS = {"job": "Recipes", "cluster": "Clusters or whole numbers of GPUs"}
 class Side:
     """One side of a fleet: `known` columns for the core, `ids` of its rows, and the rest, `carried` along.
 
-    `ids` is None where no column names the rows: they are then numbered from `number`. In `file`, `before` rows come before
-    these.
+    `ids` is None where no column names the rows: they are then numbered from `number`; `nameless` says of each row whether its id is
+    missing, None where none is; `hashes` are those of the others' ids, where they must be unique. In `file`, `before` rows come before these.
     """
 
     kind: str
@@ -53,12 +58,33 @@ class Side:
     file: str | None = None
     before: int = 0
     number: int = 0
+    nameless: NDArray[np.bool_] | None = None
+    hashes: Hashes | None = None
 
     def where(self, row: int) -> str:
         """A row in words."""
         file = f"{printable(redacted(self.file))}, " if self.file else ""
-        name = printable(str(self.numbered[row]), 80)
-        return f"{self.kind} {name} ({file}row {self.before + row + 1:,})"
+        place = f"({file}row {self.before + row + 1:,})"
+        if self.nameless is not None and self.nameless[row]:
+            return f"a {self.kind} without an id {place}"
+        return f"{self.kind} {printable(str(self.numbered[row]), 80)} {place}"
+
+    @property
+    def named_ids(self) -> Any:
+        """The ids of the rows that have one."""
+        if self.nameless is None:
+            return self.ids
+        if not self.arrow:
+            return self.ids[~self.nameless]
+        import pyarrow as pa
+
+        return self.ids.filter(pa.array(~self.nameless))
+
+    def id_fault(self, row: int) -> InputError:
+        """What is said of a row whose id is missing."""
+        if _is_blank(self, row):
+            return InputError("the row is blank: delete it")
+        return missing(self.kind, "each row needs an id")
 
     def cell(self, field: str, row: int) -> Any:
         """A known column's value in a row; None where it is not known, or there is no such column."""
@@ -80,12 +106,18 @@ class Side:
 
         return pa.chunked_array([pa.array(numbers)])
 
+    def row(self, at: int) -> Side:
+        """One row, without the texts of all others."""
+        cut = self.slice(at, at + 1)
+        return replace(cut, known=[(name, _of_row(data, at)) for name, data in self.known])
+
     def slice(self, start: int, stop: int) -> Side:
         """The rows from start to stop."""
         cut = slice(start, stop)
         known = [(name, (d[0][cut], d[1]) if isinstance(d, tuple) else d[cut]) for name, d in self.known]
         carried = {name: column[cut] for name, column in self.carried.items()}
         ids = None if self.ids is None else self.ids[cut]
+        nameless = None if self.nameless is None else self.nameless[cut]
         rows = min(stop, self.rows) - start
         return replace(
             self,
@@ -95,7 +127,25 @@ class Side:
             carried=carried,
             before=self.before + start,
             number=self.number + start,
+            nameless=nameless,
+            hashes=None,
         )
+
+
+def _of_row(data: Data, at: int) -> Data:
+    if isinstance(data, tuple):
+        return np.zeros(1, np.uint32), [data[1][data[0][at]]]
+    return data[at : at + 1]
+
+
+def gpu_types_of(clusters: Side) -> dict[str, str]:
+    """The GPU type of each cluster that has one, by the cluster's name in a table of plans; of very many clusters none."""
+    data = dict(clusters.known).get("gpu")
+    if not isinstance(data, tuple) or clusters.rows > MOST_CLUSTERS:
+        return {}
+    names, (at, types) = clusters.numbered, data
+    named = names.tolist() if hasattr(names, "tolist") else names.to_pylist()
+    return {str(name): types[place] for name, place in zip(named, at.tolist(), strict=True) if types[place]}
 
 
 def side_of(
@@ -104,8 +154,8 @@ def side_of(
     """A job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
 
     Raises:
-        InputError: it is none of these, a column is missing or of a type that cannot be read, an id is missing, or not
-            unique where it must be.
+        InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id is missing, or an id
+            is not unique where it must be.
     """
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]
@@ -129,9 +179,7 @@ def side_of(
             field=kind,
         )
     table = replace(table, file=file, before=before, number=number)
-    if unique:
-        _check_ids(table)
-    return table
+    return _with_checked_ids(table) if unique else table
 
 
 def _gpu_counts(source: Any) -> NDArray[Any] | None:
@@ -184,8 +232,13 @@ def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str]
                 (other for other in names if other not in fields and nearest(other, needed) == name), None
             )
             has = f"the columns are {few(names, 40) or 'none'}"
+            product = None
+            if name == "effective_batch" and OURS.get(str(close).lower()) != name:
+                product = how_to_multiply(names, in_python=file is None)
             todo = (
-                f"rename {close!r}?"
+                product
+                if product
+                else f"rename {close!r}?"
                 if close
                 else f"add it or gpus_per_node ({has})"
                 if kind == "cluster"
@@ -197,46 +250,78 @@ def _split(kind: str, names: Sequence[str], file: str | None) -> tuple[list[str]
     return [n for n in names if n in fields], [n for n in names if n not in fields and n != kind]
 
 
-def _are_unique(side: Side) -> bool:
-    """Whether the ids are certainly all there and all different; the slow look says which is not."""
+def _with_checked_ids(side: Side) -> Side:
+    """The side, which knows of which rows the ids are missing: a job without one gets a reason, since others can be planned without it.
+
+    Raises:
+        InputError: an id is doubled, or a cluster has none: each job would be planned on it.
+    """
+    nameless = missing_ids(side.ids)
+    if nameless is not None and side.kind != "job":
+        row = int(np.argmax(nameless))
+        raise side.id_fault(row).at(file=side.file, row=side.before + row + 1)
+    side = replace(side, nameless=nameless)
     if side.ids is None:
-        return True
-    if side.arrow:
-        import pyarrow as pa
-
-        try:
-            return not side.ids.null_count and len(side.ids.unique()) == side.rows
-        except pa.ArrowNotImplementedError:
-            return False
-    ids = side.ids.tolist()
+        return side
     try:
-        different = set(ids)
+        hashes = hashes_of(side.named_ids)
     except TypeError:
-        return False
-    return len(different) == len(ids) and None not in different
+        _refuse_double(side)
+        raise
+    if len(equal_ones(hashes)):
+        _refuse_double(side)
+    return replace(side, hashes=hashes)
 
 
-def _check_ids(side: Side) -> None:
-    if _are_unique(side):
-        return
+def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
+    """Which ids are null, NaN or an empty text; None where none is."""
+    if ids is None:
+        return None
+    if hasattr(ids, "null_count"):
+        return _missing_in_arrow(ids)
+    if ids.dtype.kind in "biu" and not isinstance(ids, np.ma.MaskedArray):
+        return None
+    found = np.fromiter((_is_missing(it) for it in ids.tolist()), np.bool_, len(ids))
+    return found if found.any() else None
+
+
+def _is_missing(name: Any) -> bool:
+    return name is None or (isinstance(name, str) and not name) or (isinstance(name, float) and name != name)
+
+
+def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = ids.type
+    if pa.types.is_dictionary(kind):
+        ids, kind = ids.cast(kind.value_type), kind.value_type
+    found = pc.is_null(ids, nan_is_null=True)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = pc.or_(found, pc.fill_null(pc.equal(ids, ""), fill_value=True))
+    return found.to_numpy() if pc.any(found).as_py() else None
+
+
+def _refuse_double(side: Side) -> None:
+    """Says which row has another's id; none where only hashes are equal."""
     ids = side.ids.to_pylist() if side.arrow else side.ids.tolist()
     first: dict[Any, int] = {}
     for row, name in enumerate(ids, side.before + 1):
-        if name is None:
-            if _is_blank(side, row - side.before - 1):
-                raise InputError("the row is blank: delete it", file=side.file, row=row)
-            raise missing(side.kind, "each row needs an id", file=side.file, row=row)
+        if side.nameless is not None and side.nameless[row - side.before - 1]:
+            continue
         try:
             before = first.setdefault(name, row)
         except TypeError:
             raise must_be("a text or a number", name, field=side.kind, file=side.file, row=row) from None
         if before != row:
-            raise InputError(
-                f"duplicate {side.kind} id {shown(name)} (also in row {before:,})",
-                file=side.file,
-                row=row,
-                field=side.kind,
-            )
+            raise double_id(side, name, row, f"row {before:,}")
+
+
+def double_id(side: Side, name: Any, row: int, other: str) -> InputError:
+    """An id that two rows have; `row` counts from 1 in the file, `other` is the earlier one's place in words."""
+    return InputError(
+        f"duplicate {side.kind} id {shown(name)} (also in {other})", file=side.file, row=row, field=side.kind
+    )
 
 
 def _is_blank(side: Side, row: int) -> bool:
@@ -293,6 +378,10 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
     try:
         return pa.table(source)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        texts = mixed_as_texts(source)
+        if texts is not None:
+            with suppress(pa.ArrowException, UnicodeError):
+                return pa.table(texts)
         # Of a data frame, pyarrow's second sentence names the column.
         why = "; ".join(str(part) for part in error.args)
         raise InputError(

@@ -189,7 +189,8 @@ class Fit:
         typical = float(1.4826 * np.median(np.abs(residual))) * (points / max(points - len(free), 1)) ** 0.5
         if typical > 0.5:
             raise InputError(
-                f"no constants explain these times: they lie {typical:.0%} off at best",
+                f"no constants explain these times: they lie {typical:.0%} off at best. Measure again while nothing else runs there; "
+                "`isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
         spread = self._spread(found.jac, typical)

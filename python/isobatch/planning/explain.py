@@ -53,7 +53,7 @@ def explain(
         stages: those of its ramp that are left.
     """
     if plan.status == "infeasible":
-        lines = [*_infeasible(plan), *_menu(plan, options)]
+        lines = [*_infeasible(plan, options), *_menu(plan, options)]
     else:
         lines = [
             *_split(plan),
@@ -292,12 +292,28 @@ def _outlook(plan: Planned) -> Iterator[str]:
 # ---- a plan that cannot be ----
 
 
-def _infeasible(plan: Planned) -> Iterator[str]:
+def _infeasible(plan: Planned, options: Sequence[Planned]) -> Iterator[str]:
     yield f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
     for reason in plan.reasons:
         if reason.severity == "infeasible":
             text = _WHY.get(reason)
-            yield f"  - {_cited((text and text(plan)) or reason.text, reason.source)}"
+            why = (text and text(plan)) or _over(plan, reason, options) or reason.text
+            yield f"  - {_cited(why, reason.source)}"
+
+
+def _over(plan: Planned, reason: Reason, options: Sequence[Planned]) -> str | None:
+    """By how much the run is above its limit: what it takes here without the limit, where that is among what would work."""
+    limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
+    if limit is None:
+        return None
+    free = plan.settings._replace(**{limit: None})
+    here = next((it for it in options if (it.cluster, it.settings) == (plan.cluster, free)), None)
+    if here is None:
+        return None
+    if reason is Reason.MISSES_DEADLINE:
+        most = (plan.settings.deadline_hours or 0.0) * 3600
+        return f"the run takes {duration((here.hours or 0.0) * 3600)}, over the deadline of {duration(most)} (deadline_hours)"
+    return f"the run costs {_figure(here.cost)}, above the budget of {_figure(plan.settings.budget)}"
 
 
 def _wanted(plan: Planned) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -15,6 +16,8 @@ from isobatch.recipes.cluster import Cluster
 
 MOST_NODES = 64
 """How far other node counts are looked for, in each direction."""
+MOST_GPUS = 1024
+"""How many more GPUs on one node are looked at for a run that misses its deadline."""
 MOST_CHANGE = 0.25
 """A larger change of the batch is no way out, but another recipe."""
 
@@ -138,6 +141,12 @@ def _clusters(asked: Planned, make: Make[P]) -> Iterator[Cluster]:
                 if make(other, asked.settings).status != "infeasible":
                     yield other
                     break
+        return
+    if Reason.MISSES_DEADLINE in asked.reasons:
+        more = range(cluster.gpus_per_node + 1, cluster.gpus_per_node + MOST_GPUS + 1)
+        larger = (msgspec.structs.replace(cluster, gpus_per_node=gpus) for gpus in more)
+        # The fewest that meet it.
+        yield from islice((it for it in larger if make(it, asked.settings).status != "infeasible"), 1)
         return
     counts = [gpus for gpus in asked.nearest_world_sizes if gpus is not None]
     for gpus in counts or _halves(cluster.gpus_per_node):

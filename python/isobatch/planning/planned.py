@@ -73,9 +73,9 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
     memory_gib: float | None = None
     nearest_world_size: int | None = None
     nearest_batch: int | None = None
-    rule: str = "none"
     warmup_lr: float | None = None
     min_lr: float | None = None
+    rule: str = "none"
     nearest_world_sizes: tuple[int | None, int | None] = (None, None)
     nearest_batches: tuple[int | None, int | None] = (None, None)
     micro_batch_cap: int | None = None

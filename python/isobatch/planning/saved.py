@@ -35,6 +35,8 @@ _REASONS_OF_PROFILE = frozenset(
     (
         Reason.ABOVE_MEMORY,
         Reason.NEEDS_PROFILE,
+        Reason.NEEDS_PRICE,
+        Reason.NEEDS_DURATION,
         Reason.MISSES_DEADLINE,
         Reason.ABOVE_BUDGET,
         Reason.MEMORY_ESTIMATED,

@@ -8,11 +8,15 @@ import numpy as np
 
 from isobatch.errors import InputError
 from isobatch.probing.estimate import Floats, Rates, exponent, interval
-from isobatch.probing.findings import BatchRates, LrFinding, Rate
-from isobatch.probing.rounds import HALF, WIDE, Rounds
+from isobatch.probing.findings import BatchRates, Doubt, LrFinding, Rate
+from isobatch.probing.rounds import HALF, WIDE, Round, Rounds
 
 SPARE = 0.6
 """Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
+
+
+FAR = 4.0
+"""Short trials prefer a learning rate a few times as high: a tuned one farther than this from their interval was not tuned for this training."""
 
 
 def advance(rounds: Rounds) -> None:
@@ -78,7 +82,7 @@ def lr_finding(rounds: Rounds, needed: float | None) -> LrFinding | None:
             raise InputError(f"every trial diverged at batch {batch:,}", field="workload")
     drawn = {batch: one.resampled() for batch, one in rates.items()}
     logs = {batch: both[0] for batch, both in drawn.items()}
-    lr, ends = _to_take(rounds, rates, logs)
+    lr, ends = _to_take(rounds, found, rates, logs)
     plan_lr = scope.plan.require().lr
     slope, span = None, None
     if len(scope.batches) > 1:
@@ -95,6 +99,8 @@ def lr_finding(rounds: Rounds, needed: float | None) -> LrFinding | None:
         interval=ends,
         plan_lr=plan_lr,
         within=ends[0] * (1 - 1e-9) <= plan_lr <= ends[1] * (1 + 1e-9),
+        doubt=_doubt(rounds, found, rates, logs),
+        whole_run=_whole_run(rounds, found.samples),
         exponent=slope,
         exponent_interval=span,
         complete=rounds.done,
@@ -105,18 +111,41 @@ def lr_finding(rounds: Rounds, needed: float | None) -> LrFinding | None:
 
 
 def _to_take(
-    rounds: Rounds, rates: dict[int, Rates], logs: dict[int, Floats]
+    rounds: Rounds, found: Round, rates: dict[int, Rates], logs: dict[int, Floats]
 ) -> tuple[float, tuple[float, float]]:
     """The learning rate at the planned batch, and its interval."""
     scope = rounds.scope
     first, planned = scope.tuned_batch, scope.plan.require().effective_batch
     tuned_lr = scope.plan_of(first).require().lr
+    if _whole_run(rounds, found.samples):
+        return rates[planned].best, interval(np.exp(logs[planned]))
     if first != planned:
         lr = tuned_lr * rates[planned].best / rates[first].best
         return lr, _times(interval(np.exp(logs[planned] - logs[first])), tuned_lr)
     if scope.stand_in:  # the built-in workload says nothing of the tuned learning rate
         return tuned_lr, _times(interval(np.exp(logs[first])), tuned_lr / rates[first].best)
     return rates[first].best, interval(np.exp(logs[first]))
+
+
+def _whole_run(rounds: Rounds, samples: int) -> bool:
+    """Whether the trials are as long as the planned run, but for less than a step of each quarter."""
+    scope = rounds.scope
+    if scope.stand_in or scope.run_samples is None or scope.options.checkpoint is not None:
+        return False
+    return samples + 4 * max(scope.batches) > scope.run_samples
+
+
+def _doubt(rounds: Rounds, found: Round, rates: dict[int, Rates], logs: dict[int, Floats]) -> Doubt | None:
+    scope = rounds.scope
+    if found.samples < rounds.whole or found.seeds == 1 < scope.options.seeds:
+        return "short"
+    if any(one.at_edge for one in rates.values()):
+        return "edge"
+    first, planned = scope.tuned_batch, scope.plan.require().effective_batch
+    if scope.stand_in or first == planned or _whole_run(rounds, found.samples):
+        return None
+    low, high = interval(np.exp(logs[first]))
+    return None if low / FAR <= scope.plan_of(first).require().lr <= high * FAR else "untuned"
 
 
 def _of(batch: int, rates: Rates, drawn: tuple[Floats, Floats], rule_lr: float) -> BatchRates:

@@ -56,7 +56,11 @@ def nothing_known(
     if needed is not None:
         text += f" A budget of {budget_text(needed)} would likely do."
     elif stopped == "budget":
-        text += " Raise the budget: starting alone took that long."
+        text += (
+            " Getting ready alone took that long: try the default of 10m."
+            if options.budget_seconds < 600
+            else " Getting ready alone took that long: raise the budget."
+        )
     if options.measure == "lr" and made:
         text += (
             f" {options.trials} keeps the trials: the same command goes on from there."

@@ -91,6 +91,8 @@ def experiment(
             found = _measured(lab, probe, say, publish)
         except Expired:
             raise nothing_known(options, budget.spent(), None, 0) from None
+        except KeyboardInterrupt:
+            raise nothing_known(options, budget.spent(), None, 0, "interrupted") from None
     return msgspec.structs.replace(found, seconds=budget.spent())
 
 
@@ -109,7 +111,8 @@ def _measured(lab: Lab, probe: Probe, say: Say, publish: Publish) -> Probe:
     stopped = search.run()
     if search.rounds is None:
         raise nothing_known(lab.options, lab.budget.spent(), None, 0, stopped)
-    return with_rates(msgspec.structs.replace(probe, beside_seconds=beside), search.rounds, stopped)
+    ended = msgspec.structs.replace(probe, beside_seconds=beside, seconds=lab.budget.spent())
+    return with_rates(ended, search.rounds, stopped)
 
 
 def check_stand_in(plan: Plan, options: ProbeOptions, factory: Callable[[], Any] | None) -> None:

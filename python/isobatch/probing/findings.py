@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+Doubt = Literal["short", "edge", "untuned"]
+"""Why nothing should be done by a learning rate: its trials are not whole, or of one seed where more were asked for; the best one at a batch is the
+last one tried; or the recipe's is far from the best one at its own batch, so that a ratio to it says nothing."""
 Interval = tuple[float, float]
 
 
@@ -37,7 +42,8 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The learning rate to take at the planned batch.
 
     Where the tuned batch was measured too, `lr` is the tuned learning rate × the ratio of the two best ones: a short training
-    prefers another learning rate than a long one, and the ratio does not see that. `within`: the plan's own lies in the interval.
+    prefers another learning rate than a long one, and the ratio does not see that. Where trials are as long as the run itself
+    (`whole_run`), it is the best one. `within`: the plan's own lies in the interval. `doubt`: why nothing should be done by it.
     `exponent`: of the best learning rate over the batch, None from one batch. Where the trials ended early (`complete` is false)
     `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`, and `needed_seconds` is a budget that would likely do.
     """
@@ -49,6 +55,8 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval
     plan_lr: float
     within: bool
+    doubt: Doubt | None
+    whole_run: bool
     exponent: float | None
     exponent_interval: Interval | None
     complete: bool

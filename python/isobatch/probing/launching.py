@@ -64,7 +64,7 @@ def probe(
 
     Returns:
         What was found; `.show()` has it in words, `.to_recipe()` the recipe with the exponent as its power. `stopped` says what ended
-        it early: "budget", "interrupted" (Ctrl-C) or a lost rank.
+        it early: "budget", "interrupted" (Ctrl-C, with ranks also SIGTERM) or a lost rank.
 
     Raises:
         InputError: the plan is infeasible, an argument is out of range, the workload cannot be reseeded, its loss is not finite
@@ -143,7 +143,7 @@ def _run_ranks(nproc: int, told: tuple[Any, ...]) -> str:
     except KeyboardInterrupt:
         return "interrupted"
     except Exception as error:  # torch's own, which is imported only by now
-        if getattr(error, "sigval", None) != signal.SIGINT:
+        if getattr(error, "sigval", None) is None:
             raise
         return "interrupted"
     text = (folder / LOST).read_text(encoding="utf-8") if (folder / LOST).exists() else None

@@ -5,55 +5,100 @@ from __future__ import annotations
 from isobatch.probing.findings import BatchRates, CriticalFinding, Interval, LrFinding, SameFinding
 from isobatch.words import counted, figure, real
 
+WIDE = 4.0
+"""An interval that spans more hardly tells one learning rate from another: two steps of the grid."""
+
 
 def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in: bool) -> list[str]:
     """The learning rate to take, and the trials behind it."""
-    where = "lies in" if found.within else "lies outside"
-    lines = [
-        f"Learning rate to take at batch {planned:,}: {figure(found.lr)} (95 % interval {_span(found.interval)}). "
-        f"The plan's {real(found.plan_lr)} by rule {rule} {where} that interval."
-    ]
+    of = "95 % interval " if found.seeds > 1 else "of one seed: "
+    if found.doubt is None:
+        where = "lies in" if found.within else "lies outside"
+        lines = [
+            f"Learning rate to take at batch {planned:,}: {figure(found.lr)} ({of}{_span(found.interval)}). "
+            f"The plan's {real(found.plan_lr)} by rule {rule} {where} that interval."
+        ]
+    else:
+        lines = [
+            f"No learning rate can be named at batch {planned:,}: {_why(found, tuned)}. Taken as they are, these trials would say "
+            f"{figure(found.lr)} ({of}{_span(found.interval)}); the plan's is {real(found.plan_lr)} by rule {rule}."
+        ]
     if found.exponent is not None and found.exponent_interval is not None:
         low, high = found.exponent_interval
         lines.append(
             f"Exponent of the learning rate over the batch: {found.exponent:.3g} ({low:.3g} to {high:.3g}); "
             "linear is 1, sqrt is 0.5."
         )
-    lines.append(f"Next: {_next(found, same_batch=planned == tuned, stand_in=stand_in)}")
+    lines.append(f"Next: {_next(found, planned=planned, tuned=tuned, stand_in=stand_in)}")
     lines.append(
-        f"Mean losses after {found.samples:,} samples, {counted(found.seeds, 'seed')}, on samples that no trial trains on:"
+        f"Mean losses after {found.samples:,} samples{', as many as the run has' if found.whole_run else ''}, "
+        f"{counted(found.seeds, 'seed')}, on samples drawn for it:"
     )
     for one in found.batches:
         lines += _batch_lines(one)
-    edges = [f"{one.batch:,}" for one in found.batches if one.at_edge]
-    if edges:
-        lines.append(
-            f"Warning: at batch {' and '.join(edges)} the best learning rate is the last one tried, and may lie beyond; a larger "
-            "--budget looks further."
-        )
     if found.seeds == 1:
         lines.append("Warning: one seed: the interval does not know how much seeds differ.")
     return lines
 
 
-def _next(found: LrFinding, *, same_batch: bool, stand_in: bool) -> str:
+def _why(found: LrFinding, tuned: int) -> str:
+    """Why nothing should be done by these trials."""
+    if found.doubt == "short":
+        return (
+            f"the trials have {found.samples:,} of {found.whole_samples:,} samples and {found.seeds} of "
+            f"{counted(found.asked_seeds, 'seed')} so far, and short trials prefer other learning rates than long ones"
+        )
+    if found.doubt == "edge":
+        edges = " and ".join(f"{one.batch:,}" for one in found.batches if one.at_edge)
+        return f"at batch {edges} the best one is the last one tried, and may lie beyond"
+    best = _at(found, tuned)
+    ratio = best.best_lr / best.rule_lr
+    return (
+        f"the recipe's {real(best.rule_lr)} is far from the best one at its own batch of {tuned:,}, {figure(best.best_lr)} here: "
+        f"{figure(max(ratio, 1 / ratio), 2)} times {'lower' if ratio > 1 else 'higher'}, so that it does not look tuned for this training, "
+        "or the trials are too short to see that it is"
+    )
+
+
+def _at(found: LrFinding, batch: int) -> BatchRates:
+    """What was found at one of the batches."""
+    return next(one for one in found.batches if one.batch == batch)
+
+
+def _next(found: LrFinding, *, planned: int, tuned: int, stand_in: bool) -> str:
     """What to do with it."""
     if stand_in:
         return (
             "this is how the rule does on one cheap problem, and no learning rate for your model: give your own training as "
             "--workload package.module:factory."
         )
-    if found.samples < found.whole_samples:
-        return "let the probe come to its end before you act on it: short trials prefer other learning rates than long ones."
+    if found.doubt == "short":
+        return "let the probe come to its end: a larger --budget; --trials FILE keeps what was trained."
+    if found.doubt == "edge":
+        return "a larger --budget looks further; --trials FILE keeps what was trained."
+    if found.doubt == "untuned":
+        return (
+            f"longer trials (--samples, --checkpoint), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
+            f"{figure(_at(found, tuned).best_lr)} there and {figure(_at(found, planned).best_lr)} at {planned:,}."
+        )
+    low, high = found.interval
+    if found.within and high > WIDE * low:
+        return (
+            f"train with the plan as it is, or ask for more: the interval spans a factor of {figure(high / low, 2)}, in which these trials can "
+            "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
+        )
     if found.within:
         return "train with the plan as it is; these trials give no reason to change its learning rate."
-    if same_batch:
+    if planned == tuned and not found.whole_run:
         return (
             "be careful: the batch stays, and a short training often prefers a higher learning rate than a long one. Before you change "
             "the recipe's, compare both in longer trials (--samples)."
         )
+    if found.exponent is None:
+        return f"plan with lr {figure(found.lr)} (--set lr={found.lr:.3g})."
+    what = "learning rate and the exponent" if found.whole_run else "exponent"
     return (
-        f"plan with lr {figure(found.lr)}: --recipe FILE writes the exponent into the recipe, and `isobatch plan FILE --policy grow --rule "
+        f"plan with lr {figure(found.lr)}: --recipe FILE writes the {what} into the recipe, and `isobatch plan FILE --policy grow --rule "
         "power` plans with it."
     )
 
@@ -117,13 +162,14 @@ def same_lines(found: SameFinding) -> list[str]:
     return lines
 
 
-def critical_lines(found: CriticalFinding, *, stand_in: bool) -> list[str]:
+def critical_lines(found: CriticalFinding, *, planned: int, stand_in: bool) -> list[str]:
     """The critical batch, and the branches behind it."""
     more = "" if found.bounded else ", or more: no larger one was tried that fails"
     if len([one for one in found.branches if one.holds]) == 1 and found.bounded:
         more = ", or less: already twice the batch fails"
     lines = [
         f"Critical batch by branched training (Merrill et al. 2025, arXiv 2505.23971): {found.critical_batch:,}{more}.",
+        f"Next: {_critical_next(found, planned=planned, stand_in=stand_in)}",
         f"Branches of {found.samples:,} samples and {counted(found.seeds, 'seed')} from one checkpoint; a branch holds where its "
         f"smoothed loss is at most {figure(found.tolerance)} above that at k = 1:",
     ]
@@ -149,9 +195,24 @@ def critical_lines(found: CriticalFinding, *, stand_in: bool) -> list[str]:
         lines.append(
             "The noise scale could not be told from infinity: the mean gradient is lost in the noise."
         )
-    if stand_in:
-        lines.append("This is the built-in workload: your own model has another critical batch (--workload).")
     return lines
+
+
+def _critical_next(found: CriticalFinding, *, planned: int, stand_in: bool) -> str:
+    """What to do with a critical batch."""
+    if stand_in:
+        return (
+            "this is the built-in workload, and your own model has another critical batch: give your own training as --workload "
+            "package.module:factory."
+        )
+    if planned <= found.critical_batch:
+        return f"train with the plan as it is: its batch of {planned:,} is not above that."
+    if not found.bounded:
+        return f"a larger --budget, so that larger batches are tried: the plan's {planned:,} was not."
+    return (
+        f"the plan's batch of {planned:,} is above that, where the same loss takes more samples: plan with --policy "
+        f"{found.critical_batch}, or keep the tuned batch."
+    )
 
 
 def _span(ends: Interval) -> str:

@@ -51,27 +51,36 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 for a negative result: the plan's learning rate lies outside the interval, or a split trains another training."""
+        """0, or 1 for a negative result: the plan's learning rate lies outside the interval, or a split trains another training; 2 where
+        the trials name no learning rate (`lr.doubt`)."""
+        if self.lr is not None and self.lr.doubt is not None:
+            return 2
         wrong = (self.lr is not None and not self.lr.within) or (self.same is not None and not self.same.same)
         return int(wrong)
 
     def to_recipe(self) -> Recipe:
-        """The recipe with the measured exponent as its `power`, for plans by rule "power".
+        """The recipe with the measured exponent as its `power`, for plans by rule "power"; from trials as long as the run itself also
+        with the best learning rate at the tuned batch.
 
         Raises:
-            InputError: no exponent was measured.
+            InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
         """
         if self.lr is None or self.lr.exponent is None:
             raise InputError(
                 "no exponent was measured: that needs trials at two batches or more", field="batches"
             )
-        return Recipe.of({**_fields(self.recipe), "power": self.lr.exponent})
+        if self.lr.doubt is not None:
+            raise InputError(
+                "these trials name no learning rate, so that no recipe is written from them", field="recipe"
+            )
+        best = {"lr": self.lr.batches[0].best_lr} if self.lr.whole_run else {}
+        return Recipe.of({**_fields(self.recipe), **best, "power": self.lr.exponent})
 
     def save_recipe(self, path: str | os.PathLike[str]) -> None:
         """Writes `to_recipe`, in TOML or YAML with the interval as a comment.
 
         Raises:
-            InputError: no exponent was measured, or the file cannot be written.
+            InputError: as `to_recipe`, or the file cannot be written.
         """
         self.to_recipe().save(path)
         if Path(path).suffix == ".json" or self.lr is None or self.lr.exponent_interval is None:
@@ -104,7 +113,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         if self.same is not None:
             lines += same_lines(self.same)
         if self.critical is not None:
-            lines += critical_lines(self.critical, stand_in=self.stand_in)
+            lines += critical_lines(self.critical, planned=self.planned_batch, stand_in=self.stand_in)
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -83,7 +83,7 @@ class Search:
         costs = [lab.cost(batch) for batch in lab.batches]
         fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
         left = float(lab.ranks.from_first(lab.budget.left()))
-        least = LEAST_STEPS * largest
+        least = self._least()
         fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else math.inf
         if fitting < least:
             needed = lab.budget.seconds - left + (fixed * trials + each * wholes * least) / SPARE
@@ -95,21 +95,30 @@ class Search:
             )
         cap = MOST_STEPS * largest
         if lab.run_samples is not None and not lab.stand_in:
-            cap = min(cap, max(lab.run_samples, least))
+            cap = max(least, min(cap, lab.run_samples))
         # Whole steps at every batch of a power-of-two family, also of a quarter.
         return max(least, int(min(fitting, cap)) // unit * unit)
+
+    def _least(self) -> int:
+        """The samples that a trial has at least; no more than the run has."""
+        lab = self.lab
+        largest = max(lab.batches)
+        unit, least = 4 * largest, LEAST_STEPS * largest
+        if lab.run_samples is not None and not lab.stand_in:
+            least = max(unit, min(least, lab.run_samples // unit * unit))
+        return least
 
     def _too_short(self, costs: list[tuple[float, float]], trials: int, needed: float) -> None:
         lab = self.lab
         largest = max(lab.batches)
-        least = LEAST_STEPS * largest // 4
+        least = self._least() // 4
         needed = float(lab.ranks.from_first(needed))
         raise InputError(
             f"{duration(lab.budget.seconds)} is too short for trials at "
-            f"{'batch' if len(lab.batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in lab.batches)}: {LEAST_STEPS // 4} "
-            f"steps at {largest:,} take {duration(costs[lab.batches.index(largest)][1] * least)} here, to begin and evaluate a trial "
-            f"{duration(costs[lab.batches.index(largest)][0])}, and the first round has {counted(trials, 'trial')}. A budget of "
-            f"{budget_text(needed)} would likely do for all",
+            f"{'batch' if len(lab.batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in lab.batches)}: a trial of the first round "
+            f"has {counted(least // largest, 'step')} at {largest:,}, which take {duration(costs[lab.batches.index(largest)][1] * least)} "
+            f"here, and {duration(costs[lab.batches.index(largest)][0])} to begin and evaluate it; there are {counted(trials, 'trial')}. A "
+            f"budget of {budget_text(needed)} would likely do for all",
             field="budget",
         )
 

@@ -137,25 +137,12 @@ class Recipe(
             check_spec(self.schedule)
         elif not isinstance(self.schedule, Schedule):
             raise must_be("a schedule's name or a Schedule", self.schedule, field="schedule")
-        self.core  # noqa: B018 - compiles, and so checks, the other fields
-        if self.device_batches is not None:
-            msgspec.structs.force_setattr(self, "device_batches", self._checked_device_batches())
-
-    def _checked_device_batches(self) -> tuple[int, ...]:
-        given: Any = self.device_batches
-        if not isinstance(given, list | tuple) or not given:
-            raise must_be("one whole number above 0 for each replica", given, field="device_batches")
-        batches = tuple(_count("device_batches", batch) for batch in given)
-        if self.gpus is not None and len(batches) * self.model_parallel != self.gpus:
-            replicas = self.gpus // self.model_parallel
-            raise must_be(f"one number for each of {replicas} replicas", given, field="device_batches")
-        samples = sum(batches) * (self.accumulation or 1)
-        if self.effective_batch != samples and (self.accumulation or self.effective_batch % samples):
-            raise InputError(
-                f"device_batches × accumulation must be effective_batch, {self.effective_batch:,}, got {samples:,}",
-                field="device_batches",
+        batches: Any = self.device_batches
+        if isinstance(batches, list | tuple):
+            msgspec.structs.force_setattr(
+                self, "device_batches", tuple(_count("device_batches", batch) for batch in batches)
             )
-        return batches
+        self.core  # noqa: B018 - compiles, and so checks, the other fields
 
     @property
     def core(self) -> _core.Recipe:

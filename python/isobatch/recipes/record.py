@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 import msgspec
 
 from isobatch.errors import InputError, missing, together, unknown
+from isobatch.recipes.product import product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
@@ -72,12 +73,23 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
         if name not in cls.__struct_fields__
     ]
     errors += [
-        missing(field.name, f"{cls.__name__} needs it")
+        missing(field.name, _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it")
         for field in msgspec.structs.fields(cls)
         if field.required and field.name not in given
     ]
     if errors:
         raise together(errors)
+
+
+def _how(given: Collection[str]) -> str:
+    """What to give where the effective batch is missing."""
+    factors = product_of(given)
+    if not factors:
+        return "Recipe needs it"
+    return (
+        f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and accumulation "
+        "(Recipe.from_gpus), which are multiplied"
+    )
 
 
 P = ParamSpec("P")

@@ -11,10 +11,11 @@ from isobatch import words
 from isobatch.reason import Reason
 from isobatch.report.fixes import Fix, by_planning, from_table, summary
 from isobatch.report.grid import grid_of
+from isobatch.report.knees import knee_of
 from isobatch.report.page import Drawing, Headline, Page, Section, Table
 from isobatch.report.plans import INFEASIBLE, Plans, plans_of
 from isobatch.report.rows import rows_of
-from isobatch.report.times import how_sure, knee_of, time_section, times_known
+from isobatch.report.times import how_sure, time_section, times_known
 from isobatch.words import count, counted, percent
 
 
@@ -61,7 +62,7 @@ def page_of(
     ]
     return Page(
         title,
-        _lead(plans, bad, fixes) + how_sure(plans),
+        _lead(plans, bad, fixes) + how_sure(plans) + _already_chosen(plans),
         _headlines(plans, bad, currency, deadline),
         sections,
     )
@@ -78,6 +79,22 @@ def _lead(plans: Plans, bad: int, fixes: Sequence[Fix]) -> str:
     )
 
 
+def _already_chosen(plans: Plans) -> str:
+    """That the table has not all rows of a job, and what it therefore does not say; a sentence after a space."""
+    if plans.compares:
+        return ""
+    needs = "A knee, and where a job is fastest or cheapest, need a table of all rows"
+    made = plans.made
+    if made.select in (None, "all"):
+        return f" Each job has one row: chosen by --select, or planned on one cluster. {needs} of several clusters."
+    top = f" --top {made.top}" if made.top > 1 else ""
+    kept = counted(made.top, "row")
+    return (
+        f" Rows were already chosen: --select {words.printable(made.select, 40)}{top} kept {kept} of each job. {needs}: "
+        "plan again without --select."
+    )
+
+
 def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) -> list[Headline]:
     jobs = _distinct(plans, "job")
     clusters = _distinct(plans, "cluster")
@@ -90,13 +107,15 @@ def _headlines(plans: Plans, bad: int, currency: str, deadline: float | None) ->
             *found,
             Headline("GPU-hours", "unknown", _why_unknown(plans)),
         ]
-    least = _least(plans, "gpu_hours")
-    found.append(Headline("GPU-hours", words.figure(least), "each job where it needs the fewest"))
+    spent = _least if plans.compares else _first
+    whose = ("each job where it needs the fewest", "each job where it is cheapest")
+    if not plans.compares:
+        whose = ("the best row of each job",) * 2 if plans.made.top > 1 else ("the row of each job",) * 2
+    found.append(Headline("GPU-hours", words.figure(spent(plans, "gpu_hours")), whose[0]))
     if not np.isnan(plans.spent("cost")).all():
-        found.append(
-            Headline("cost", words.price(_least(plans, "cost"), currency), "each job where it is cheapest")
-        )
-    found += knee_of(plans)
+        found.append(Headline("cost", words.price(spent(plans, "cost"), currency), whose[1]))
+    if plans.compares:
+        found += knee_of(plans)
     if deadline is not None:
         _, job = plans.text("job")
         met = len(np.unique(job[plans.spent("hours") <= deadline]))
@@ -132,9 +151,22 @@ def _least(plans: Plans, name: str) -> float:
     return float(least[np.isfinite(least)].sum())
 
 
+def _first(plans: Plans, name: str) -> float:
+    """The sum over jobs of each one's first row in which it is known: the best of those that were chosen."""
+    _, job = plans.text("job")
+    values = plans.spent(name)
+    known = np.flatnonzero(~np.isnan(values))
+    _, first = np.unique(job[known], return_index=True)
+    return float(values[known[first]].sum())
+
+
 def _map(plans: Plans) -> list[Section]:
     grid = grid_of(plans)
-    return [] if grid is None else [Section("Where each job can run", grid=grid)]
+    return (
+        []
+        if grid is None
+        else [Section("Where each job can run" if plans.compares else "Where each job is", grid=grid)]
+    )
 
 
 def _reasons(plans: Plans, fixes: Sequence[Fix], *, planned: bool) -> list[Section]:
@@ -186,7 +218,5 @@ def _by_cluster(plans: Plans) -> list[Section]:
 
     described = f"Bars: rows of each {label} by status. The map has the same figures."
     return [
-        Section(
-            f"By {label}", drawings=[Drawing(statuses(rows, label), f"Rows by {label} and status", described)]
-        )
+        Section(f"By {label}", drawings=[Drawing(statuses(rows), f"Rows by {label} and status", described)])
     ]

@@ -52,6 +52,8 @@ def _each(
 
     rows = [(name, [cell(row, column) for column in range(len(clusters))]) for row, name in enumerate(jobs)]
     caption = "Status of each job on each cluster: ✓ ok, ! with warnings, × infeasible"
+    if not plans.compares:
+        caption += "; an empty cell has no row in this table"
     return Grid(caption, "job", clusters, rows)
 
 

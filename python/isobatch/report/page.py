@@ -25,7 +25,8 @@ class Headline(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A small table. `kinds` has "text", "number" or "status" for each column."""
+    """A small table. `kinds` has "text", "number", "status" or "parts" (a line may break after a comma only) for
+    each column."""
 
     caption: str
     headers: tuple[str, ...]

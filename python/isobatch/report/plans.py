@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -12,6 +11,8 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.doubles import refuse_doubles
+from isobatch.fleet.columns import JOB_FIELDS
+from isobatch.fleet.made import Made, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names
 
@@ -20,14 +21,46 @@ INFEASIBLE = STATUS.tolist().index("infeasible")
 
 class Plans(NamedTuple):
     """Columns of equal length: numbers with NaN where they are not known, texts as indices into their values, status as a code,
-    reasons as bit sets; `settings` are those that the file says it was made with."""
+    reasons as bit sets; `made` is how the file says it was made."""
 
     rows: int
     texts: dict[str, tuple[list[str | None], NDArray[np.int64]]]
     numbers: dict[str, NDArray[np.float64]]
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
-    settings: dict[str, Any]
+    made: Made
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the file says it was made with."""
+        return self.made.settings
+
+    @property
+    def one_each(self) -> bool:
+        """Whether no job has two rows that could be compared."""
+        return "job" in self.texts and int(np.bincount(self.texts["job"][1]).max(initial=0)) < 2
+
+    @property
+    def compares(self) -> bool:
+        """Whether the table tells on which clusters a job is faster or cheaper: all its rows are there, and not only the chosen."""
+        return self.made.select in (None, "all") and not self.one_each
+
+    def gpu_types(self) -> tuple[list[str], NDArray[np.int64]]:
+        """The GPU types, "" where the file does not say, and which each row has."""
+        clusters, at = self.text("cluster")
+        each = [self.made.gpu_types.get(name or "", "") for name in clusters]
+        types = list(dict.fromkeys(each))
+        places: NDArray[np.int64] = np.array([types.index(it) for it in each], np.int64)[at]
+        return types, places
+
+    def first(self, rows: int) -> Plans:
+        """The first rows."""
+        texts = {}
+        for name, (values, at) in self.texts.items():
+            used, places = np.unique(at[:rows], return_inverse=True)
+            texts[name] = ([values[place] for place in used.tolist()], places.astype(np.int64))
+        numbers = {name: values[:rows] for name, values in self.numbers.items()}
+        return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.made)
 
     def number(self, name: str) -> NDArray[np.float64]:
         """A column, of which nothing is known where the table has none."""
@@ -68,9 +101,7 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
     if isinstance(table, dict):
         table = pa.table({name: _array(name, values) for name, values in table.items()})
     whole = pa.table(table)
-    for name in ("status", "reasons"):
-        if name not in whole.column_names:
-            raise InputError(f"has no column {name!r}: it is no fleet's plans", file=file)
+    _refuse_others(whole.column_names, file)
     try:
         refuse_doubles(whole.column_names)
     except ValueError as error:
@@ -102,8 +133,20 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
         numbers,
         _status(whole["status"].combine_chunks(), file),
         _reasons(whole["reasons"].combine_chunks(), file),
-        _settings(whole.schema.metadata),
+        of_metadata(whole.schema.metadata),
     )
+
+
+def _refuse_others(names: list[str], file: str | None) -> None:
+    needed = [name for name in ("status", "reasons") if name not in names]
+    if not needed:
+        return
+    # A table of jobs has some of a plan's columns, too.
+    if not set(names) & (RESULTS.keys() - set(JOB_FIELDS)):
+        raise InputError(f"has no column {needed[0]!r}: it is no fleet's plans", file=file)
+    lacks = f"has no column {' and no column '.join(map(repr, needed))}"
+    todo = f"plan again with {' and '.join(needed)} among --columns (columns=), or without it"
+    raise InputError(f"{lacks}, which a page needs: {todo}", file=file)
 
 
 def _array(name: str, values: Any) -> Any:
@@ -189,11 +232,3 @@ def _bit(name: str | None, file: str | None) -> int:
         raise must_be(
             "names of reasons, as a fleet's table has them", name, field="reasons", file=file
         ) from None
-
-
-def _settings(metadata: Any) -> dict[str, Any]:
-    try:
-        found = json.loads((metadata or {}).get(b"isobatch.settings", b"{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

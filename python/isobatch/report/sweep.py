@@ -9,10 +9,11 @@ import numpy as np
 from isobatch import words
 from isobatch.fleet.results import STATUS
 from isobatch.fleet.sweep import Sweep
+from isobatch.report.knees import gpus_of, knee_of
 from isobatch.report.page import Headline, Page, Section
 from isobatch.report.plans import INFEASIBLE, Plans, plans_of
 from isobatch.report.rows import rows_of
-from isobatch.report.times import gpus_of, how_sure, knee_of, time_section, times_known
+from isobatch.report.times import how_sure, time_section, times_known
 from isobatch.words import count, counted
 
 

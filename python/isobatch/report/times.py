@@ -1,4 +1,4 @@
-"""Hours and cost over GPU counts, the knee and the deadline: of a fleet and of a sweep."""
+"""Hours and cost over GPU counts, and where each job is fastest, cheapest and at its knee: of a fleet and of a sweep."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from isobatch import words
 from isobatch.reason import Reason
-from isobatch.report.page import Drawing, Headline, Section, Table
+from isobatch.report.knees import MOST_TYPES, gpus_of, knees
+from isobatch.report.middle import middles, some
+from isobatch.report.page import Drawing, Section, Table
 from isobatch.report.plans import Plans
 from isobatch.words import count, counted, percent, printable
 
-_MOST_POINTS = 200
-"""GPU counts that a line has."""
+_MOST_JOBS = 20
+"""Jobs that the table of a page has."""
 
 _MOST_SAID = 4
 """Lines whose ends are written below a chart."""
@@ -40,120 +42,102 @@ def how_sure(plans: Plans) -> str:
     return f" Hours and cost are estimates{rows}, not measured{interval}."
 
 
-def gpus_of(plans: Plans) -> NDArray[np.float64]:
-    """The GPU count of each row."""
-    return plans.numbers["gpus"] if "gpus" in plans.numbers else plans.number("world_size")
-
-
-def knees(plans: Plans) -> dict[int, int]:
-    """The row of each job at which hours × GPU-hours is least: past it, 1 % less time costs more than 1 % more GPU-hours."""
-    _, job = plans.text("job")
-    with np.errstate(over="ignore"):
-        product = plans.spent("hours") * plans.spent("gpu_hours")
-    best: dict[int, int] = {}
-    for row in np.flatnonzero(~np.isnan(product)).tolist():
-        at = int(job[row])
-        if at not in best or product[row] < product[best[at]]:
-            best[at] = row
-    return best
-
-
-def knee_of(plans: Plans) -> list[Headline]:
-    """The knee of a single job, or of the middle one of several."""
-    found = sorted(float(gpus_of(plans)[row]) for row in knees(plans).values())
-    if not found:
-        return []
-    middle = found[len(found) // 2]
-    note = "past it, more GPUs cost more than they save" + ("; the middle job" if len(found) > 1 else "")
-    return [Headline("knee", counted(middle, "GPU"), note)]
-
-
 def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
     """Charts of hours and cost, and the figures at the ends and the knee of each job; none where no time is known."""
     if not times_known(plans):
         return []
+    if not plans.compares and "gpus" not in plans.numbers:
+        return [Section("Time and cost", tables=[_chosen(plans, currency)])]
+    drawings = [
+        drawing
+        for name, label in (("hours", "hours"), ("cost", f"cost, {currency}"))
+        if not np.isnan(plans.spent(name)).all()
+        for drawing in _drawings(plans, name, label, deadline if name == "hours" else None)
+    ]
+    return [Section("Time and cost", drawings=drawings, tables=[_table(plans, deadline, currency)])]
+
+
+def _drawings(plans: Plans, name: str, label: str, deadline: float | None) -> list[Drawing]:
+    """The chart of a figure over GPUs: a line for each job, of many the middle."""
     from isobatch.charts.times import MOST_LINES, over_gpus
 
-    names, job = plans.text("job")
-    jobs = list(dict.fromkeys(job[~np.isnan(plans.spent("hours"))].tolist()))
-    drawings = []
-    marks = knees(plans)
-    for name, label in (("hours", "hours"), ("cost", f"cost, {currency}")):
-        if np.isnan(plans.spent(name)).all():
-            continue
-        points = _lines(plans, name, jobs) if len(jobs) <= MOST_LINES else _middle(plans, name)
-        marked = [
-            {
-                "job": _called(names[at]),
-                "gpus": float(gpus_of(plans)[row]),
-                name: float(plans.spent(name)[row]),
-                "said": "knee",
-            }
-            for at, row in marks.items()
-        ]
-        chart = over_gpus(
-            points,
-            name,
-            printable(label),
-            deadline=deadline if name == "hours" else None,
-            knees=marked if len(jobs) <= MOST_LINES else (),
-        )
-        what = (
-            "a line for each job"
-            if len(jobs) <= MOST_LINES
-            else f"the median of {count(len(jobs))} jobs and the range of the middle 80 %, at each count of those that can run there"
-        )
-        described = f"{name.capitalize()} over GPUs, both axes logarithmic: {what}; {_ends(points, name)}."
-        drawings.append(Drawing(chart, f"{name.capitalize()} over GPUs", described))
-    return [
-        Section("Time and cost", drawings=drawings, tables=[_table(plans, names, marks, deadline, currency)])
-    ]
+    jobs = _jobs(plans)
+    if len(jobs) <= MOST_LINES:
+        points = _lines(plans, name, jobs)
+        what = "a line for each job" + (" and GPU type" if any(point["type"] for point in points) else "")
+        marked = _marked(plans, name)
+    else:
+        lines, marked = middles(plans, name, MOST_LINES), []
+        points = [point for line in lines for point in line.points]
+        said = [f"{line.name}: {line.said}" if len(lines) > 1 else line.said for line in lines]
+        what = f"the median and the range of the middle 80 %, always of the same jobs: {'; '.join(said)}"
+        if len(lines) < len(plans.gpu_types()[0]) and len(lines) == MOST_LINES:
+            what += f"; of the {MOST_LINES} GPU types with most rows"
+    if not points:
+        return []
+    chart = over_gpus(points, name, printable(label), deadline=deadline, knees=marked)
+    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {what}; {_ends(points, name)}."
+    return [Drawing(chart, f"{name.capitalize()} over GPUs", described)]
+
+
+def _jobs(plans: Plans) -> list[int]:
+    """The jobs of which hours are known, in the order in which they come."""
+    _, job = plans.text("job")
+    return list(dict.fromkeys(job[~np.isnan(plans.spent("hours"))].tolist()))
 
 
 def _called(name: str | None) -> str:
     return printable(name or "the job", 60)
 
 
+def _typed(plans: Plans, kind: int) -> str:
+    """A GPU type where a chart has to tell several apart."""
+    types, _ = plans.gpu_types()
+    return "" if len(types) < 2 else printable(types[kind], 60) or "unknown type"
+
+
 def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
-    """The figure over GPUs of each job; the least where several clusters have as many."""
+    """The figure over GPUs of each job on each GPU type; the least where several clusters have as many."""
     names, job = plans.text("job")
+    types, kind = plans.gpu_types()
     gpus, values = gpus_of(plans), plans.spent(name)
     points = []
     for at in jobs:
-        rows = (job == at) & ~np.isnan(values)
-        least: dict[float, float] = {}
-        for many, value in zip(gpus[rows].tolist(), values[rows].tolist(), strict=True):
-            least[many] = min(value, least.get(many, np.inf))
-        points += [
-            {"job": _called(names[at]), "gpus": many, name: least[many]} for many in _some(sorted(least))
-        ]
+        for of in range(len(types)):
+            rows = (job == at) & (kind == of) & ~np.isnan(values)
+            least: dict[float, float] = {}
+            for many, value in zip(gpus[rows].tolist(), values[rows].tolist(), strict=True):
+                least[many] = min(value, least.get(many, np.inf))
+            points += [
+                {"job": _called(names[at]), "type": _typed(plans, of), "gpus": many, name: least[many]}
+                for many in some(sorted(least))
+            ]
     return points
 
 
-def _middle(plans: Plans, name: str) -> list[dict[str, Any]]:
-    """The figure's median over all jobs, and the range of its middle 80 %, at each GPU count."""
+def _marked(plans: Plans, name: str) -> list[dict[str, Any]]:
+    """The points at which the knees are."""
+    names, _ = plans.text("job")
     gpus, values = gpus_of(plans), plans.spent(name)
-    known = ~np.isnan(values)
-    points = []
-    for many in _some(np.unique(gpus[known]).tolist()):
-        low, middle, high = np.quantile(values[known & (gpus == many)], (0.1, 0.5, 0.9)).tolist()
-        points.append({"job": "median of the jobs", "gpus": many, name: middle, "low": low, "high": high})
-    return points
-
-
-def _some(counts: list[float]) -> list[float]:
-    """At most as many counts as a line shows, both ends among them."""
-    if len(counts) <= _MOST_POINTS:
-        return counts
-    places = np.unique(np.rint(np.geomspace(1, len(counts), _MOST_POINTS)).astype(int) - 1)
-    return [counts[place] for place in places]
+    return [
+        {
+            "job": _called(names[at]),
+            "type": _typed(plans, kind),
+            "gpus": float(gpus[row]),
+            name: float(values[row]),
+            "said": "knee",
+        }
+        for (at, kind), row in knees(plans).items()
+        if not np.isnan(values[row])
+    ]
 
 
 def _ends(points: list[dict[str, Any]], name: str) -> str:
     """Each line's figure at its own ends: those of two jobs are no course of either."""
     lines: dict[str, list[dict[str, Any]]] = {}
     for point in points:
-        lines.setdefault(point["job"], []).append(point)
+        called = f"{point['job']} on {point['type']}" if point.get("type") else point["job"]
+        lines.setdefault(called, []).append(point)
     said = []
     for job, course in lines.items():
         course.sort(key=lambda it: it["gpus"])
@@ -164,39 +148,81 @@ def _ends(points: list[dict[str, Any]], name: str) -> str:
     return "; ".join(said[:_MOST_SAID]) + more
 
 
-def _table(
-    plans: Plans, names: list[str | None], marks: dict[int, int], deadline: float | None, currency: str
-) -> Table:
-    _, job = plans.text("job")
-    gpus, hours, work, cost = (
-        gpus_of(plans),
-        plans.spent("hours"),
-        plans.spent("gpu_hours"),
-        plans.spent("cost"),
-    )
+def _where(plans: Plans, row: int) -> str:
+    """A row's GPUs with their type, and its cluster: other clusters have as many."""
+    types, kind = plans.gpu_types()
+    gpu = types[kind[row]]
+    many = counted(gpus_of(plans)[row], "GPU")
+    if "cluster" not in plans.texts:
+        return many
+    names, at = plans.text("cluster")
+    name = names[at[row]] or ""
+    if gpu and gpu.lower() not in name.lower():
+        many = many.replace("GPU", f"{printable(gpu, 20)} GPU")
+    called = f"cluster {name}" if name.isdecimal() else printable(name, 40)
+    return f"{many} on {called}" if name else many
+
+
+def _table(plans: Plans, deadline: float | None, currency: str) -> Table:
+    names, job = plans.text("job")
+    types, _ = plans.gpu_types()
+    hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
 
     def said(row: int) -> str:
         price = "" if np.isnan(cost[row]) else f", {words.price(cost[row], currency)}"
-        return f"{counted(gpus[row], 'GPU')}, {words.duration(hours[row] * 3600)}{price}"
+        return f"{_where(plans, row)}, {words.duration(hours[row] * 3600)}{price}"
 
+    jobs, marks = _jobs(plans), knees(plans)
+    kinds = sorted({kind for _, kind in marks})
+    kinds = kinds if len(kinds) <= MOST_TYPES else []
+    is_priced = not np.isnan(cost).all()
     rows = []
-    for at, knee in list(marks.items())[:20]:
+    for at in jobs[:_MOST_JOBS]:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))
-        fastest = int(own[np.argmin(hours[own])])
         priced = cost if not np.isnan(cost[own]).all() else work
-        cheapest = int(own[np.nanargmin(priced[own])])
-        line = [_called(names[at]), said(fastest), said(cheapest), said(knee)]
+        line = [_called(names[at]), said(int(own[np.argmin(hours[own])])), said(_least(priced, own))]
+        line += [said(marks[at, of]) if (at, of) in marks else "" for of in kinds]
         if deadline is not None:
-            met = own[hours[own] <= deadline]
-            line.append(said(int(met[np.nanargmin(work[met])])) if len(met) else "none of these")
+            met = own[(hours[own] <= deadline) & ~np.isnan(priced[own])]
+            line.append(said(_least(priced, met)) if len(met) else "none of these")
         rows.append(line)
+    least = "cheapest" if is_priced else "fewest GPU-hours"
     headers = (
         "job",
         "fastest",
-        "cheapest",
-        "knee",
-        *(("least GPU-hours within the deadline",) if deadline else ()),
+        least,
+        *(f"knee on {printable(types[of], 30)}" if types[of] else "knee" for of in kinds),
+        *((f"{least} within the deadline",) if deadline else ()),
     )
-    more = f" (the first 20 of {count(len(marks))} jobs)" if len(marks) > 20 else ""
-    caption = f"Where each job is fastest, cheapest, and at its knee{more}"
-    return Table(caption, headers, rows, ("text",) * len(headers))
+    at_knee = ", and at its knee" if kinds else ""
+    caption = f"Where each job is fastest, where {'cheapest' if is_priced else 'it takes the fewest GPU-hours'}{at_knee}"
+    return Table(
+        f"{caption}{_first_of(len(jobs))}", headers, rows, ("text", *("parts",) * (len(headers) - 1))
+    )
+
+
+def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:
+    return int(rows[np.nanargmin(values[rows])])
+
+
+def _first_of(jobs: int) -> str:
+    return f" (the first {_MOST_JOBS} of {count(jobs)} jobs)" if jobs > _MOST_JOBS else ""
+
+
+def _chosen(plans: Plans, currency: str) -> Table:
+    """What each job's own row takes, where there is nothing to compare it with."""
+    names, job = plans.text("job")
+    hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
+    jobs = _jobs(plans)
+    rows = []
+    for at in jobs[:_MOST_JOBS]:
+        row = int(np.argmax((job == at) & ~np.isnan(hours)))
+        price = "" if np.isnan(cost[row]) else words.price(cost[row], currency)
+        took = words.duration(hours[row] * 3600)
+        rows.append([_called(names[at]), _where(plans, row), took, words.figure(work[row]), price])
+    row_of = "The best row of each job" if plans.made.top > 1 else "The row of each job"
+    headers, kinds = (
+        ("job", "where", "time", "GPU-hours", "cost"),
+        ("text", "text", "number", "number", "number"),
+    )
+    return Table(f"{row_of}{_first_of(len(jobs))}", headers, rows, kinds)

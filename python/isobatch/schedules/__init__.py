@@ -4,6 +4,7 @@ A `Schedule` is frozen, hashable, picklable and JSON in and out. `s.at(step)` is
 array of them, `isobatch.schedule_matrix` many schedules × many steps.
 """
 
+from isobatch.schedules.columns import COLUMNS
 from isobatch.schedules.compose import join, product, warmup
 from isobatch.schedules.form import Form
 from isobatch.schedules.kind import KINDS
@@ -17,6 +18,7 @@ from isobatch.schedules.schedule import Schedule
 from isobatch.schedules.text import check_spec
 
 __all__ = [
+    "COLUMNS",
     "Form",
     "Schedule",
     "ScheduleReason",

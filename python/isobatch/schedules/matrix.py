@@ -9,16 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from isobatch._core import fill_schedules
-from isobatch.errors import InputError, missing, must_be
+from isobatch.errors import InputError, must_be
 from isobatch.schedules.arguments import STEP_LIMIT
-from isobatch.schedules.lengths import Units
-from isobatch.schedules.resolve import resolve
+from isobatch.schedules.columns import from_columns
 from isobatch.schedules.schedule import Schedule
-
-# The columns of a fleet's table that a schedule is made of: name → its value where the table has none.
-_RUN = {"schedule": "cosine", "min_lr": 0.0, "warmup_start": 0.0, "warmup_steps": 0}
-_UNITS = ("steps_per_epoch", "dataset_size", "seq_len")
-_WORTH = ("batch", "tuned_batch", *_UNITS)
 
 
 def schedule_matrix(
@@ -35,17 +29,18 @@ def schedule_matrix(
 
     Args:
         schedules: Schedules, or plans (anything with a `schedule` attribute), in any mix of kinds and lengths. Or
-            the columns of a fleet's table: a mapping, or anything with `__arrow_c_stream__`, that has `lr` and
-            `total_steps`, and may have `schedule` (texts), `min_lr`, `warmup_start`, `warmup_steps`,
-            `steps_per_epoch`, `dataset_size`, `seq_len`, `effective_batch` and `tuned_batch` (what a step of the
-            recipe has; the effective batch where it is not given). A column may be one value for all rows.
+            the columns of a fleet's table, `plan_fleet(..., columns=isobatch.schedules.COLUMNS)`: a mapping, or
+            anything with `__arrow_c_stream__`, with `lr`, `total_steps`, `warmup_steps`, `schedule` (texts), `min_lr`
+            and `warmup_lr`, and where the schedules have such lengths `effective_batch`, `tuned_batch` (samples in a
+            step of the recipe), `steps_per_epoch`, `dataset_size` and `seq_len`. A column may be one value for all rows.
         steps: optimizer steps, a range or any array of numbers, of any order.
         dtype: float32 or float64; `out` brings its own.
         out: an array of shape (schedules, steps), C-contiguous and writable, to be filled and returned.
 
     Raises:
         InputError: before anything is written, when a step is NaN, negative, at or past 2^53 or past the end of a
-            schedule that has one, or `out` does not fit; on the way, when a value is too large for `dtype`. Rows are
+            schedule that has one, a column is missing or looks misspelt, a row is infeasible, or `out` does not fit;
+            on the way, when a value is too large for `dtype`. Rows are
             counted from 1.
         KeyboardInterrupt: within about 0.1 s of Ctrl-C; `out` is then written in part.
 
@@ -118,7 +113,7 @@ def _rows(schedules: Any) -> list[Schedule]:
     if isinstance(schedules, Schedule):
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
-        return _from_columns(schedules)
+        return from_columns(schedules)
     if not isinstance(schedules, Iterable) or getattr(schedules, "ndim", 1) == 0:
         raise must_be("schedules, plans or the columns of a table", schedules, field="schedules")
     entries: list[Any] = list(schedules)
@@ -135,58 +130,3 @@ def _rows(schedules: Any) -> list[Schedule]:
             )
         rows.append(schedule)
     return rows
-
-
-def _from_columns(table: Any) -> list[Schedule]:
-    """One schedule a row of a fleet's table."""
-    if not isinstance(table, Mapping):
-        import pyarrow as pa
-
-        arrow = pa.table(table)
-        table = {name: arrow[name].to_pylist() for name in arrow.column_names}
-    for name in ("lr", "total_steps"):
-        if name not in table:
-            raise missing(name, "the table needs the columns lr and total_steps")
-    count = max((len(column) for column in table.values() if np.ndim(column)), default=1)
-
-    def column(name: str, missing: Any = None) -> list[Any]:
-        values = table.get(name, missing)
-        if not np.ndim(values):
-            return [values] * count
-        if len(values) != count:
-            raise InputError(f"{name} must have one value or {count}, got {len(values)}", field=name)
-        return values.tolist() if isinstance(values, np.ndarray) else list(values)
-
-    runs = zip(*(column(name, missing) for name, missing in _RUN.items()), strict=True)
-    batch = column("effective_batch", 1)
-    tuned = column("tuned_batch") if "tuned_batch" in table else batch
-    units = zip(batch, tuned, *(column(name) for name in _UNITS), strict=True)
-    rows = []
-    for row, (lr, total, run, unit) in enumerate(
-        zip(column("lr"), column("total_steps"), runs, units, strict=True), 1
-    ):
-        spec, *rest = run
-        try:
-            rows.append(
-                resolve(
-                    spec,
-                    peak=lr,
-                    total_steps=total,
-                    units=Units(
-                        **{name: _known(name, value) for name, value in zip(_WORTH, unit, strict=True)}
-                    ),
-                    **dict(zip(list(_RUN)[1:], rest, strict=True)),
-                )
-            )
-        except InputError as error:
-            raise error.at(row=row) from None
-    return rows
-
-
-def _known(name: str, value: Any) -> Any:
-    """A count of a plan; where NumPy has −1 or NaN, it is not known."""
-    if value is None and name in _UNITS:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise must_be("a number above 0", value, field="effective_batch" if name == "batch" else name)
-    return value if value > 0 or name not in _UNITS else None

@@ -14,11 +14,15 @@ from isobatch.validate.ranks import network
 def rank(args: argparse.Namespace) -> int:
     """Runs this process's part; rank 0 writes and prints the report. Gives the exit code."""
     from isobatch.planning.plan import Plan
+    from isobatch.validate.ranks import garbage
     from isobatch.validate.worker import run
 
-    report = run(
-        Plan.load(args.plan), arguments.options(args), publish=lambda report: arguments.publish(report, args)
-    )
+    with garbage.kept():
+        report = run(
+            Plan.load(args.plan),
+            arguments.options(args),
+            publish=lambda report: arguments.publish(report, args),
+        )
     return report.exit_code
 
 

@@ -20,7 +20,7 @@ from isobatch.errors import InputError, missing, must_be
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.ranks import network
+from isobatch.validate.ranks import garbage, network
 from isobatch.validate.report.document import Report
 from isobatch.validate.report.draft import Draft
 from isobatch.validate.report.verdict import Proof, Verdict
@@ -37,11 +37,12 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
 
     if factory is not None:
         torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
+    path = Path(folder) / "report.json"
     try:
-        path = Path(folder) / "report.json"
-        report = run(
-            Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
-        )
+        with garbage.kept():
+            report = run(
+                Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
+            )
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:

@@ -120,7 +120,7 @@ reasons! {
     RuleRange "rule_range" Caution
         "the rule is used outside the range in which it was tested" ""
     RuleAssumed "rule_assumed" Caution
-        "sqrt scaling is an assumption for this optimizer" ""
+        "how the learning rate follows the batch is an assumption for this optimizer" ""
     SqrtScaleDown "sqrt_scale_down" Caution
         "sqrt scaling down below 1/8 of the tuned batch is untested" ""
     Beta1Low "beta1_low" Caution
@@ -171,6 +171,16 @@ reasons! {
         "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch laws); only duration_power applies one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
+    SgdScaleUp "sgd_scale_up" Caution
+        "the learning rate of SGD more than doubles: that held on ResNet-50, and diverged in small networks from k = 4 on; watch the first steps, or measure it (isobatch probe)" "Goyal et al. 2017, arXiv 1706.02677, table 3; bench/results/science.md"
+    InvalidId "invalid_id" Infeasible
+        "job is empty: each row needs an id, by which its plans are found" ""
+    NotCompared "not_compared" Caution
+        "select could not compare the rows of this job (where it can be planned, its time, cost or noise scale is not known): this is the first of its rows that can be planned" ""
+    NeedsPrice "needs_price" Infeasible
+        "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, or the column)" ""
+    NeedsDuration "needs_duration" Infeasible
+        "deadline_hours and budget need to know how long the run is: set duration of the recipe, such as 90ep (--set duration=90ep, or the column)" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

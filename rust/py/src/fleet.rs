@@ -1,7 +1,7 @@
 //! Bulk plans: `NumPy` columns in, fresh `NumPy` columns out, the GIL released in between.
 
 use isobatch_core::bulk::{
-    Criterion, ElementType, Fleet, InputColumn, InputTable, Pairs, ResultColumn, ResultSlice,
+    Chosen, Criterion, ElementType, Fleet, InputColumn, InputTable, Pairs, ResultColumn, ResultSlice,
 };
 use isobatch_core::forecast::Workload;
 use isobatch_core::input::{Field, Input, Record, Value};
@@ -28,8 +28,8 @@ pub enum Given<'py> {
 
 /// (rows, columns by name) of one table.
 type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
-/// Rows of the jobs and of the clusters that were chosen.
-type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
+/// Rows of the jobs and of the clusters that were chosen, and the places in these of rows that could not be compared.
+type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
 /// Rows of the jobs and of the clusters that meet.
 type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;
 
@@ -107,7 +107,8 @@ fn fresh<T: Element>(py: Python<'_>, rows: usize) -> (Bound<'_, PyAny>, PyReadwr
     (array.clone().into_any(), array.readwrite())
 }
 
-/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters.
+/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters, and which of these were kept
+/// though nothing could be compared.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "those of plan_fleet, and the choice")]
 pub fn choose_rows<'py>(
@@ -127,8 +128,9 @@ pub fn choose_rows<'py>(
         "goodput" => Criterion::Goodput,
         _ => return Err(input_error(py, "select", "legal: all, fastest, cheapest, goodput")),
     };
-    let (jobs, clusters) = pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.choose(by, top))?;
-    Ok((jobs.into_pyarray(py), clusters.into_pyarray(py)))
+    let Chosen { jobs, clusters, not_compared } =
+        pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.choose(by, top))?;
+    Ok((jobs.into_pyarray(py), clusters.into_pyarray(py), not_compared.into_pyarray(py)))
 }
 
 /// Plans every row; gives a list of arrays, one for each of `results`.

@@ -169,8 +169,6 @@ macro_rules! beside {
 
 beside! { row;
     rule = row.rule.card().name;
-    warmup_lr = real(row.warmup_lr);
-    min_lr = real(row.min_lr);
     nearest_world_sizes = both(row.nearest_world_size);
     nearest_batches = both(row.nearest_batch);
     micro_batch_cap = cap(row.cap).0;

@@ -1,6 +1,6 @@
 //! Python values on their way into a field of the input.
 
-use isobatch_core::input::{Field, FieldKind, Input, Read, Record, Value};
+use isobatch_core::input::{DeviceBatches, Field, FieldKind, Input, Read, Record, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
@@ -15,7 +15,9 @@ pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
         Value::Read(Read::Flag(flag.is_true()))
     } else if let Ok(text) = value.cast::<PyString>() {
         match text.to_cow().map(|text| field.read(&text)) {
-            Ok(Value::Read(Read::Flag(_) | Read::Betas(..))) | Err(_) => Value::Illegal,
+            Ok(Value::Read(Read::Flag(_) | Read::Betas(..) | Read::DeviceBatches(_))) | Err(_) => {
+                Value::Illegal
+            }
             Ok(read @ Value::Read(_)) => read,
             Ok(_) => Value::Illegal,
         }
@@ -24,13 +26,19 @@ pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
     } else if value.is_instance_of::<PyFloat>() && matches!(field.kind(), FieldKind::Real(..)) {
         value.extract().ok().filter(|x: &f64| !x.is_nan()).map_or(Value::Illegal, Value::Real)
     } else if let Ok(numbers) = value.cast::<PyTuple>() {
-        match (field, numbers.extract::<(f64, f64)>()) {
-            (Field::DeviceBatches, _) => Value::Read(Read::Name),
-            (Field::Betas, Ok((first, second))) => Value::Read(Read::Betas(first, second)),
-            _ => Value::Illegal,
-        }
+        tuple_of(field, numbers).map_or(Value::Illegal, Value::Read)
     } else {
         Value::Illegal
+    }
+}
+
+fn tuple_of(field: Field, numbers: &Bound<'_, PyTuple>) -> Option<Read> {
+    match field {
+        Field::Betas => numbers.extract().ok().map(|(first, second)| Read::Betas(first, second)),
+        Field::DeviceBatches => {
+            DeviceBatches::of(numbers.iter().map(|number| number.extract().ok())).map(Read::DeviceBatches)
+        }
+        _ => None,
     }
 }
 

@@ -1,4 +1,4 @@
-"""Whatever stops a run, the next one goes on: no row is lost, none stands twice."""
+"""Whatever stops a run, the next one goes on: no row is lost, none is there twice."""
 
 import json
 import os
@@ -259,8 +259,8 @@ def test_a_part_that_is_damaged_is_planned_anew(make_jobs, tmp_path, monkeypatch
     assert whole(jobs, tmp_path)
 
 
-def test_plans_are_on_the_disk_before_their_receipt(make_jobs, tmp_path, monkeypatch):
-    """A power cut then leaves no receipt without its plans."""
+def test_plans_and_receipts_are_on_the_disk_before_the_run_goes_on(make_jobs, tmp_path, monkeypatch):
+    """The receipt first, with the digests of the plans, so that no plans are without one; then the plans, and their names."""
     from isobatch.files import whole as files
 
     done = []
@@ -279,11 +279,74 @@ def test_plans_are_on_the_disk_before_their_receipt(make_jobs, tmp_path, monkeyp
     plan(make_jobs(files=1, rows=20), tmp_path)
     moved = done.index(("move", "00.parquet"))
     receipt = done.index(("move", "00.json"))
+    assert done[receipt - 1][0] == "sync"  # the receipt, before it gets its name
+    assert done[receipt + 1 : receipt + 3] == [("sync", "_parts"), ("sync", "plans")]  # its name
+    assert receipt + 2 < moved
     assert done[moved - 1][0] == "sync"  # the plans, before they get their name
     assert done[moved + 1] == ("sync", "plans")  # their name, in the folder
-    assert moved + 1 < receipt
-    assert done[receipt - 1][0] == "sync"
-    assert done[receipt + 1 : receipt + 3] == [("sync", "_parts"), ("sync", "plans")]
+
+
+KILLED = """
+import os, signal, sys
+import isobatch as ib
+from isobatch.files import write
+from isobatch.fleet.folder.folder import Folder
+
+jobs, plans, where = sys.argv[1], sys.argv[2], int(sys.argv[3])
+settle, keep, moved = write.settle, Folder.keep, []
+
+def settling(partial, path):
+    if not path.endswith(".parquet"):
+        return settle(partial, path)
+    if len(moved) == where:
+        os.kill(os.getpid(), signal.SIGKILL)
+    settle(partial, path)
+    moved.append(path)
+    if len(moved) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+write.settle = settling
+ib.plan_files(jobs, [8, 96], plans, partition_by="status")
+"""
+"""A run that is killed before its first move, its second, or after its third, which is the last of its first file of jobs."""
+
+
+@pytest.mark.parametrize("moved", [0, 1, 3])
+def test_a_run_killed_while_files_get_their_places_leaves_none_that_nothing_knows(make_jobs, tmp_path, moved):
+    jobs = make_jobs(files=2, rows=50)
+    words = [sys.executable, "-c", KILLED, str(jobs.folder), str(tmp_path / "plans"), str(moved)]
+    assert subprocess.run(words, capture_output=True).returncode == -signal.SIGKILL
+    # Two threads, of which each has moved as many as it could.
+    assert len(list((tmp_path / "plans").rglob("*.parquet"))) >= moved
+    # Another partitioning: none of the files gets a new one of its name.
+    assert plan(jobs, tmp_path, resume=False).state == "complete"
+    assert whole(jobs, tmp_path)
+
+
+@pytest.mark.parametrize("moved", [0, 1, 3])
+def test_a_run_killed_while_files_get_their_places_goes_on(make_jobs, tmp_path, moved):
+    jobs = make_jobs(files=2, rows=50)
+    words = [sys.executable, "-c", KILLED, str(jobs.folder), str(tmp_path / "plans"), str(moved)]
+    assert subprocess.run(words, capture_output=True).returncode == -signal.SIGKILL
+    assert plan(jobs, tmp_path, partition_by="status").state == "complete"
+    once = tmp_path / "once"
+    ib.plan_files(jobs.folder, GPUS, once, partition_by="status")
+    assert names_in(once) == names_in(tmp_path / "plans")
+    assert all(
+        (once / name).read_bytes() == (tmp_path / "plans" / name).read_bytes()
+        for name in names_in(once)
+        if name.endswith(".parquet")
+    )
+
+
+def test_a_damaged_file_whose_jobs_are_gone_goes_too(make_jobs, tmp_path):
+    """Its part is not planned again, so that nothing would replace it."""
+    jobs = make_jobs(files=3, rows=20)
+    plan(jobs, tmp_path)
+    os.truncate(tmp_path / "plans" / "02.parquet", 100)
+    (jobs.folder / "02.parquet").unlink()
+    assert plan(jobs, tmp_path).state == "complete"
+    assert names_in(tmp_path / "plans") == ["00.parquet", "01.parquet", "_manifest.json"]
 
 
 def test_two_runs_do_not_share_a_folder(make_jobs, tmp_path):

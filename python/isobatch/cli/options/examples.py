@@ -25,6 +25,7 @@ EXAMPLES = {
     "explain": (
         "isobatch explain plans.parquet --job resnet50 --gpus 7",
         "isobatch explain plans/ --cluster h100-8",
+        "isobatch explain plans.parquet --jobs jobs.csv --illegal",
     ),
     "estimate": ("isobatch estimate config.json --gpu H100-80 --seq-len 8192 -o profile.json",),
     "elastic": ("isobatch elastic --max-batch 1024 --micro-batches 8,12 --gpus 1..64",),

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from isobatch.cli.options.values import number
 from isobatch.cli.terminal.messages import say
 from isobatch.errors import InputError, missing, must_be, unknown
 
@@ -59,7 +60,8 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         if not equals:
             raise must_be("FIELD=VALUE", entry, field="--set")
         try:
-            changes[name] = json.loads(text)
+            value = number(text)
+            changes[name] = json.loads(text) if value is None else value
         except ValueError:
             changes[name] = text
     return changes

@@ -42,11 +42,14 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
 
 
 def _suffix(path: Path) -> str:
-    """What a file's content is: Parquet by its mark, JSON by its brace, of which one document or many lines, else CSV."""
+    """What a file's content is: Parquet by its mark, JSON by its brace, of which one document or many lines, or a list's bracket, else
+    CSV."""
     with path.open("rb") as file:
         head = file.read(_LOOK)
     if head.startswith(b"PAR1"):
         return ".parquet"
+    if head.lstrip().startswith(b"["):
+        return ".json"
     if not head.lstrip().startswith(b"{"):
         return ".csv"
     first = head.lstrip().split(b"\n", 1)[0]

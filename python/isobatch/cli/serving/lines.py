@@ -12,6 +12,7 @@ import msgspec
 from isobatch import _core
 from isobatch.cli.terminal.messages import say
 from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.files.doubles import refuse_double_keys
 from isobatch.words import count, counted, printable
 
 OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain")
@@ -65,6 +66,7 @@ def _read(line: bytes) -> dict[str, Any]:
         raise InputError(f"the line is not JSON: {why}") from None
     if not isinstance(found, dict):
         raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(found)}")
+    refuse_double_keys(line, found)
     return found
 
 

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from isobatch.errors import InputError
 from isobatch.files.find import Files
 from isobatch.files.read import blocks
-from isobatch.fleet.folder.parts import Part, list_parts
+from isobatch.fleet.doubles import MOST, Hashes, Seen
+from isobatch.fleet.folder.parts import Listing, Part, list_parts
 from isobatch.fleet.query import Query
 from isobatch.fleet.rows import Fleet
+from isobatch.fleet.side import double_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,18 +89,55 @@ def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = N
     """The jobs of all files, one after the other; `note` as in `run`.
 
     Raises:
-        InputError: one of them cannot be used.
+        InputError: one of them cannot be used, or two jobs have one id: this is known at the end, if not before.
     """
     listing = list_parts(files, query.rows_per_job, query.needs)
     for why in listing.failed.values():
         raise InputError(why)
     if listing.schema is not None:
         query.say_strays(listing.schema.names, note)
+    seen, full = Seen(), False
+    for _, fleet in _of_all(query, files.fs, listing):
+        if fleet.jobs.hashes is not None:
+            _refuse_doubles(query, files.fs, listing, seen.add(fleet.jobs.hashes))
+            if note is not None and seen.ids == MOST and not full:
+                full = True
+                note(f"duplicate ids are looked for among the first {MOST:,} jobs only")
+        yield fleet
+    _refuse_doubles(query, files.fs, listing, seen.look())
+
+
+def _of_all(query: Query, fs: FileSystem, listing: Listing) -> Iterator[tuple[Part, Fleet]]:
     number = 0
     for part in listing.parts:
-        for fleet in fleets(query, files.fs, part, listing.schema, number):
-            yield fleet
+        for fleet in fleets(query, fs, part, listing.schema, number):
+            yield part, fleet
         number = fleet.jobs.number + fleet.jobs.rows
+
+
+def _refuse_doubles(query: Query, fs: FileSystem, listing: Listing, hashes: Hashes) -> None:
+    """Refuses a fleet in which two jobs have one id, of which these hashes are there twice. The files are read again, as far as to the
+    first such id: two ids may have one hash.
+
+    Raises:
+        InputError: the message names both rows.
+    """
+    if not len(hashes):
+        return
+    first: dict[Any, tuple[str, int]] = {}
+    for part, fleet in _of_all(query, fs, listing):
+        jobs = fleet.jobs
+        assert jobs.hashes is not None  # as before
+        named = range(jobs.rows) if jobs.nameless is None else np.flatnonzero(~jobs.nameless)
+        for at in np.flatnonzero(np.isin(jobs.hashes, hashes)).tolist():
+            row = int(named[at])
+            name, here = jobs.numbered[row], (part.file, jobs.before + row + 1)
+            name = name.as_py() if hasattr(name, "as_py") else name
+            file, other = first.setdefault(name, here)
+            if (file, other) != here:
+                raise double_id(
+                    jobs, name, here[1], f"{'' if file == part.file else f'{file}, '}row {other:,}"
+                )
 
 
 def planned(fleets: Iterable[Fleet]) -> Iterator[Planned]:

@@ -4,9 +4,9 @@
     _parts/          while it runs, the receipts of the parts that are done
     _partial/        while it runs, files that are not whole yet
 
-A part is done when its receipt is there, and its receipt is written when all of its files are there and on the disk. A run that was
-killed leaves whole files, receipts of the parts that are done, and what is in `_partial/`, which the next one removes. One run at a
-time holds the folder.
+A part is done when its receipt is there and its files have the digests that the receipt names. The receipt is written before the files
+get their places, so that no run leaves a file that none of its receipts knows: one that was killed leaves whole files, receipts, of
+which the last may be ahead of their files, and what is in `_partial/`, which the next one removes. One run at a time holds the folder.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Folder:
             with suppress(OSError):
                 os.close(handle)
 
-    def done(self, run: dict[str, Any], *, resume: bool) -> dict[str, Receipt]:
-        """The receipts of the parts that this run has done before, by their names; without resuming they go. A part whose files are
-        missing or damaged is not done: all bytes of all files are read.
+    def done(self, run: dict[str, Any], *, resume: bool) -> tuple[dict[str, Receipt], list[Receipt]]:
+        """The receipts of the parts that this run has done before, by their names; and the other receipts, whose files are to go: all of
+        them without resuming, else those of parts whose files are missing or damaged. All bytes of all files are read.
 
         Raises:
             InputError: it holds other files, or the plans of other arguments.
@@ -101,22 +101,23 @@ class Folder:
                 raise InputError(
                     "the folder is not empty and not from an earlier run: plan into another", file=self.base
                 )
-            return {}
+            return {}, []
         # A receipt is newer than what the manifest says of its part.
         by_name = {
             receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some
         }
-        if resume:
-            _refuse_other(manifest.run, run, self.base)
-            done = list(by_name.values())
-            sound = in_threads(self._is_sound, done)
-            return {
-                receipt.part.name: receipt for receipt, is_sound in zip(done, sound, strict=True) if is_sound
-            }
-        for file in {file for receipt in by_name.values() for file in receipt.files}:
-            self._remove(file)
-        self._clear(RECEIPTS)
-        return {}
+        every = list(by_name.values())
+        if not resume:
+            return {}, every
+        _refuse_other(manifest.run, run, self.base)
+        sound: dict[str, Receipt] = {}
+        other: list[Receipt] = []
+        for receipt, is_sound in zip(every, in_threads(self._is_sound, every), strict=True):
+            if is_sound:
+                sound[receipt.part.name] = receipt
+            else:
+                other.append(receipt)
+        return sound, other
 
     def _is_sound(self, receipt: Receipt) -> bool:
         """Whether the files are those that were written."""
@@ -131,8 +132,11 @@ class Folder:
         except OSError:
             return None
 
-    def begin(self, run: dict[str, Any], done: Iterable[Receipt]) -> None:
-        """Makes the folder that of this run."""
+    def begin(self, run: dict[str, Any], done: Collection[Receipt], other: Iterable[Receipt]) -> None:
+        """Makes the folder that of this run; the files of `other` receipts go, as long as those are there to name them."""
+        kept = {file for receipt in done for file in receipt.files}
+        for file in {file for receipt in other for file in receipt.files} - kept:
+            self._remove(file)
         self._clear(PARTIAL)
         self.fs.create_dir(self.path(PARTIAL))
         self._write_manifest("running", run, done, {})
@@ -142,7 +146,7 @@ class Folder:
         self.fs.create_dir(self.path(RECEIPTS))
 
     def keep(self, receipts: Sequence[Receipt]) -> None:
-        """Records that parts are done, in one file."""
+        """Records which files parts become, in one file, before they get their places."""
         if not receipts:
             return
         # A name of a part may have folders in it.
@@ -190,7 +194,10 @@ class Folder:
             if info.type != FileType.File or name.startswith("_"):
                 continue
             if name not in missing:
-                raise InputError("unexpected file in the output folder: move it elsewhere", file=info.path)
+                raise InputError(
+                    "unexpected file in the output folder: move it elsewhere and rerun the same command",
+                    file=info.path,
+                )
             missing.remove(name)
         for file in missing:
             raise InputError("is gone: rerun the same command", file=self.path(file))

@@ -75,18 +75,13 @@ class Listing:
 
 
 def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing:
-    """The parts, in the order of the files; `needs` are the columns that jobs must have.
-
-    Raises:
-        InputError: two files would become one.
-    """
+    """The parts, in the order of the files; `needs` are the columns that jobs must have."""
     limit = max(1, PART_ROWS // max(1, rows_per_job))
     found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
     failed: dict[str, str] = {}
     number: int | None = 0
     numbers = []
-    names: dict[str, str] = {}
     schemas = _Schemas(needs)
     for info, some in zip(files.infos, found, strict=True):
         if isinstance(some, InputError):
@@ -95,12 +90,6 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
             continue
         schemas.add(some[1])
         for part in some[0]:
-            if part.name in names:
-                raise InputError(
-                    f"becomes {part.name}.parquet, as {names[part.name]} does: rename one",
-                    file=part.file,
-                )
-            names[part.name] = part.file
             parts.append(part)
             numbers.append(number)
             number = None if number is None or part.rows is None else number + part.rows
@@ -112,6 +101,18 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
             msgspec.structs.replace(part, number=number) for part, number in zip(parts, numbers, strict=True)
         ]
     return Listing(parts, schema, failed)
+
+
+def refuse_same_names(parts: Sequence[Part]) -> None:
+    """In a folder of plans each part has a file of its own.
+
+    Raises:
+        InputError: two files of jobs would become one of plans.
+    """
+    names: dict[str, str] = {}
+    for part in parts:
+        if (other := names.setdefault(part.name, part.file)) != part.file:
+            raise InputError(f"becomes {part.name}.parquet, as {other} does: rename one", file=part.file)
 
 
 class _Schemas:

@@ -15,10 +15,11 @@ from isobatch.files.find import Files, find, refuse_output
 from isobatch.fleet.folder.digest import digest_of_texts
 from isobatch.fleet.folder.folder import Folder
 from isobatch.fleet.folder.manifest import Manifest, Receipt
-from isobatch.fleet.folder.parts import Listing, Part, list_parts
+from isobatch.fleet.folder.parts import Listing, Part, list_parts, refuse_same_names
 from isobatch.fleet.folder.work import Failure, Work, digest_of
 from isobatch.fleet.query import Query
-from isobatch.fleet.results import RESULTS
+from isobatch.fleet.results import ON_REQUEST, USUAL
+from isobatch.fleet.said import SAID
 from isobatch.fleet.side import Side
 from isobatch.words import few, shown
 
@@ -46,6 +47,7 @@ def run(
         raise unknown("engine", engine, ENGINES, field="engine")
     files = find(jobs)
     listing = list_parts(files, query.rows_per_job, query.needs)
+    refuse_same_names(listing.parts)
     if listing.schema is not None:
         _refuse_columns(query, listing.schema.names, partition_by)
         query.say_strays(listing.schema.names, note)
@@ -71,10 +73,10 @@ def _run(
 ) -> Manifest:
     folder, parts, failed = work.folder, listing.parts, listing.failed
     arguments = _arguments(work.query, work.partition_by)
-    done = folder.done(arguments, resume=resume)
+    done, other = folder.done(arguments, resume=resume)
     _refuse_changed(folder, files, parts, failed, done)
     sound = set(done)
-    folder.begin(arguments, done.values())
+    folder.begin(arguments, list(done.values()), other)
     left = [part for part in parts if part.name not in done]
     progress(len(done), len(parts))
     for outcome in import_module(f"isobatch.fleet.folder.{engine}").run(work, left):
@@ -90,10 +92,11 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
     """What no file has is refused before anything is written."""
     carried = () if query.clusters is None else query.clusters.carried
     own = (name for name in jobs if name not in query.fields)
-    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *RESULTS)))
+    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *USUAL)))
+    asked = (*every, *ON_REQUEST, *SAID)
     for name in query.columns or ():
-        if name not in every:
-            raise unknown("column", name, every, field="columns")
+        if name not in asked:
+            raise unknown("column", name, asked, field="columns")
     legal = query.columns or every
     if partition_by is not None and partition_by not in legal:
         raise unknown("column", partition_by, legal, field="partition_by")

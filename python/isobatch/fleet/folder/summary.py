@@ -17,7 +17,8 @@ _BITS = [(reason, reason.bit) for reason in Reason]
 
 
 class Summary(msgspec.Struct):
-    """Rows by status and by reason; for each reason that says a value is wrong, the first such row in words."""
+    """Rows by status and by reason; for each reason that says a value is wrong or missing, the first such row in
+    words."""
 
     rows: int = 0
     feasible: int = 0
@@ -37,10 +38,8 @@ class Summary(msgspec.Struct):
                 continue
             hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
             self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
-            if reason.startswith("invalid_") and reason.value not in self.examples:
-                fault = block.fault(int(np.argmax(hit)))
-                if fault is not None:
-                    self.examples[reason.value] = fault
+            if reason.value not in self.examples and (example := _example(reason, block, hit)):
+                self.examples[reason.value] = example
         self.rows += len(status)
         self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
 
@@ -60,3 +59,10 @@ class Summary(msgspec.Struct):
             detail = f"; first in {self.examples[name]}" if name in self.examples else ""
             lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
         return lines
+
+
+def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
+    """The first row that has a reason, where there is something to correct in it."""
+    if reason.startswith("invalid_"):
+        return block.fault(int(np.argmax(hit)), reason)
+    return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None

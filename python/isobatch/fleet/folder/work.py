@@ -54,8 +54,8 @@ class Stopped(Exception):
 def plan_parts(
     work: Work, parts: Sequence[Part], stopped: Callable[[], bool] = lambda: False
 ) -> list[Receipt | Failure]:
-    """Plans parts into their files, which get their places together when all are whole; then their receipts are kept. `stopped` is
-    asked between blocks.
+    """Plans parts into their files, which get their places together when all are whole and their receipts are kept. `stopped` is asked
+    between blocks.
 
     Raises:
         OSError: they cannot be written.
@@ -72,7 +72,8 @@ def plan_parts(
             else:
                 outcomes.append(receipt)
                 places |= its_places
-    work.folder.keep([outcome for outcome in outcomes if isinstance(outcome, Receipt)])
+        # A run that is killed between the two leaves no file that nothing knows.
+        work.folder.keep([outcome for outcome in outcomes if isinstance(outcome, Receipt)])
     return outcomes
 
 

@@ -12,6 +12,7 @@ import torch
 
 from isobatch.validate.measure import windows
 from isobatch.validate.measure.allreduce import interpolate
+from isobatch.validate.measure.enough import LATE, PRECISION, ROUGHLY, uncertainty
 from isobatch.validate.measure.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.figures import AllReduceRow, MicroBatch, Step, Times
@@ -19,18 +20,29 @@ from isobatch.validate.step.training import Training, out_of_memory
 
 DISCARD = 3  # DDP rebuilds its buckets after the first step
 LEAST, MOST = 2, 200
-ROUNDS = 3
-BLOCK, SHORT_SECONDS = 20, 0.02
+ROUNDS = 6
+BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
 """Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
+LEAST_BLOCK = 5
 HALVINGS = 4
 STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
 """The longest step that is timed as a whole: some thirty are taken at least."""
-SECONDS = {"quick": 2.0, "usual": 9.0, "full": 45.0}
+SECONDS = {"quick": 2.0, "usual": 13.5, "full": 67.5}
+"""Of the whole phase, unless a step is so slow that the least number of them takes longer, or the host so noisy that it takes more."""
+FREE_SHARE = 1 / 3
+SIZES_SHARE = {"quick": 1 / 3, "usual": 2 / 9, "full": 2 / 9}
+WINDOW_SHARE = {"quick": 1 / 30, "usual": 1 / 45, "full": 1 / 45}
+"""Of the phase at most: steps that run freely, all sizes of the micro-batch, and each window in which the ranks are compared."""
 
 
-def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
-    """This rank's seconds of some work that all ranks start together, repeated for about so long."""
-    return group.repeat(lambda: group.time(work), seconds, 0, LEAST, MOST)
+def window_seconds(extent: str) -> float:
+    """Of each window in which the ranks' own steps are compared."""
+    return SECONDS[extent] * WINDOW_SHARE[extent]
+
+
+def _samples(group: Group, work: Callable[[], None], seconds: float, within: float = 0.0) -> list[float]:
+    """This rank's seconds of some work that all ranks start together, repeated for about so long, or until the median is known."""
+    return group.repeat(lambda: group.time(work), seconds, 0, LEAST, MOST, within)
 
 
 def spread(samples: list[float]) -> float:
@@ -58,7 +70,8 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
         if not works.take(n):
             continue
         with PeakMemory(group) as memory:
-            samples = _samples(group, works.small, seconds / len(sizes))
+            within = PRECISION[training.options.extent]
+            samples = _samples(group, works.small, seconds / len(sizes), within)
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
             MicroBatch(
@@ -186,35 +199,52 @@ class Works:
         self._optimizer.zero_grad(set_to_none=True)
 
 
-def _times(group: Group, works: Works, seconds: float) -> _Times:
-    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike."""
+def _times(
+    group: Group, works: Works, seconds: float, free_seconds: float, within: float, late: float
+) -> _Times:
+    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike, until each part's median is known
+    or the time is over.
+
+    Args:
+        seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of them.
+        within: how well medians are to be known; 0: all of the time is used.
+        late: how many times as long it may take where they are not even known roughly.
+    """
     for _ in range(DISCARD):
         took = group.time(works.whole)
+    took = max(group.slowest([took]))  # what follows must be the same on all ranks
     # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
     group.pulse.grant(took * (3 * LEAST + windows.FIRST + 3 * (HALVINGS + 1)))
-    end = time.monotonic() + seconds
+    seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
+    begun = time.monotonic()
     found = _Times([], [], [], PeakMemory(group))
+    parts = (works.alone, found.alone), (works.reduced, found.reduced), (works.whole, found.whole)
     with found.memory:
-        for turn in range(ROUNDS):
-            if turn and not group.from_first(time.monotonic() < end):
-                break
-            parts = (works.alone, found.alone), (works.reduced, found.reduced), (works.whole, found.whole)
+        while True:
             for work, samples in parts:
                 samples += _samples(group, work, seconds / 3 / ROUNDS)
                 works.clear()
+            passed = time.monotonic() - begun if group.rank == 0 else 0.0
+            known = max(uncertainty(samples) for _, samples in parts)
+            passed, known = group.slowest([passed, known])
+            over = passed >= seconds and (known <= ROUGHLY or passed >= late * seconds)
+            if known <= within or over:
+                break
     return found
 
 
-def _free_running(group: Group, works: Works, seconds: float) -> float | None:
-    """Seconds of a step, median of blocks in which no step waits for a clock; None where one takes so long that it does not matter."""
-    if group.from_first(seconds > SHORT_SECONDS):
+def _free_running(group: Group, works: Works, step: float, seconds: float) -> float | None:
+    """Seconds of a step, median of blocks in which no step waits for a clock, which take about `seconds` together at most; None where a
+    step takes so long that it does not matter. Equal on all ranks, as `step` must be."""
+    if step > SHORT_SECONDS:
         return None
+    count = min(BLOCK, max(LEAST_BLOCK, int(seconds / BLOCKS / step)))
 
     def block() -> None:
-        for _ in range(BLOCK):
+        for _ in range(count):
             works.whole()
 
-    return statistics.median(group.slowest([group.time(block) / BLOCK for _ in range(ROUNDS)]))
+    return statistics.median(group.slowest([group.time(block) / count for _ in range(BLOCKS)]))
 
 
 class Peak(NamedTuple):
@@ -226,14 +256,25 @@ class Peak(NamedTuple):
 
 
 def measure(
-    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
+    training: Training,
+    planned: Training,
+    table: list[AllReduceRow],
+    buckets: list[int],
+    largest: int,
+    *,
+    judged: bool,
 ) -> tuple[Step, Peak, Works]:
-    """The step's times and memory. `planned` has all of the plan's micro-batches."""
-    group, seconds = training.group, SECONDS[training.options.extent]
+    """The step's times and memory. `planned` has all of the plan's micro-batches; where the time is `judged` by a forecast, a noisy host
+    gets more of it."""
+    group, extent = training.group, training.options.extent
+    seconds, within = SECONDS[extent], PRECISION[extent]
+    sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
     training.model.train()
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     works = Works(training)
-    times = _times(group, works, seconds)
+    parts = seconds - sizes - windows.FIRST * window_seconds(extent)
+    late = LATE if judged and within else 1.0
+    times = _times(group, works, parts, free_most, within, late)
     peaks = group.gather((times.memory.bytes, times.memory.left))
     peak = Peak(
         bytes=max(taken for taken, _ in peaks),
@@ -247,10 +288,10 @@ def measure(
     communication = _communication(table, buckets)
     telling = communication is not None and communication > noise
     median = statistics.median(slowest)
-    free = _free_running(group, works, median)
+    free = _free_running(group, works, median, free_most)
     data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     with training.weights_kept():
-        micro_batches = micro_batch_table(works, seconds / 3, largest)
+        micro_batches = micro_batch_table(works, sizes, largest)
     # A micro-batch that is left out would have been one more without communication.
     whole = median if free is None else free
     counts = [max(map(len, one.sizes)) for one in (training, planned)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.measure import timing
+from isobatch.validate.measure.enough import uncertainty
 from isobatch.validate.proofs import stragglers
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.figures import Step
@@ -27,23 +30,31 @@ def _forecast(training: Training, given: float | None, planned: float | None) ->
     return given if given is not None or training.workload.stand_in else planned
 
 
+def _expected(training: Training) -> float | None:
+    return _forecast(training, training.options.step_seconds, training.plan.step_seconds)
+
+
 def prove_time(training: Training, step: Step) -> Proof:
     """The step's time against its forecast."""
-    options = training.options
-    expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
+    options, expected = training.options, _expected(training)
+    sure = uncertainty(step.sync_seconds)
+    known = f" known to ± {sure:.1%}" if math.isfinite(sure) else ""
     text = (
         f"{step.planned_step_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, median of "
-        f"{len(step.sync_seconds)} steps, spread {step.spread:.0%}"
+        f"{len(step.sync_seconds)} steps{known}, spread {step.spread:.0%}"
     )
     if step.accumulation < step.planned_accumulation:
         text += f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by arithmetic)"
     values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
+    if math.isfinite(sure):
+        values["median_uncertainty"] = sure
     why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
     if why is not None or expected is None:
         return unchecked("step_time", f"{text}; {why}", **values)
     off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
-    if abs(off) > options.caution and step.spread > abs(off) - options.caution:
+    noise = max(step.spread, sure if math.isfinite(sure) else 0.0)
+    if abs(off) > options.caution and noise > abs(off) - options.caution:
         return Proof(
             name="step_time",
             verdict=Verdict.INCONCLUSIVE,
@@ -92,11 +103,14 @@ def prove_memory(training: Training, peak: timing.Peak) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Times the step, and each rank's own part of it."""
     group, table = trial.group, trial.allreduce.table
-    step, peak, works = timing.measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
+    judged = _expected(trial.timed) is not None and _foreign(trial.timed) is None
+    step, peak, works = timing.measure(
+        trial.timed, trial.training, table, trial.buckets, trial.largest, judged=judged
+    )
     trial.step = step
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
-    seconds = timing.SECONDS[trial.options.extent] / 30
+    seconds = timing.window_seconds(trial.options.extent)
     works.prepare()
     slow, _ = stragglers.prove(group, works.alone_again, seconds, "local_step", "the local step")
     return [slow, prove_time(trial.timed, step), prove_memory(trial.timed, peak)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from isobatch.errors import InputError, must_be
+from isobatch.validate.measure.enough import uncertainty
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import facts, network
 from isobatch.validate.ranks.pulse import Pulse
@@ -174,17 +176,29 @@ class Group:
         return time.perf_counter() - begun
 
     def repeat(
-        self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
+        self,
+        sample: Callable[[], float],
+        seconds: float,
+        warmup: int,
+        least: int,
+        most: int,
+        within: float = 0.0,
     ) -> list[float]:
-        """Samples after a warmup, for about this many seconds. Rank 0 says when to stop, and is asked ever more rarely: to ask
-        takes about as long as a small all-reduce."""
+        """Samples after a warmup, for about this many seconds by rank 0's clock, which is asked ever more rarely: to ask takes about as
+        long as a small all-reduce. Where all ranks know their median to `within`, as a fraction of it, no more are taken."""
         begun = time.monotonic()
         for _ in range(warmup):
             sample()
         samples = [sample() for _ in range(least)]
-        while len(samples) < most and self.from_first(time.monotonic() - begun < seconds):
-            more = min(max(1, len(samples) // 2), most - len(samples))
-            samples += [sample() for _ in range(more)]
+        while len(samples) < most:
+            passed = time.monotonic() - begun
+            left = (seconds - passed) * (warmup + len(samples)) / max(passed, 1e-9)
+            more = min(max(1, len(samples) // 2), most - len(samples), max(0, math.ceil(left)))
+            unknown = uncertainty(samples) if within else math.inf
+            agreed, unknown = self.slowest([float(more) if self.rank == 0 else 0.0, unknown])
+            if agreed == 0 or unknown <= within:
+                break
+            samples += [sample() for _ in range(int(agreed))]
         return samples
 
     def close(self) -> None:

@@ -118,8 +118,8 @@ class Pulse:
                     self._end(self._account(failed, lost))
         except (dist.DistError, RuntimeError):
             # The store is gone: with it rank 0's host, or the way to it. The main thread's collective says so too.
-            if not self._stop.is_set() and rank:
-                time.sleep(GRACE_SECONDS)
+            # Or rank 0 has left because all is done, and this rank is about to.
+            if rank and not self._stop.wait(GRACE_SECONDS):
                 print(f"isobatch: {self.who(rank)} lost rank 0 in phase {self._phase!r}", flush=True)
                 os._exit(1)
 

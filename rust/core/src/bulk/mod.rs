@@ -8,7 +8,7 @@ mod lanes;
 mod one_by_one;
 mod results;
 
-pub use choose::Criterion;
+pub use choose::{Chosen, Criterion};
 pub use columns::{InputColumn, InputTable, MISSING};
 pub use fleet::{Fleet, Pairs};
 pub use results::{Cell, ElementType, ResultColumn, ResultSlice};

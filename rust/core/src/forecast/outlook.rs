@@ -264,9 +264,9 @@ pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reaso
     }
     let checks = [
         (step_seconds.is_nan(), Reason::NeedsProfile),
-        (hours.is_nan(), Reason::InvalidLength),
+        (hours.is_nan(), Reason::NeedsDuration),
         (hours > deadline, Reason::MissesDeadline),
-        (!budget.is_nan() && cost.is_nan(), Reason::InvalidCluster),
+        (!budget.is_nan() && cost.is_nan(), Reason::NeedsPrice),
         (cost > budget, Reason::AboveBudget),
     ];
     checks.into_iter().find_map(|(found, reason)| found.then_some(reason)).map_or(Ok(()), Err)

@@ -52,18 +52,29 @@ impl Input {
                 Field::Gpus,
                 recipe.gpus.is_none_or(|gpus| {
                     gpus.is_multiple_of(recipe.model_parallel)
-                        && (recipe.device_batches.0
+                        && (recipe.device_batches.is_some()
                             || recipe.effective_batch.is_multiple_of(gpus / recipe.model_parallel))
                 }),
             ),
-            (Field::MicroBatch, recipe.device_batches.0 || samples.is_multiple_of(micro_batch)),
+            (Field::MicroBatch, recipe.device_batches.is_some() || samples.is_multiple_of(micro_batch)),
             (
                 Field::Accumulation,
-                recipe.device_batches.0
+                recipe.device_batches.is_some()
                     || recipe.accumulation.is_none_or(|accumulation| match (replicas, recipe.micro_batch) {
                         (Some(_), Some(_)) => micro_batch * accumulation == samples,
                         _ => samples.is_multiple_of(micro_batch * accumulation),
                     }),
+            ),
+            (
+                Field::DeviceBatches,
+                recipe.device_batches.is_none_or(|batches| {
+                    let samples = batches.samples.saturating_mul(recipe.accumulation.unwrap_or(1));
+                    let shared = match recipe.accumulation {
+                        Some(_) => recipe.effective_batch == samples,
+                        None => recipe.effective_batch.is_multiple_of(samples),
+                    };
+                    shared && replicas.is_none_or(|replicas| replicas == batches.devices)
+                }),
             ),
             (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
             (

@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use super::types::{Betas, Checked, FieldType, Name, Stated};
+use super::types::{Betas, Checked, DeviceBatches, FieldType, Name};
 use super::value::{FieldKind, Value};
 use super::{Policy, Precision};
 use crate::batch::MAX_BATCH;
@@ -182,7 +182,7 @@ fields! {
         ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BatchNorm batch_norm: bool = false, Flag, InvalidBatch, "true or false";
-        DeviceBatches device_batches: Stated = Stated(false), Other, InvalidBatch, "one whole number above 0 for each GPU";
+        DeviceBatches device_batches: Option<DeviceBatches> = None, Other, InvalidBatch, "one whole number above 0 for each replica; their sum × accumulation is effective_batch";
     }
     /// Where it is to run.
     Cluster cluster {
@@ -252,9 +252,7 @@ mod tests {
         for &field in Field::ALL {
             let mut input = Input::default();
             input.set(field, &Value::Illegal);
-            if field != Field::DeviceBatches {
-                assert_eq!(input.fault, Some(field));
-            }
+            assert_eq!(input.fault, Some(field));
             for value in &values {
                 Input::default().set(field, value);
             }

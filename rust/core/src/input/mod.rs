@@ -12,5 +12,5 @@ mod value;
 pub use fields::{Cluster, Field, Input, MAX_GPUS, Recipe, Record, Settings};
 pub use policy::Policy;
 pub use precision::Precision;
-pub use types::{Betas, Checked, Name, Stated};
+pub use types::{Betas, Checked, DeviceBatches, Name};
 pub use value::{FieldKind, Read, Value};

@@ -22,6 +22,12 @@ impl Recipe {
         Noise { scale: self.noise_scale, sigma_sq: self.sigma_sq, mu_sq: self.mu_sq, power: self.power }
     }
 
+    /// Whether the noise scale was measured.
+    #[must_use]
+    pub fn knows_noise(&self) -> bool {
+        !self.noise_scale.is_nan()
+    }
+
     /// Whether there is weight decay of which nobody said how the optimizer multiplies it.
     #[must_use]
     pub fn decay_unknown(&self) -> bool {

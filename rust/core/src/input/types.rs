@@ -291,21 +291,77 @@ impl<T: FieldType> FieldType for Checked<T> {
     }
 }
 
-/// Whether there is any value at all.
-#[derive(Clone, Copy, Debug)]
-pub struct Stated(pub bool);
+/// The batches of unequal devices, one for each replica: what a plan needs of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceBatches {
+    /// Samples of all of them.
+    pub samples: u64,
+    /// How many there are.
+    pub devices: u64,
+}
 
-impl FieldType for Stated {
-    fn read(_: &str) -> Option<Value> {
-        Some(Value::Read(Read::Name))
+impl DeviceBatches {
+    /// That of a list; `None` where it is empty, or one of them is no batch.
+    #[must_use]
+    pub fn of(batches: impl IntoIterator<Item = Option<i64>>) -> Option<DeviceBatches> {
+        let (mut samples, mut devices) = (0_u64, 0);
+        for batch in batches {
+            let batch = batch.and_then(|n| u64::try_from(n).ok()).filter(|n| (1..=MAX_BATCH).contains(n))?;
+            samples = samples.saturating_add(batch);
+            devices += 1;
+        }
+        (devices > 0).then_some(DeviceBatches { samples, devices })
+    }
+}
+
+impl FieldType for DeviceBatches {
+    /// A list as Python and JSON write it, or numbers between commas, semicolons or spaces; one number alone is no list.
+    fn read(text: &str) -> Option<Value> {
+        let inner = ['(', '[']
+            .into_iter()
+            .zip([')', ']'])
+            .find_map(|(open, close)| text.strip_prefix(open)?.strip_suffix(close));
+        let list = inner.unwrap_or(text).trim();
+        // A tuple of one is written (256,).
+        let list = if inner.is_some() { list.strip_suffix(',').unwrap_or(list) } else { list };
+        let sign = [',', ';', ' '].into_iter().find(|&sign| list.contains(sign));
+        if inner.is_none() && sign.is_none() {
+            return None;
+        }
+        let numbers = list.split(sign.unwrap_or(',')).map(|number| number.trim().parse().ok());
+        DeviceBatches::of(numbers).map(Read::DeviceBatches).map(Value::Read)
     }
 
     #[inline]
     fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
-        Ok(Some(Stated(*value != Value::Missing)))
+        match *value {
+            Value::Missing => Ok(None),
+            Value::Real(x) if x.is_nan() => Ok(None),
+            Value::Read(Read::DeviceBatches(batches)) => Ok(Some(batches)),
+            _ => Err(Illegal),
+        }
     }
+}
 
-    fn is_unknown(&self) -> bool {
-        !self.0
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Field;
+
+    #[test]
+    fn batches_of_devices_are_lists_of_counts() {
+        for text in ["(100, 156)", "[100,156]", "100;156", "100 156", " ( 100 , 156 ) "] {
+            let batches = DeviceBatches { samples: 256, devices: 2 };
+            assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(batches)), "{text}");
+        }
+        let one = DeviceBatches { samples: 256, devices: 1 };
+        for text in ["(256,)", "[256]"] {
+            assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(one)), "{text}");
+        }
+        for text in
+            ["256", "()", "(0, 256)", "(128, -128)", "(128, None)", "128,,128", "x", "(1.5, 2)", "(128, 128"]
+        {
+            assert_eq!(Field::DeviceBatches.read(text), Value::Illegal, "{text}");
+        }
     }
 }

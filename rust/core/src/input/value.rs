@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::{Policy, Precision};
+use super::{DeviceBatches, Policy, Precision};
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
@@ -39,6 +39,7 @@ pub enum Read {
     Flag(bool),
     Precision(Precision),
     Gpu(Arc<str>),
+    DeviceBatches(DeviceBatches),
     Name,
 }
 

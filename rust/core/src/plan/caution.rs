@@ -21,7 +21,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
 
-    when(recipe.device_batches.0, Reason::UnequalDevices);
+    when(recipe.device_batches.is_some(), Reason::UnequalDevices);
     if let Some(tuned) = recipe.micro_batch {
         when(layout.micro_batch * 2 <= tuned, Reason::MicroBatchShrunk);
         when(recipe.batch_norm && layout.micro_batch != tuned, Reason::BatchNormMoved);
@@ -30,9 +30,15 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     when(k > 8.0 && noise.is_nan(), Reason::LargeGrowth);
     if moved {
         when(rule.mismatches(recipe.optimizer), Reason::RuleMismatch);
-        when(!recipe.optimizer.charted() && rule == Rule::Sqrt, Reason::RuleAssumed);
+        let assumed = matches!(rule, Rule::Sqrt | Rule::Saturating);
+        when(
+            assumed && !recipe.optimizer.charted() && !rule.mismatches(recipe.optimizer),
+            Reason::RuleAssumed,
+        );
         when(rule == Rule::Sqrt && k < 0.125, Reason::SqrtScaleDown);
         when(rule == Rule::Sqrt && k > 4.0, Reason::SqrtScaleUp);
+        let stretched = matches!(rule, Rule::Linear | Rule::Saturating) && row.lr_scale > 2.0;
+        when(recipe.optimizer == Optimizer::Sgd && stretched, Reason::SgdScaleUp);
         let past_goyal = recipe.seq_len.is_none() && layout.effective_batch > 8192;
         let past_noise = layout.effective_batch as f64 > noise;
         when(rule == Rule::Linear && (past_goyal || past_noise), Reason::RuleRange);

@@ -88,6 +88,10 @@ macro_rules! results {
             NearestWorldSize nearest_world_size I64 = row.nearest_world_size.nearest, column(l.nearest_world_size[i]);
             /// and the nearest batch
             NearestBatch nearest_batch I64 = row.nearest_batch.nearest, column(l.nearest_batch[i]);
+            /// the learning rate where the warmup starts (by request)
+            WarmupLr warmup_lr (f64) F64 = row.warmup_lr, l.known(i, if (r.linear == 1.0) & (l.k[i] > 1.0) { r.lr } else { 0.0 });
+            /// the learning rate where the schedule ends (by request)
+            MinLr min_lr (f64) F64 = row.min_lr, l.known(i, r.min_lr * l.lr_scale[i]);
         }
     };
 }

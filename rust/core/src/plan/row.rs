@@ -38,10 +38,6 @@ macro_rules! row {
             pub nearest_world_size: Nearest,
             pub nearest_batch: Nearest,
             pub cap: Cap,
-            /// Where the warmup starts.
-            pub warmup_lr: f64,
-            /// Where the schedule ends.
-            pub min_lr: f64,
         }
 
         impl Row {
@@ -57,8 +53,6 @@ macro_rules! row {
                     nearest_world_size: Nearest::NONE,
                     nearest_batch: Nearest::NONE,
                     cap: Cap::Open,
-                    warmup_lr: f64::NAN,
-                    min_lr: f64::NAN,
                 }
             }
         }

@@ -21,7 +21,7 @@ pub(super) fn scale(
     let keep = settings.policy == Policy::Keep;
     let (from, to) = (recipe.effective_batch as f64, effective_batch as f64);
     let k = if keep { 1.0 } else { to / from };
-    let rule = if keep { Rule::None } else { settings.rule.resolve(recipe.optimizer) };
+    let rule = if keep { Rule::None } else { settings.rule.resolve(recipe.optimizer, recipe.knows_noise()) };
     row.rule = rule;
 
     // At the tuned batch nothing moves, whatever has been measured.
@@ -44,19 +44,18 @@ pub(super) fn scale(
     row.warmup_lr = if rule == Rule::Linear && k > 1.0 { recipe.lr * by_length } else { 0.0 };
 
     let tuned = recipe.moments();
-    row.moments = match rule {
+    let moments = match rule {
         Rule::Sde => tuned.sde(k),
         Rule::SdeSmooth => tuned.sde_smooth(k),
         _ if settings.beta_half_life && !keep => tuned.half_life(k),
         _ => tuned,
-    }
-    .floored(tuned, settings.min_beta2);
-    // 10 × (1 − 0.9) is below 1 in floats.
+    };
+    // 10 × (1 − 0.9) is below 1 in floats. A floor does not make the rule hold where it has none.
     let gone = |new: f64, old: f64| new < 1e-12 && old > 0.0;
-    let sde = row.moments;
-    if rule == Rule::Sde && (gone(sde.beta1, tuned.beta1) || gone(sde.beta2, tuned.beta2)) {
+    if rule == Rule::Sde && (gone(moments.beta1, tuned.beta1) || gone(moments.beta2, tuned.beta2)) {
         return Err(Reason::BetaNotPositive);
     }
+    row.moments = moments.floored(tuned, settings.min_beta2);
     let gain = match settings.policy {
         Policy::Goodput => profile.ok_or(Reason::NeedsProfile)?.gain(to)?,
         _ if rule.holds_loss() && moves(k) => rules::lr_scale(Rule::Adascale, from, to, recipe.noise()),
@@ -96,7 +95,7 @@ fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
 /// # Errors
 /// When the rule needs something that was not measured.
 pub fn ramp_scale(recipe: &Recipe, rule: Rule, full: u64, batch: u64) -> Result<f64, Reason> {
-    let rule = rule.resolve(recipe.optimizer);
+    let rule = rule.resolve(recipe.optimizer, recipe.knows_noise());
     if rule == Rule::None || batch == full {
         return Ok(1.0);
     }

@@ -58,10 +58,11 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The best of the job's rows on these clusters, best first; its first where none can be compared.
-    pub fn choose(&mut self, job: u32, clusters: &[u32]) -> Vec<u32> {
+    /// The best of the job's rows on these clusters, best first. Where none can be compared, the first that can be planned, and
+    /// whether it is one: else its first, which says why not.
+    pub fn choose(&mut self, job: u32, clusters: &[u32]) -> (Vec<u32>, bool) {
         if self.fleet.stopped() {
-            return Vec::new();
+            return (Vec::new(), false);
         }
         self.bound(job, clusters.len());
         let mut kept = Kept::new(self.top);
@@ -85,11 +86,32 @@ impl<'a> Candidates<'a> {
             }
         }
         self.plan(job, clusters, &mut open, &mut kept);
-        let mut chosen: Vec<u32> = kept.places().map(|at| clusters[at]).collect();
-        if chosen.is_empty() {
-            chosen.extend(clusters.first());
+        let chosen: Vec<u32> = kept.places().map(|at| clusters[at]).collect();
+        if !chosen.is_empty() {
+            return (chosen, false);
         }
-        chosen
+        match self.first_planned(job, clusters) {
+            Some(at) => (vec![clusters[at]], true),
+            None => (clusters.first().copied().into_iter().collect(), false),
+        }
+    }
+
+    /// The first of the job's rows that can be planned.
+    fn first_planned(&mut self, job: u32, clusters: &[u32]) -> Option<usize> {
+        (0..clusters.len()).find(|&at| {
+            if self.fleet.stopped() || self.breaks_a_limit(at) {
+                return false;
+            }
+            self.fleet.fill(&[job], &clusters[at..=at], &mut self.inputs[..1]);
+            plan_or_not(&self.inputs[0], self.fleet.workloads, &mut self.row);
+            self.row.effective_batch != UNKNOWN
+        })
+    }
+
+    /// Whether a row whose split is known breaks a limit: of many rows that all do, none is planned again.
+    fn breaks_a_limit(&self, at: usize) -> bool {
+        let (_, Some(split)) = self.rows[at] else { return false };
+        self.on(at).is_some_and(|(profile, _)| !self.keeps_limits(&profile, &split))
     }
 
     /// Sets the rows of a job: bounds that are infinite where nothing is known, and NaN where there is nothing to compare.
@@ -162,13 +184,18 @@ impl<'a> Candidates<'a> {
     /// What a row with this split is worth; NaN where it breaks a limit.
     fn worth_of_split(&self, at: usize, split: &Split) -> f64 {
         let Some((profile, cluster)) = self.on(at) else { return f64::NAN };
+        if !self.keeps_limits(&profile, split) {
+            return f64::NAN;
+        }
+        self.worth(&profile, cluster, split, profile.step_seconds(split.micro_batch, split.accumulation))
+    }
+
+    /// Whether a row with this split keeps the deadline and the budget.
+    fn keeps_limits(&self, profile: &ClusterProfile<'_>, split: &Split) -> bool {
         let &Split { effective_batch, micro_batch, accumulation, total_steps } = split;
         let step_seconds = profile.step_seconds(micro_batch, accumulation);
         let costs = profile.costs(effective_batch, micro_batch, total_steps, step_seconds);
-        match within_limits(&self.job[0].settings, &costs) {
-            Ok(()) => self.worth(&profile, cluster, split, step_seconds),
-            Err(_) => f64::NAN,
-        }
+        within_limits(&self.job[0].settings, &costs).is_ok()
     }
 
     fn worth(

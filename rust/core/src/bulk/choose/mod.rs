@@ -54,14 +54,25 @@ impl Criterion {
     }
 }
 
+/// The rows that were chosen, job by job and best first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Of each its job.
+    pub jobs: Vec<u32>,
+    /// And its cluster.
+    pub clusters: Vec<u32>,
+    /// The places in these of rows that were kept though nothing could be compared.
+    pub not_compared: Vec<u32>,
+}
+
 impl Fleet<'_> {
-    /// The best rows of every job, as pairs, job by job and best first; ties in the order of the rows. A job none of whose
-    /// rows can be compared keeps its first row, which says why.
+    /// The best rows of every job; ties in the order of the rows. A job none of whose rows can be compared keeps the first
+    /// that can be planned; where there is none its first row, which says why.
     ///
     /// # Panics
     /// Where a pair names a row that is not there.
     #[must_use]
-    pub fn choose(&self, by: Criterion, top: usize) -> (Vec<u32>, Vec<u32>) {
+    pub fn choose(&self, by: Criterion, top: usize) -> Chosen {
         let mut of_job: Vec<Vec<u32>> = Vec::new();
         if let Pairs::Named { jobs, clusters } = self.pairs {
             of_job.resize(self.jobs.rows, Vec::new());
@@ -73,7 +84,7 @@ impl Fleet<'_> {
         }
         let of_job = |job: u32| &of_job[(job as usize).min(of_job.len() - 1)];
         let sites = Sites::of(self);
-        let chosen: Vec<Vec<u32>> = (0_u32..)
+        let chosen: Vec<(Vec<u32>, bool)> = (0_u32..)
             .take(self.jobs.rows)
             .collect::<Vec<_>>()
             .into_par_iter()
@@ -82,8 +93,15 @@ impl Fleet<'_> {
                 |candidates, job| candidates.choose(job, of_job(job)),
             )
             .collect();
-        let jobs = (0_u32..).zip(&chosen).flat_map(|(job, chosen)| chosen.iter().map(move |_| job)).collect();
-        (jobs, chosen.concat())
+        let mut all = Chosen { jobs: Vec::new(), clusters: Vec::new(), not_compared: Vec::new() };
+        for (job, (clusters, not_compared)) in (0_u32..).zip(chosen) {
+            if not_compared {
+                all.not_compared.extend(u32::try_from(all.jobs.len()));
+            }
+            all.jobs.extend(clusters.iter().map(|_| job));
+            all.clusters.extend(clusters);
+        }
+        all
     }
 }
 
@@ -119,13 +137,35 @@ mod tests {
         let clusters = InputTable { rows: 5, columns };
         let fleet =
             Fleet { shared, workloads: &[workload], jobs, clusters, pairs: Pairs::Crossed, stop: None };
+        let chosen = |fleet: &Fleet<'_>, by, top| {
+            let Chosen { jobs, clusters, not_compared } = fleet.choose(by, top);
+            assert_eq!(not_compared, Vec::<u32>::new());
+            (jobs, clusters)
+        };
         // 3 GPUs do not divide 64; of 7 only one GPU does, and ties go by the order.
-        assert_eq!(fleet.choose(Criterion::Fastest, 2), (vec![0, 0, 1], vec![2, 4, 1]));
-        assert_eq!(fleet.choose(Criterion::Cheapest, 1), (vec![0, 1], vec![3, 1]));
-        assert_eq!(fleet.choose(Criterion::Goodput, 1), (vec![0, 1], vec![2, 1]));
+        assert_eq!(chosen(&fleet, Criterion::Fastest, 2), (vec![0, 0, 1], vec![2, 4, 1]));
+        assert_eq!(chosen(&fleet, Criterion::Cheapest, 1), (vec![0, 1], vec![3, 1]));
+        assert_eq!(chosen(&fleet, Criterion::Goodput, 1), (vec![0, 1], vec![2, 1]));
         let named = Pairs::Named { jobs: &[1, 0, 0, 1], clusters: &[0, 1, 3, 2] };
         let fleet = Fleet { pairs: named, ..fleet };
         // No row of the second job can be planned: it keeps its first.
-        assert_eq!(fleet.choose(Criterion::Fastest, 1), (vec![0, 1], vec![3, 0]));
+        assert_eq!(chosen(&fleet, Criterion::Fastest, 1), (vec![0, 1], vec![3, 0]));
+    }
+
+    #[test]
+    fn without_a_comparison_the_first_row_that_can_be_planned() {
+        let mut shared = Input::default();
+        shared.set(Field::Lr, &Value::Real(0.1));
+        let batches = [255, 7];
+        let gpus = [8, 15, 5];
+        let jobs =
+            InputTable { rows: 2, columns: vec![(Field::EffectiveBatch, InputColumn::Ints(&batches))] };
+        let clusters = InputTable { rows: 3, columns: vec![(Field::GpusPerNode, InputColumn::Ints(&gpus))] };
+        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
+        for top in [1, 2] {
+            // Of 255 samples 15 GPUs are the first that can; 7 samples go on none.
+            let Chosen { jobs, clusters, not_compared } = fleet.choose(Criterion::Fastest, top);
+            assert_eq!((jobs, clusters, not_compared), (vec![0, 1], vec![1, 0], vec![0]));
+        }
     }
 }

@@ -7,7 +7,7 @@
 use super::arithmetic::{BLOCK, flag, set, whole};
 use super::length::LaneLength;
 use super::recipe::{LaneRecipe, RecipePerLane, ScalarRecipe};
-use crate::input::{Field, Input, Policy, Recipe, Settings, Stated};
+use crate::input::{Field, Input, Policy, Recipe, Settings};
 use crate::lengths::{Convention, DropLast, Length, Unit};
 use crate::plan::tuned_warmup;
 use crate::reason::Reason;
@@ -36,7 +36,7 @@ impl ScalarRecipe {
         (recipe.effective_batch, recipe.lr, recipe.min_lr) = (1, 1.0, 0.0);
         (recipe.dataset_size, recipe.seq_len) = (Some(1), Some(1));
         (recipe.gpus, recipe.micro_batch, recipe.accumulation) = (None, None, None);
-        if sound.recipe.device_batches.0 || sound.invalid().is_some() {
+        if sound.recipe.device_batches.is_some() || sound.invalid().is_some() {
             return None;
         }
         ScalarRecipe::with(input, |recipe| {
@@ -90,8 +90,10 @@ pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
 /// What the settings ask for.
 struct Asked {
     policy: Policy,
-    /// The rule that moves the learning rate.
+    /// The rule that moves the learning rate,
     rule: Rule,
+    /// or `saturating`, of jobs whose noise scale is known: it is one of the numbers in which the jobs of a group differ.
+    bends: bool,
     max_micro_batch: Option<u64>,
 }
 
@@ -103,9 +105,11 @@ impl Asked {
         let known =
             Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, ..Settings::default() };
         let usual = policy != Policy::Goodput && *settings == known;
-        let rule = if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer) };
+        let resolved =
+            |noise| if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer, noise) };
+        let (rule, bends) = (resolved(false), resolved(false) != resolved(true));
         let usual = usual && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
-        usual.then_some(Asked { policy, rule, max_micro_batch })
+        usual.then_some(Asked { policy, rule, bends, max_micro_batch })
     }
 }
 
@@ -186,7 +190,7 @@ fn one(
         clip_norm: _,
         bucket_cap_mb: _,
         batch_norm,
-        device_batches: Stated(unequal_devices),
+        device_batches,
     } = recipe;
     let intervals = eval_every.or(save_every).or(log_every);
     if ramp.is_some() || intervals.is_some() || convention == Convention::Exact || !even_batches {
@@ -205,6 +209,7 @@ fn one(
         (!root, Reason::SqrtScaleDown),
         (!root, Reason::SqrtScaleUp),
         (!linear, Reason::RuleRange),
+        (!(linear && optimizer == Optimizer::Sgd), Reason::SgdScaleUp),
         (keep || warmup_steps.is_none(), Reason::NoWarmup),
         (total.is_none(), Reason::WarmupPastEnd),
         (total.is_none(), Reason::WarmupLong),
@@ -230,6 +235,7 @@ fn one(
         grows: flag(asked.policy == Policy::Grow),
         linear: flag(linear),
         root: flag(root),
+        bends: flag(asked.bends),
         beta1: moments.beta1,
         beta2: moments.beta2,
         decay_moves: flag(optimizer == Optimizer::AdamW),
@@ -252,7 +258,7 @@ fn one(
         second_moment_steps: if optimizer.adam_like() { 1.0 / (1.0 - moments.beta2) } else { f64::NAN },
         total: total.unwrap_or(LaneLength::NONE),
         warmup: warmup_steps.unwrap_or(LaneLength::NONE),
-        always: set([(unequal_devices, Reason::UnequalDevices)]),
+        always: set([(device_batches.is_some(), Reason::UnequalDevices)]),
         if_moved: set([
             (asked.rule.mismatches(optimizer), Reason::RuleMismatch),
             (root && !optimizer.charted(), Reason::RuleAssumed),

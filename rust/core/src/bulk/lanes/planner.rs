@@ -12,7 +12,7 @@ use crate::bulk::results::{ResultColumn, ResultSlice};
 use crate::input::Input;
 
 /// Rows of one job from which on planning them by themselves takes less time than among others, and than one by one.
-const WORTH: usize = 8;
+const WORTH: usize = 12;
 const WORTH_ALONE: usize = 4;
 
 /// What usual rows are planned from; without `groups`, only those of one job are planned together.

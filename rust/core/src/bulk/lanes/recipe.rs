@@ -79,6 +79,8 @@ recipe! {
     /// The batch to reach is this, and the tuned one where it is kept, or so much more for each replica.
     batch keeps grows
     linear root
+    /// Whether `saturating` takes their place where the noise scale is known.
+    bends
     beta1 beta2
     decay_moves decay_by_lr decay_unsaid
     /// Whether the trainer counts epochs.

@@ -3,7 +3,7 @@
 use super::arithmetic::{At, BLOCK};
 use super::block::Lanes;
 use super::recipe::LaneRecipe;
-use super::stages::{caution, count, judge, scale, split};
+use super::stages::{bend, caution, count, judge, scale, split};
 use super::write::write_lanes;
 use crate::batch::{self, MAX_BATCH};
 use crate::bulk::results::{ResultColumn, ResultSlice};
@@ -26,6 +26,9 @@ impl Lanes {
         split(self, recipe, lanes);
         self.search(rows);
         scale(self, recipe, lanes);
+        if (0..rows).fold(false, |any, i| any | (recipe.bends.at(i) > 0.0)) {
+            bend(self, recipe, lanes); // Two more divisions: only where one of the rows may need them.
+        }
         count(self, recipe, lanes);
         caution(self, recipe, lanes);
         judge(self, recipe, lanes);

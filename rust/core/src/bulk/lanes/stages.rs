@@ -114,6 +114,16 @@ stages! {
         lanes.weight_decay[i] = recipe.weight_decay * decay;
     }
 
+    /// The learning rate where `saturating` takes the place of the rule that `scale` took.
+    fn bend(lanes, recipe, i) {
+        // Of AdamW, whose weight decay follows the learning rate, `auto` never bends.
+        let (tuned, batch) = (recipe.tuned_batch, lanes.batch[i]);
+        let bent = (1.0 + recipe.noise / tuned) / (1.0 + recipe.noise / batch);
+        let lr_scale = if is_bent(recipe) { bent } else { lanes.lr_scale[i] };
+        lanes.lr_scale[i] = lr_scale;
+        lanes.lr[i] = recipe.lr * lr_scale;
+    }
+
     /// The epoch and the lengths of the run.
     fn count(lanes, recipe, i) {
         let (replicas, batch, micro_batch) = (lanes.replicas[i], lanes.batch[i], lanes.micro_batch[i]);
@@ -146,14 +156,16 @@ stages! {
         let epochs = has_epochs(recipe);
         let past_goyal = (recipe.seq_len == 0.0) & (batch > 8192.0);
         let unsaid = recipe.decay_unsaid == 1.0;
+        let by_rule = moved & !is_bent(recipe);
         let mut found = Reasons::default();
         found.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
         found.insert_if(known(tuned) & (micro_batch != tuned), Reason::BatchNormMoved);
         found.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
         found.insert_if((k > 8.0) & !known(recipe.noise), Reason::LargeGrowth);
-        found.insert_if(moved & (k < 0.125), Reason::SqrtScaleDown);
-        found.insert_if(moved & (k > 4.0), Reason::SqrtScaleUp);
-        found.insert_if(moved & (past_goyal | (batch > recipe.noise)), Reason::RuleRange);
+        found.insert_if(by_rule & (k < 0.125), Reason::SqrtScaleDown);
+        found.insert_if(by_rule & (k > 4.0), Reason::SqrtScaleUp);
+        found.insert_if(lanes.lr_scale[i] > 2.0, Reason::SgdScaleUp);
+        found.insert_if(by_rule & (past_goyal | (batch > recipe.noise)), Reason::RuleRange);
         found.insert_if((warmup == 0.0) & (k > 1.0), Reason::NoWarmup);
         found.insert_if(warmup > total, Reason::WarmupPastEnd);
         found.insert_if(warmup * 5.0 > total, Reason::WarmupLong);
@@ -205,6 +217,12 @@ stages! {
 
 fn moves(lr_scale: f64) -> bool {
     lr_scale != 1.0
+}
+
+/// Whether `saturating` moves the learning rate.
+#[inline(always)]
+fn is_bent(recipe: &ScalarRecipe) -> bool {
+    (recipe.bends == 1.0) & known(recipe.noise)
 }
 
 /// Whether there are epochs to count.

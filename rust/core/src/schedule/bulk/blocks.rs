@@ -17,21 +17,22 @@
 //! where the polynomial takes 1.4 to 3.6. Next to the singular point of a square root, where blocks are shortest, the
 //! root itself is taken, in float64: in float32 it is off by more than an ulp, throughout the row it takes longer.
 
-use super::kernels::{line, listed, roots};
+use std::cell::LazyCell;
+use std::f64::consts::PI;
+
+use super::kernels::{line, listed};
 use super::map::Map;
+use super::powers::Powers;
 use super::steps::Steps;
 use super::value::{Value, even};
 use super::wave::{Motion, Wave};
 use crate::schedule::expansion::{Expander, Expansion, Precision};
 use crate::schedule::form::Schedule;
 use crate::schedule::segment::Segment;
-use crate::schedule::shapes::{Shape, Table};
+use crate::schedule::shapes::{Monomial, Shape, Table};
 
 /// Blocks shorter than this are not worth a series.
 const SHORTEST: usize = 3;
-
-/// Steps from the singular point of a square root within which the root itself takes less time than so short blocks.
-const NEAR: f64 = 256.0;
 
 /// A segment that goes from a to b, and the steps that it is seen at.
 pub(super) struct Blocks<'a> {
@@ -64,36 +65,40 @@ impl Blocks<'_> {
         if self.wave(first, out) {
             return;
         }
-        let expander = Expander::new(self.precisions, self.shape.lone_exponent());
+        let monomial = self.shape.monomial();
+        // Most rows have no need of one.
+        let expander = LazyCell::new(|| Expander::new(self.precisions, monomial.map(|power| power.exponent)));
         let mut j = first;
         while j < end {
-            if let Shape::Table(table) = self.shape {
-                j += self.listed(table, j, &mut out[j - first..]);
-                if j == end {
-                    return;
-                }
-            }
-            let u = self.u(j);
-            if let Some(count) = self.near_root(u, &mut out[j - first..]) {
-                j += count;
-                continue;
-            }
-            let series = self.shape.series(u, &expander).map(|series| series.between(self.a, self.b));
-            // A series that overflows says nothing of the values, which may be numbers all the same.
-            let series = series.filter(Expansion::is_finite);
-            let stop = series.as_ref().map_or(end, |series| {
-                let stop = self.reach(series, j, u, end);
-                // Whole vectors leave nothing to do one by one.
-                let over = stop % T::LANES;
-                if stop < end && stop - j > T::LANES + over && series.degree > 1 { stop - over } else { stop }
-            });
-            let block = &mut out[j - first..stop - first];
-            match series {
-                Some(series) if stop - j >= SHORTEST || series.degree < 2 => self.block(&series, j, u, block),
-                _ => self.each(j, block),
-            }
-            j = stop;
+            let left = &mut out[j - first..];
+            let done = match (self.shape, &monomial) {
+                (Shape::Table(table), _) => self.listed(table, j, left),
+                (_, Some(monomial)) => self.powers(monomial, j, left),
+                _ => 0,
+            };
+            j += if done > 0 { done } else { self.series(&expander, j, left) };
         }
+    }
+
+    /// Writes the values from index `first` on that one series holds for. Returns how many.
+    fn series<T: Value>(&self, expander: &Expander, first: usize, out: &mut [T]) -> usize {
+        let (u, end) = (self.u(first), first + out.len());
+        let series = self.shape.series(u, expander).map(|series| series.between(self.a, self.b));
+        // A series that overflows says nothing of the values, which may be numbers all the same.
+        let series = series.filter(Expansion::is_finite);
+        let stop = series.as_ref().map_or(end, |series| {
+            let stop = self.reach(series, first, u, end);
+            // Whole vectors leave nothing to do one by one.
+            let over = stop % T::LANES;
+            if stop < end && stop - first > T::LANES + over && series.degree > 1 { stop - over } else { stop }
+        });
+        let count = stop - first;
+        let block = &mut out[..count];
+        match series {
+            Some(series) if count >= SHORTEST || series.degree < 2 => self.block(&series, first, u, block),
+            _ => self.each(first, block),
+        }
+        count
     }
 
     /// Writes the values one by one, by the formula.
@@ -103,23 +108,23 @@ impl Blocks<'_> {
         }
     }
 
-    /// Writes the values next to the singular point of a square root, in float32. Returns how many.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // From 1 to NEAR.
-    fn near_root<T: Value>(&self, u: f64, out: &mut [T]) -> Option<usize> {
-        let (Shape::Power(power), Steps::Range { step, .. }) = (self.shape, self.steps) else { return None };
-        let (t, direction) = power.root(u).filter(|_| !T::FULL)?;
-        let away = t / (self.rate * step);
-        if away >= NEAR {
-            return None;
-        }
-        let (count, base, end) = if direction < 0.0 {
-            (out.len(), self.b, self.a)
-        } else {
-            ((NEAR - away).ceil() as usize, self.a, self.b)
+    /// Writes a root or a reciprocal as far as there is a shorter way than a series. Returns how many values.
+    fn powers<T: Value>(&self, monomial: &Monomial, first: usize, out: &mut [T]) -> usize {
+        let Steps::Range { step, .. } = self.steps else { return 0 };
+        let rise = self.a - self.b;
+        let powers = Powers {
+            exponent: monomial.exponent,
+            start: monomial.start,
+            direction: monomial.direction,
+            first: self.map.local(self.steps.at(first)) - self.segment.origin,
+            step: self.map.slope * step,
+            length: self.segment.length,
+            base: self.b + rise * monomial.shift,
+            rise: rise * monomial.factor,
+            low: self.a.min(self.b),
+            high: self.a.max(self.b),
         };
-        let count = count.min(out.len());
-        roots(&mut out[..count], t, direction * self.rate * step, base, end - base);
-        Some(count)
+        T::powers(out, &powers)
     }
 
     /// Copies a table's values where every step is one of them. Returns how many.
@@ -142,10 +147,19 @@ impl Blocks<'_> {
     /// Writes a curve that has an addition theorem, and says whether it did.
     fn wave<T: Value>(&self, first: usize, out: &mut [T]) -> bool {
         let Steps::Range { step, .. } = self.steps else { return false };
-        let (u, advance, height) = (self.u(first), self.rate * step, self.a - self.b);
-        let wave = |motion, mean, amplitude, start: f64, rate: f64| {
-            let (start, turn) = (start + rate * u, rate * advance);
-            Wave { motion, mean, amplitude, start, turn, low: self.a.min(self.b), high: self.a.max(self.b) }
+        let height = self.a - self.b;
+        let at = self.map.local(self.steps.at(first)) - self.segment.origin;
+        let wave = |motion, mean, amplitude, start, rate| Wave {
+            motion,
+            mean,
+            amplitude,
+            start,
+            rate,
+            first: at,
+            step: self.map.slope * step,
+            length: self.segment.length,
+            low: self.a.min(self.b),
+            high: self.a.max(self.b),
         };
         let middle = self.b + 0.5 * height;
         let wave = match self.shape {
@@ -161,7 +175,11 @@ impl Blocks<'_> {
             }
             _ => None,
         };
-        wave.is_some_and(|wave| T::wave(out, &wave))
+        // Waves away, the formula itself has lost bits of a cosine's angle: only the same rounding is close to it.
+        let near = |wave: &Wave| {
+            !T::FULL || wave.motion != Motion::Cosine || wave.place((out.len() - 1) as f64) <= 2.0 * PI
+        };
+        wave.filter(near).is_some_and(|wave| T::wave(out, &wave))
     }
 
     /// The index up to which a series holds, from j on.

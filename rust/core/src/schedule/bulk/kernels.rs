@@ -1,24 +1,134 @@
 //! The loops that write a block, once for each set of vector instructions.
 
+use std::ops::{Add, Div, Mul};
+
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
 /// A number that a block is written in, as a float64 rounds to it.
-pub trait Real: Copy {
+pub trait Real:
+    Copy + PartialOrd + 'static + Add<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// Whether the values can show a rounding in the 53rd bit.
+    const FULL: bool;
+    const ZERO: Self;
+    /// Blocks whose centre is taken from the one before, at most.
+    const TURNS: usize;
+    /// (cos x − 1)/x² by powers of x², from the lowest.
+    const COSINE: &'static [Self];
+    /// (sin x − x)/x³ by powers of x².
+    const SINE: &'static [Self];
+    /// (tanh x − x)/x³ by powers of x².
+    const TANGENT: &'static [Self];
+    /// (exp x − 1 − x)/x² by powers of x.
+    const EXPONENTIAL: &'static [Self];
     fn of(value: f64) -> Self;
+    fn double(self) -> f64;
+    /// self·factor + term, with one rounding where `fused`.
+    fn times(self, factor: Self, term: Self, fused: bool) -> Self;
 }
 
 impl Real for f32 {
+    const FULL: bool = false;
+    const ZERO: Self = 0.0;
+    const TURNS: usize = 1 << 10;
+    const COSINE: &'static [Self] = &[-0.5, 1.0 / 24.0, -1.0 / 720.0];
+    const SINE: &'static [Self] = &[-1.0 / 6.0, 1.0 / 120.0];
+    const TANGENT: &'static [Self] = &[-1.0 / 3.0, 2.0 / 15.0, -17.0 / 315.0];
+    const EXPONENTIAL: &'static [Self] = &[0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0];
+
     #[allow(clippy::cast_possible_truncation)]
+    #[inline]
     fn of(value: f64) -> Self {
         value as Self
+    }
+
+    #[inline]
+    fn double(self) -> f64 {
+        f64::from(self)
+    }
+
+    #[allow(clippy::inline_always)] // Compiled with the instructions of where it is called.
+    #[inline(always)]
+    fn times(self, factor: Self, term: Self, fused: bool) -> Self {
+        if fused { self.mul_add(factor, term) } else { self * factor + term }
     }
 }
 
 impl Real for f64 {
+    const FULL: bool = true;
+    const ZERO: Self = 0.0;
+    const TURNS: usize = 8;
+    const COSINE: &'static [Self] = &[-0.5, 1.0 / 24.0, -1.0 / 720.0, 1.0 / 40_320.0, -1.0 / 3_628_800.0];
+    const SINE: &'static [Self] =
+        &[-1.0 / 6.0, 1.0 / 120.0, -1.0 / 5_040.0, 1.0 / 362_880.0, -1.0 / 39_916_800.0];
+    const TANGENT: &'static [Self] = &[]; // It has a way of its own.
+    const EXPONENTIAL: &'static [Self] = &[
+        0.5,
+        1.0 / 6.0,
+        1.0 / 24.0,
+        1.0 / 120.0,
+        1.0 / 720.0,
+        1.0 / 5_040.0,
+        1.0 / 40_320.0,
+        1.0 / 362_880.0,
+        1.0 / 3_628_800.0,
+        1.0 / 39_916_800.0,
+    ];
+
+    #[inline]
     fn of(value: f64) -> Self {
         value
     }
+
+    #[inline]
+    fn double(self) -> f64 {
+        self
+    }
+
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    fn times(self, factor: Self, term: Self, fused: bool) -> Self {
+        if fused { self.mul_add(factor, term) } else { self * factor + term }
+    }
+}
+
+/// A number as one of a row, and what that misses.
+#[inline]
+pub(super) fn split<T: Real>(value: f64) -> (T, T) {
+    let hi = T::of(value);
+    (hi, T::of(value - hi.double()))
+}
+
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub(super) fn within<T: Real>(value: T, [low, high]: [T; 2]) -> T {
+    let value = if value < low { low } else { value };
+    if value > high { high } else { value }
+}
+
+/// c₀ + c₁x + ….
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub(super) fn polynomial<T: Real>(x: T, c: &[T], fused: bool) -> T {
+    let mut p = T::ZERO;
+    for &c in c.iter().rev() {
+        p = p.times(x, c, fused);
+    }
+    p
+}
+
+/// The way from a block's centre, per step of the block.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub(super) fn ways<T: Real, const LENGTH: usize>(turn: f64) -> [T; LENGTH] {
+    let mut ways = [T::ZERO; LENGTH];
+    for (i, way) in ways.iter_mut().enumerate() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+        let i = f64::from(i as i32 - (LENGTH / 2) as i32);
+        *way = T::of(i * turn);
+    }
+    ways
 }
 
 /// Writes one value throughout, in the widest stores.
@@ -37,17 +147,6 @@ pub(super) fn line<T: Real>(out: &mut [T], start: f64, slope: f64) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
         let i = f64::from(i as i32);
         *out = T::of(i * slope + start);
-    }
-}
-
-/// Writes base + rise·√(start + i·slope), computed in float64; the root of 0 where rounding took it below.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
-pub(super) fn roots<T: Real>(out: &mut [T], start: f64, slope: f64, base: f64, rise: f64) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32);
-        let t = i * slope + start;
-        *out = T::of(base + rise * if t > 0.0 { t } else { 0.0 }.sqrt());
     }
 }
 

@@ -7,6 +7,7 @@ mod blocks;
 mod halt;
 mod kernels;
 mod map;
+mod powers;
 mod row;
 mod steps;
 mod value;

@@ -1,6 +1,7 @@
 //! What a row is written in.
 
 use super::kernels::{Real, curve_f32, curve_f64, level, line};
+use super::powers::Powers;
 use super::wave::Wave;
 use crate::schedule::expansion::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
 
@@ -10,19 +11,19 @@ impl Value for f32 {}
 impl Value for f64 {}
 
 mod sealed {
-    use super::{Expansion, Precision, Real, Wave};
+    use super::{Expansion, Powers, Precision, Real, Wave};
 
     pub trait Kernels: Real {
         /// Values in 64 bytes, what a vector store takes at most.
         const LANES: usize;
-        /// Whether the values can show a rounding in the 53rd bit.
-        const FULL: bool;
         fn precisions() -> &'static [Precision; 2];
         fn is_finite(&self) -> bool;
         /// Writes numbers of float32 as they are, and says whether that is what a row is written in.
         fn copy(out: &mut [Self], singles: &[f32]) -> bool;
-        /// Writes a wave, and says whether it has a way to.
+        /// Writes a wave, and says whether it did.
         fn wave(out: &mut [Self], wave: &Wave) -> bool;
+        /// Writes the first values of a power, and says how many.
+        fn powers(out: &mut [Self], powers: &Powers) -> usize;
         /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
         fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
     }
@@ -44,7 +45,6 @@ pub(super) fn even<T: Value>(out: &mut [T], series: &Expansion, offset: f64, rat
 
 impl sealed::Kernels for f32 {
     const LANES: usize = 16;
-    const FULL: bool = false;
 
     fn precisions() -> &'static [Precision; 2] {
         &F32
@@ -60,7 +60,11 @@ impl sealed::Kernels for f32 {
     }
 
     fn wave(out: &mut [Self], wave: &Wave) -> bool {
-        wave.fill(out)
+        wave.fill::<Self, 128, 32>(out)
+    }
+
+    fn powers(out: &mut [Self], powers: &Powers) -> usize {
+        powers.fill::<Self, 128, 32, 6>(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
@@ -81,7 +85,6 @@ impl sealed::Kernels for f32 {
 
 impl sealed::Kernels for f64 {
     const LANES: usize = 8;
-    const FULL: bool = true;
 
     fn precisions() -> &'static [Precision; 2] {
         &F64
@@ -95,8 +98,12 @@ impl sealed::Kernels for f64 {
         false
     }
 
-    fn wave(_: &mut [Self], _: &Wave) -> bool {
-        false
+    fn wave(out: &mut [Self], wave: &Wave) -> bool {
+        wave.fill::<Self, 64, 16>(out)
+    }
+
+    fn powers(out: &mut [Self], powers: &Powers) -> usize {
+        powers.fill::<Self, 64, 16, 10>(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {

@@ -3,6 +3,7 @@
 mod constant;
 mod cosine;
 mod exponential;
+mod monomial;
 mod power;
 mod reciprocal;
 mod rex;
@@ -12,6 +13,7 @@ mod tanh;
 pub use constant::Constant;
 pub use cosine::Cosine;
 pub use exponential::Exponential;
+pub(crate) use monomial::Monomial;
 pub use power::Power;
 pub use reciprocal::Reciprocal;
 pub use rex::Rex;
@@ -36,13 +38,15 @@ pub trait Curve: Sized {
     /// The value at u of at least 0.
     fn at(&self, u: f64) -> f64;
 
-    /// The exponent of the one power that the shape is made of, if it is made of one and needs a series for it.
-    fn lone_exponent(&self) -> Option<f64> {
+    /// The one power that the shape is made of, if it is made of one and needs a series for it.
+    fn monomial(&self) -> Option<Monomial> {
         None
     }
 
     /// A polynomial for the shape from `u` on, if there is one.
-    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion>;
+    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
+        self.monomial().map(|monomial| monomial.series(u, expander))
+    }
 
     /// The largest |value| from u = 0 to here.
     fn largest(&self, _u: f64) -> f64 {
@@ -78,8 +82,8 @@ macro_rules! shapes {
                 match self { $(Self::$name(shape) => shape.at(u)),* }
             }
 
-            pub(crate) fn lone_exponent(&self) -> Option<f64> {
-                match self { $(Self::$name(shape) => shape.lone_exponent()),* }
+            pub(crate) fn monomial(&self) -> Option<Monomial> {
+                match self { $(Self::$name(shape) => shape.monomial()),* }
             }
 
             pub(crate) fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {

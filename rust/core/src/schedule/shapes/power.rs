@@ -1,6 +1,6 @@
 //! Power: (1 − u^stretch)^exponent; linear, polynomial, 1 − √u and timm's k-decay.
 
-use super::Curve;
+use super::{Curve, Monomial};
 use crate::schedule::error::{ScheduleError, positive};
 use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
 use crate::schedule::record::Record;
@@ -28,15 +28,6 @@ impl Power {
         self == Self::LINEAR
     }
 
-    /// Where the shape is √t or 1 − √t: t at u, and how much it grows along u, −1 for the first and 1 for the other.
-    pub(crate) fn root(self, u: f64) -> Option<(f64, f64)> {
-        match (self.stretch, self.exponent) {
-            (1.0, 0.5) => Some((1.0 - u, -1.0)),
-            (0.5, 1.0) => Some((u, 1.0)),
-            _ => None,
-        }
-    }
-
     /// The exponent where the shape is a polynomial itself.
     fn whole_exponent(self) -> Option<usize> {
         if self.stretch != 1.0 {
@@ -58,11 +49,19 @@ impl Curve for Power {
         if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
     }
 
-    fn lone_exponent(&self) -> Option<f64> {
-        if self.whole_exponent().is_some() {
-            return None;
+    /// With both exponents at work there is none, no short series either, and the formula is used at every step.
+    fn monomial(&self) -> Option<Monomial> {
+        match (self.stretch, self.exponent) {
+            _ if self.whole_exponent().is_some() => None,
+            // t = 1 − u falls to the singular point 0.
+            (1.0, exponent) => {
+                Some(Monomial { exponent, start: 1.0, direction: -1.0, shift: 0.0, factor: 1.0 })
+            }
+            (exponent, 1.0) => {
+                Some(Monomial { exponent, start: 0.0, direction: 1.0, shift: 1.0, factor: -1.0 })
+            }
+            _ => None,
         }
-        (self.stretch == 1.0).then_some(self.exponent).or((self.exponent == 1.0).then_some(self.stretch))
     }
 
     fn largest(&self, u: f64) -> f64 {
@@ -73,7 +72,6 @@ impl Curve for Power {
         !self.is_linear()
     }
 
-    /// With both exponents at work there is no short series, and the formula is used at every step.
     fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
         let mut c = [0.0; MAX_TERMS];
         if self.is_linear() {
@@ -85,18 +83,7 @@ impl Curve for Power {
             c[degree] = if degree % 2 == 0 { 1.0 } else { -1.0 };
             return Some(Expansion { reach: f64::INFINITY, centre: 1.0, coefficients: c, degree });
         }
-        if self.stretch == 1.0 {
-            // t = 1 − u falls to the singular point 0.
-            let centre = (1.0 - u) / (1.0 + expander.ratio);
-            return Some(Expansion { centre: 1.0 - centre, ..expander.power_block(centre, -1.0) });
-        }
-        if self.exponent == 1.0 {
-            let mut block = expander.power_block(u / (1.0 - expander.ratio), 1.0);
-            block.coefficients = block.coefficients.map(|c| -c);
-            block.coefficients[0] += 1.0;
-            return Some(block);
-        }
-        None
+        self.monomial().map(|monomial| monomial.series(u, expander))
     }
 }
 

@@ -1,8 +1,7 @@
 //! Reciprocal power: (1 + u)^−exponent; the inverse square root is exponent ½.
 
-use super::Curve;
+use super::{Curve, Monomial};
 use crate::schedule::error::{ScheduleError, positive};
-use crate::schedule::expansion::{Expander, Expansion};
 use crate::schedule::record::Record;
 
 /// (1 + u)^−exponent, which falls towards 0 and never gets there.
@@ -32,13 +31,8 @@ impl Curve for Reciprocal {
         (1.0 + u).powf(-self.exponent)
     }
 
-    fn lone_exponent(&self) -> Option<f64> {
-        Some(-self.exponent)
-    }
-
-    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
-        let centre = (1.0 + u) / (1.0 - expander.ratio);
-        Some(Expansion { centre: centre - 1.0, ..expander.power_block(centre, 1.0) })
+    fn monomial(&self) -> Option<Monomial> {
+        Some(Monomial { exponent: -self.exponent, start: 1.0, direction: 1.0, shift: 0.0, factor: 1.0 })
     }
 }
 

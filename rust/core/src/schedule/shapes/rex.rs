@@ -1,8 +1,7 @@
 //! REX (reflected exponential; Chen, Wolfe, Kyrillidis 2021): (1 − u)/(1 − u/2).
 
-use super::Curve;
+use super::{Curve, Monomial};
 use crate::schedule::error::ScheduleError;
-use crate::schedule::expansion::{Expander, Expansion};
 use crate::schedule::record::Record;
 
 /// (1 − u)/(1 − u/2), from 1 to 0, late to fall. It has no parameter.
@@ -20,21 +19,13 @@ impl Curve for Rex {
         (1.0 - u) / (1.0 - 0.5 * u)
     }
 
-    fn lone_exponent(&self) -> Option<f64> {
-        Some(-1.0)
-    }
-
     fn stops(&self) -> bool {
         true
     }
 
     /// With t = 2 − u it is 2 − 2/t.
-    fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
-        let centre = (2.0 - u) / (1.0 + expander.ratio);
-        let mut block = expander.power_block(centre, -1.0);
-        block.coefficients = block.coefficients.map(|c| -2.0 * c);
-        block.coefficients[0] = 2.0 - 2.0 / centre;
-        Some(Expansion { centre: 2.0 - centre, ..block })
+    fn monomial(&self) -> Option<Monomial> {
+        Some(Monomial { exponent: -1.0, start: 2.0, direction: -1.0, shift: 2.0, factor: -2.0 })
     }
 }
 

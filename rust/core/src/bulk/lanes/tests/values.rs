@@ -65,7 +65,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::Parameters => ints(&[MISSING, 1_000_000_000, 1 << 53, 0]),
         Field::Precision => texts(&["", "bf16", "fp31"]),
         Field::ClipNorm | Field::BucketCapMb => reals(&[f64::NAN, 1.0, 1.0, 0.0]),
-        Field::DeviceBatches => texts(&["", "", "(3, 5)"]),
+        Field::DeviceBatches => texts(&["", "", "", "(3, 5)", "(1, 1, 1, 1)", "(0, 1)", "64"]),
         Field::Nodes => ints(&[1, 2, 2, 4, 8, MISSING, 1 << 31]),
         Field::GpusPerNode => prop_oneof![
             20 => (1..20_i64).prop_map(Value::Int),

@@ -1,0 +1,85 @@
+"""What a killed writer leaves beside its output goes with the next run; what another one is writing stays."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from isobatch.cli import main
+
+pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
+
+from isobatch.files import partial  # noqa: E402
+from isobatch.files.write import table_writer  # noqa: E402
+
+WRITER = """
+import sys, time
+import pyarrow as pa
+from isobatch.files.write import table_writer
+with table_writer(sys.argv[1], {}) as write:
+    write(pa.table({"a": list(range(1000))}))
+    print("writing", flush=True)
+    time.sleep(600)
+"""
+TABLE = pa.table({"a": [1]})
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path, suffix):
+    output = tmp_path / f"one.{suffix}"
+    with subprocess.Popen([sys.executable, "-c", WRITER, output], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"writing\n"
+        live = names(tmp_path)
+        with table_writer(str(output), {}) as write:
+            write(TABLE)
+        assert len(live) == 1 and live[0].startswith(f".one.{suffix}.")
+        assert names(tmp_path) == [*live, f"one.{suffix}"], "the other process is still writing"
+        process.send_signal(signal.SIGKILL)
+    assert names(tmp_path) == [*live, f"one.{suffix}"]
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("job,effective_batch,lr\na,256,0.1\n")
+    assert main(["fleet", str(jobs), "--gpus", "8", "-o", str(output)]) == 0
+    assert names(tmp_path) == ["jobs.csv", f"one.{suffix}"]
+
+
+def test_only_files_that_are_surely_its_own_go(tmp_path):
+    with partial.partial_of(str(tmp_path / "one.csv")) as path:
+        own = os.path.basename(path)
+    others = [own[:-1], own.replace("one", "two"), own.replace(own.split(".")[3], "0" * 8), ".one.csv.swp"]
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / f"{own[:-4]}link").symlink_to(tmp_path / others[0])
+    with table_writer(str(tmp_path / "one.csv"), {}) as write:
+        write(TABLE)
+    assert names(tmp_path) == sorted([*others, f"{own[:-4]}link", "one.csv"])
+
+
+def test_a_file_that_is_taken_for_a_leftover_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    flock, made = partial.fcntl.flock, []
+
+    def late(handle, how):
+        if not made:
+            made.append(os.listdir(tmp_path)[0])
+            partial._clear(tmp_path / "one.csv")
+        flock(handle, how)
+
+    monkeypatch.setattr(partial.fcntl, "flock", late)
+    with partial.partial_of(str(tmp_path / "one.csv")) as path:
+        assert names(tmp_path) == [os.path.basename(path)] != made
+
+
+def test_without_locks_nothing_is_taken_for_a_leftover(tmp_path, monkeypatch):
+    def none(handle, how):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(partial.fcntl, "flock", none)
+    for _ in range(2):
+        with partial.partial_of(str(tmp_path / "one.csv")):
+            pass
+    assert len(names(tmp_path)) == 2

@@ -1,0 +1,136 @@
+"""`select` where a job's rows cannot be compared: a row that can be planned, and the caution that says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+
+C = ib.Constant
+
+
+def profile(gpu="H100", noise=None):
+    return ib.Profile(
+        gpu=gpu, gradient_bytes=4e8, overlap=C(value=2), compute_constant=C(value=0.01), compute_per_sample=C(value=0.00125),
+        intra_latency_us=C(value=8), intra_gb_s=C(value=150), inter_latency_us=C(value=25), inter_gb_s=C(value=20),
+        noise_scale=None if noise is None else C(value=noise), micro_batch=(1, 512), replicas_per_node=(1, 64), nodes=(1, 64),
+    )  # fmt: skip
+
+
+def node(gpus, gpu="H100", price=3.0):
+    return ib.Cluster(nodes=1, gpus_per_node=gpus, gpu=gpu, price_per_gpu_hour=price)
+
+
+JOBS = {"job": ["a", "b", "c"], "effective_batch": [255, 480, 7], "lr": [0.1] * 3, "duration": ["1000st"] * 3}
+COLUMNS = ["job", "cluster", "world_size", "status", "reasons", "hours"]
+
+
+def chosen(jobs, clusters, **asked):
+    table = ib.plan_fleet(jobs, clusters, columns=COLUMNS, **asked)
+    reasons = [{str(reason) for reason in row} for row in ib.reasons_of(table["reasons"])]
+    return list(
+        zip(
+            table["job"].tolist(),
+            table["world_size"].tolist(),
+            table["status"].tolist(),
+            reasons,
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_a_gpu_that_no_profile_knows(top):
+    """255 samples go on 15 GPUs alone, of a kind that was not measured; 7 on none of these."""
+    found = chosen(JOBS, [node(8), node(15, "B200"), node(16)], profile=profile(), select="fastest", top=top)
+    of_job = {name: [row[1:] for row in found if row[0] == name] for name in "abc"}
+    assert of_job["a"] == [(15, "caution", {"other_hardware", "not_compared"})]
+    assert [gpus for gpus, *_ in of_job["b"]] == [16, 8][:top]
+    assert of_job["c"] == [(8, "infeasible", {"not_divisible"})]
+
+
+def test_a_price_that_is_not_known():
+    found = chosen(
+        {**JOBS, "effective_batch": [40, 5, 7]},
+        [node(8), node(5, price=None)],
+        profile=profile(),
+        select="cheapest",
+    )
+    assert [row[:3] for row in found] == [("a", 8, "ok"), ("b", 5, "caution"), ("c", 8, "infeasible")]
+    assert found[1][3] == {"not_compared"}
+
+
+def test_a_noise_scale_that_is_not_known():
+    jobs = {**JOBS, "effective_batch": [256, 60, 7], "noise_scale": [1000.0, None, None]}
+    found = chosen(jobs, [node(8), node(4), node(15)], profile=profile(), select="goodput")
+    assert found[1][1:] == (4, "caution", {"not_compared"})
+    assert "not_compared" not in found[0][3] | found[2][3] and found[2][2] == "infeasible"
+
+
+def test_no_row_within_the_deadline_is_taken_for_one_that_cannot_be_compared():
+    found = chosen(JOBS, [node(5), node(3)], profile=profile(), select="fastest", deadline_hours=1e-6)
+    assert [row[2:] for row in found] == [("infeasible", {"misses_deadline"})] * 2 + [
+        ("infeasible", {"not_divisible"})
+    ]
+
+
+def test_the_first_that_can_be_planned_by_the_plainest_means():
+    """Against the fleet without a choice, over random jobs and kinds of GPUs."""
+    draw = np.random.default_rng(7)
+    jobs = {
+        "job": np.arange(200),
+        "effective_batch": draw.integers(1, 600, 200),
+        "lr": np.full(200, 0.1),
+        "duration": ["100st"] * 200,
+    }
+    clusters = [
+        node(int(gpus), str(gpu))
+        for gpus, gpu in zip(draw.integers(1, 30, 9), draw.choice(["H100", "B200"], 9), strict=True)
+    ]
+    every = ib.plan_fleet(jobs, clusters, profile=profile(), columns=COLUMNS)
+    best = ib.plan_fleet(jobs, clusters, profile=profile(), columns=COLUMNS, select="fastest")
+    seen = set()
+    for job in range(200):
+        of_job = slice(job * 9, job * 9 + 9)
+        feasible, hours = every["status"][of_job] != "infeasible", every["hours"][of_job]
+        known = feasible & ~np.isnan(hours)
+        at = int(np.nanargmin(np.where(known, hours, np.inf))) if known.any() else int(feasible.argmax())
+        assert best["world_size"][job] == every["world_size"][of_job][at]
+        marked = ib.Reason.NOT_COMPARED in ib.reasons_of(int(best["reasons"][job]))
+        assert marked == (feasible.any() and not known.any())
+        assert (best["status"][job] == "infeasible") == (not feasible.any())
+        seen.add((bool(known.any()), bool(feasible.any())))
+    assert len(seen) == 3, "jobs that can be compared, that cannot, and that cannot be planned"
+
+
+def test_the_same_in_files(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "jobs").mkdir()
+    parquet.write_table(arrow.table(JOBS), tmp_path / "jobs" / "jobs.parquet")
+    clusters = [node(8), node(15, "B200"), node(16)]
+    asked = {"profile": profile(), "select": "fastest", "columns": COLUMNS}
+    manifest = ib.plan_files(tmp_path / "jobs", clusters, tmp_path / "plans", **asked)
+    whole = ib.plan_fleet(arrow.table(JOBS), clusters, **asked)
+    filed = parquet.read_table(tmp_path / "plans" / "jobs.parquet")
+    assert filed.select(COLUMNS).to_pylist() == whole.to_pylist()
+    assert whole["reasons"].to_pylist()[0] == ["other_hardware", "not_compared"]
+    assert manifest.summary.reasons["not_compared"] == 1
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_top_without_a_choice(top):
+    with pytest.raises(ib.InputError, match="^top needs select: fastest, cheapest or goodput"):
+        ib.plan_fleet(JOBS, [4, 8], top=top)
+
+
+@pytest.mark.parametrize("name", ["max_gpus", "min_gpus", "Max_Nodes"])
+def test_a_limit_that_limits_nothing_is_said(name):
+    with pytest.warns(
+        UserWarning,
+        match=rf"not fields, carried along: {name} \(limits nothing: name the clusters of each job by pairs\)",
+    ):
+        table = ib.plan_fleet({**JOBS, name: [8, 8, 8]}, [4, 16])
+    assert table[name].tolist() == [8] * 6

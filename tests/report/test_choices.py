@@ -1,0 +1,219 @@
+"""What a page may compare: jobs on all their clusters, each GPU type by itself, and always the same jobs."""
+
+import json
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.fleet.made import of_metadata
+from isobatch.report import fleet
+from isobatch.report.knees import knees
+from isobatch.report.middle import middles
+from isobatch.report.page import html
+from isobatch.report.plans import plans_of
+from isobatch.report.rows import _fitting, rows_of, written
+from report.pages import Parsed, columns_of, timed_profile, wide_fleet
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages come with the extra 'report'")
+pa = pytest.importorskip("pyarrow")
+
+
+def made(table, select, top=1, types=None):
+    said = {"isobatch.select": json.dumps({"by": select, "top": top})}
+    return table.replace_schema_metadata(said | {"isobatch.gpu_types": json.dumps(types or {})})
+
+
+def of_rows(**columns):
+    many = len(columns["hours"])
+    gpus = columns["world_size"]
+    work = [a * b for a, b in zip(columns["hours"], gpus, strict=True)]
+    return pa.table({"status": ["ok"] * many, "reasons": [""] * many, "gpu_hours": work, **columns})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Plans of three jobs on two types of GPUs, all of them and what --select keeps, as the command writes them."""
+    folder = tmp_path_factory.mktemp("choices")
+    (folder / "jobs.csv").write_text(
+        "job,effective_batch,lr,duration\na,256,0.1,9000st\nb,512,0.1,900st\nc,64,0.1,9000st\n"
+    )
+    rows = [f"{n}x{gpu},{n},4,{gpu},{price}" for gpu, price in (("H100", 4), ("A100", 1)) for n in (1, 2, 4)]
+    (folder / "clusters.csv").write_text(
+        "\n".join(("cluster,nodes,gpus_per_node,gpu,price_per_gpu_hour", *rows))
+    )
+    timed_profile().save(folder / "profile.json")
+    asked = ["fleet", *(str(folder / name) for name in ("jobs.csv", "clusters.csv"))]
+    for name, options in (
+        ("all.parquet", []),
+        ("best.parquet", ["--select", "cheapest"]),
+        ("best.csv", ["--select", "cheapest"]),
+        ("three.parquet", ["--select", "fastest", "--top", "3"]),
+    ):
+        output = ["--profile", str(folder / "profile.json"), "-o", str(folder / name)]
+        assert main([*asked, *options, *output]) == 0
+    return folder
+
+
+def page(files, name):
+    main(["report", str(files / name), "-o", str(files / "page.html")])
+    return Parsed((files / "page.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["best.parquet", "best.csv", "three.parquet"])
+def test_chosen_rows_are_not_compared(files, name):
+    said = page(files, name)
+    text = said.text("bdi")
+    assert "knee" not in said.text("dt", "th", "caption") and "Where each job is fastest" not in text
+    assert not [it for it in said.of("svg") if "over GPUs" in it["aria-label"]]
+    assert "A knee, and where a job is fastest or cheapest, need a table of all rows" in text
+    chosen = (
+        "--select fastest --top 3 kept 3 rows" if name == "three.parquet" else "--select cheapest kept 1 row"
+    )
+    assert (chosen in text) == (name != "best.csv")
+
+
+def test_the_figures_of_chosen_rows_are_theirs(files):
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(files / "three.parquet")
+    best = [table["job"].to_pylist().index(job) for job in "abc"]
+    figures = {it.label: it for it in fleet.page_of(table).headlines}
+    spent = sum(table["gpu_hours"][row].as_py() for row in best)
+    assert figures["GPU-hours"].value == ib_figure(spent)
+    assert figures["GPU-hours"].note == "the best row of each job"
+
+
+def ib_figure(number):
+    from isobatch.words import figure
+
+    return figure(number)
+
+
+def test_all_rows_are_compared_by_cluster_and_type(files):
+    said = page(files, "all.parquet")
+    text = said.text("bdi")
+    assert "knee on H100" in said.text("dt") and "knee on A100" in said.text("dt")
+    assert "GPUs on 4xH100" in text and "GPUs on 1xA100" in text and "cheapest" in text
+    (hours,) = (it["aria-label"] for it in said.of("svg") if it["aria-label"].startswith("Hours over"))
+    assert "a line for each job and GPU type" in hours and "a on H100" in hours
+
+
+def test_a_file_says_how_it_was_made(files):
+    import pyarrow.parquet as pq
+
+    found = of_metadata(pq.read_schema(files / "three.parquet").metadata)
+    assert (found.select, found.top, found.settings["policy"]) == ("fastest", 3, "keep")
+    assert found.gpu_types == {f"{n}x{gpu}": gpu for gpu in ("H100", "A100") for n in (1, 2, 4)}
+    assert of_metadata(pq.read_schema(files / "all.parquet").metadata).select == "all"
+
+
+def test_jobs_on_one_cluster_have_no_knee():
+    table = ib.plan_fleet(
+        {"job": ["a", "b"], "effective_batch": [64, 128], "lr": [0.1] * 2, "duration": ["9st"] * 2},
+        [8],
+        profile=timed_profile(),
+    )
+    shown = fleet.page_of(table)
+    assert "knee" not in [it.label for it in shown.headlines]
+    assert (
+        "Each job has one row" in shown.lead and shown.sections[0].tables[0].caption == "The row of each job"
+    )
+
+
+def test_each_type_has_its_own_knee():
+    table = of_rows(
+        job=["a"] * 4,
+        cluster=["h8", "h16", "a8", "a16"],
+        world_size=[8, 16, 8, 16],
+        hours=[4.0, 3.5, 9.0, 4.0],
+    )
+    types = {"h8": "H", "h16": "H", "a8": "A", "a16": "A"}
+    assert knees(plans_of(made(table, "all", types=types))) == {(0, 0): 0, (0, 1): 3}
+    assert knees(plans_of(made(table, "all"))) == {(0, 0): 0}
+
+
+def test_a_median_is_of_the_same_jobs_everywhere():
+    # Eight short jobs run on 1, 2 and 4 GPUs; only a long one runs on 3.
+    rows = [(f"j{n}", gpus, (n + 1) / gpus) for n in range(8) for gpus in (1, 2, 4)]
+    rows += [("long", 3, 1000.0), ("long", 4, 900.0)]
+    names, gpus, hours = (list(each) for each in zip(*rows, strict=True))
+    plans = plans_of(of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours))
+    (line,) = middles(plans, "hours", 6)
+    assert [point["gpus"] for point in line.points] == [1, 2, 4]
+    assert [point["hours"] for point in line.points] == [4.5, 2.25, 1.125]
+    assert (line.jobs, line.of, line.left_out) == (8, 9, [3])
+    described = fleet.page_of(
+        made(of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours), "all")
+    )
+    assert "8 jobs of 9 that can run at each of these 3 counts (not drawn" in described.drawings[0].described
+
+
+def test_a_median_of_jobs_that_share_no_count_is_not_drawn():
+    names = [f"j{n}" for n in range(8)]
+    each = of_rows(job=names, cluster=names, world_size=list(range(1, 9)), hours=[1.0] * 8)
+    assert middles(plans_of(each), "hours", 6) == []
+    fleet.page_of(made(each, "all"))
+
+
+def test_figures_are_rounded_once():
+    hours = [0.123537, 0.1235, 12.345, 98_765.4, 1e-7, 1234.5]
+    table = of_rows(job=list("abcdef"), world_size=[8] * 6, hours=hours)
+    packed = columns_of(Parsed(html(fleet.page_of(table))))
+    at = rows_of(plans_of(table), "rows").names.index("hours")
+    assert [written(value, "figure") for value in packed[at][1]] == [ib_figure(value) for value in hours]
+    assert packed[at][1][:2] == [0.124, 0.123]
+
+
+def test_of_very_many_rows_the_first_have_their_columns(monkeypatch):
+    table = wide_fleet(1_000, profile=timed_profile())
+    monkeypatch.setattr("isobatch.report.rows._BUDGET", 100_000)
+    monkeypatch.setattr("isobatch.report.rows._TRIED", 1_000)
+    plans = plans_of(table)
+    rows = rows_of(plans, "10,000 rows: sort")
+    assert {"job", "cluster", "status", "world_size", "hours", "cost"} <= set(rows.names)
+    assert 1_000 < rows.total < 10_000 and rows.caption.startswith(f"The first {rows.total:,} of 10,000 rows")
+    assert rows.notes[0].startswith("For the size of the page without the rows after these")
+    cut = _fitting(plans)
+    names, at = cut.texts["job"]
+    assert np.array_equal(np.array(names)[at], table["job"][: cut.rows])
+
+
+def test_a_status_filter_needs_the_statuses():
+    from isobatch.report.page import Page, Section
+
+    rows = rows_of(plans_of(of_rows(job=["a"], world_size=[8], hours=[1.0])), "one row")
+    shown = html(Page("t", "", [], [Section("All rows", rows=rows)]))
+    without = html(
+        Page("t", "", [], [Section("All rows", rows=rows._replace(names=["a"] * len(rows.names)))])
+    )
+    assert "<label>Status" in shown and "<label hidden>Status" in without
+
+
+def test_plans_without_their_reasons_are_plans():
+    table = of_rows(job=["a"], world_size=[8], hours=[1.0]).drop(["reasons"])
+    with pytest.raises(
+        ib.InputError, match=r"has no column 'reasons', which a page needs: plan again with reasons among"
+    ):
+        plans_of(table)
+    with pytest.raises(ib.InputError, match="it is no fleet's plans"):
+        plans_of(pa.table({"job": ["a"], "effective_batch": [8], "lr": [0.1]}))
+
+
+def test_why_a_place_cannot_be_written(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    from isobatch.files.whole import check_place
+
+    with pytest.raises(ib.InputError, match="cannot be written: it is a folder"):
+        check_place(tmp_path)
+
+    def refuse(self, **_):
+        raise OSError(30, "Read-only file system", str(self))
+
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(ib.InputError, match=r"a\.html: cannot be written: Read-only file system"):
+        check_place(tmp_path / "a.html")
