@@ -264,8 +264,7 @@ def measure(
     *,
     judged: bool,
 ) -> tuple[Step, Peak, Works]:
-    """The step's times and memory. `planned` has all of the plan's micro-batches; where the time is `judged` by a forecast, a noisy host
-    gets more of it."""
+    """The step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
     group, extent = training.group, training.options.extent
     seconds, within = SECONDS[extent], PRECISION[extent]
     sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
@@ -273,8 +272,7 @@ def measure(
     training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     works = Works(training)
     parts = seconds - sizes - windows.FIRST * window_seconds(extent)
-    late = LATE if judged and within else 1.0
-    times = _times(group, works, parts, free_most, within, late)
+    times = _times(group, works, parts, free_most, within, LATE if judged and within else 1.0)
     peaks = group.gather((times.memory.bytes, times.memory.left))
     peak = Peak(
         bytes=max(taken for taken, _ in peaks),
@@ -284,9 +282,8 @@ def measure(
     slow_alone, slow_reduced = group.slowest(times.alone), group.slowest(times.reduced)
     slowest = group.slowest(times.whole)
     exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
-    noise = spread(slow_reduced) * statistics.median(slow_reduced)
-    communication = _communication(table, buckets)
-    telling = communication is not None and communication > noise
+    communication, noise = _communication(table, buckets), spread(slow_reduced)
+    telling = communication is not None and communication > noise * statistics.median(slow_reduced)
     median = statistics.median(slowest)
     free = _free_running(group, works, median, free_most)
     data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
