@@ -87,6 +87,12 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys):
     assert "--gpus" in capsys.readouterr().err
 
 
+def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
+    jobs = {"effective_batch": [100], "lr": [0.1]}
+    for gpus, said in ((24, "25 GPUs (no whole nodes of 8); or"), (7, "5 GPUs; or"), (30, "25 GPUs; or")):
+        assert f"Nearest that works: {said}" in ib.explain(ib.plan_fleet(jobs, [gpus]), 0)
+
+
 BAD = {"job": ["a", "b", "c"], "effective_batch": [256, 0, 256], "lr": [0.1, 0.1, -1.0]}
 
 
@@ -137,19 +143,19 @@ def test_a_job_that_misses_its_deadline_has_other_rows():
     assert re.search(
         r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", said
     )
-    assert "Nearest that works: 8 GPUs; or a batch of 259\nOther rows" in ib.explain(made, 3)
     lonely = ib.explain(made, 4)
     assert "Nothing close" not in lonely and "isobatch sweep" in lonely
 
 
 def test_the_command_lists_what_is_illegal(tmp_path, capsys):
     jobs, plans = tmp_path / "jobs.csv", tmp_path / "plans.csv"
-    jobs.write_text("job,effective_batch,lr\na,256,0.1\nb,0,0.1\nc,256,-1\n")
+    jobs.write_text("job,effective_batch,lr\na,256,0.1\nb,0,0.1\nc,256,-1\n,256,0.1\n")
     assert main(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)]) == 0
     capsys.readouterr()
     assert main(["explain", str(plans), "--jobs", str(jobs), "--illegal"]) == 1
     listed = capsys.readouterr().out.splitlines()
-    assert [line.rpartition("jobs.csv, ")[2] for line in listed] == [
+    assert all("its job has no id" in line for line in listed[2:]) and len(listed) == 4
+    assert [line.rpartition("jobs.csv, ")[2] for line in listed[:2]] == [
         "row 2): effective_batch must be a whole number from 1 to 2^40, got the text '0'",
         "row 3): lr must be a finite number above 0, got the text '-1'",
     ]

@@ -186,7 +186,9 @@ def test_a_line_that_is_no_object_is_named(tmp_path, line, said):
 
 def test_a_list_of_jobs_is_told_from_one_recipe(tmp_path, capsys, monkeypatch):
     jobs = tmp_path / "jobs.json"
-    jobs.write_text('[{"job": "a", "effective_batch": 256, "lr": 0.1},\n {"job": "b", "effective_batch": 8, "lr": 1}]')
+    jobs.write_text(
+        '[{"job": "a", "effective_batch": 256, "lr": 0.1},\n {"job": "b", "effective_batch": 8, "lr": 1}]'
+    )
     said = "this is a list of 2 values: give each job a line of its own, in a .jsonl file"
     assert main(["fleet", str(jobs), "--gpus", "8"]) == 2
     assert f"jobs.json: {said}" in capsys.readouterr().err

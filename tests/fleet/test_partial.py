@@ -1,9 +1,9 @@
 """What a killed writer leaves beside its output goes with the next run; what another one is writing stays."""
 
-import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +27,7 @@ TABLE = pa.table({"a": [1]})
 
 
 def names(folder):
-    return sorted(os.listdir(folder))
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -50,7 +50,7 @@ def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path, suffix):
 
 def test_only_files_that_are_surely_its_own_go(tmp_path):
     with partial.partial_of(str(tmp_path / "one.csv")) as path:
-        own = os.path.basename(path)
+        own = Path(path).name
     others = [own[:-1], own.replace("one", "two"), own.replace(own.split(".")[3], "0" * 8), ".one.csv.swp"]
     for name in others:
         (tmp_path / name).touch()
@@ -65,13 +65,13 @@ def test_a_file_that_is_taken_for_a_leftover_while_it_is_made_is_made_again(tmp_
 
     def late(handle, how):
         if not made:
-            made.append(os.listdir(tmp_path)[0])
+            made.append(names(tmp_path)[0])
             partial._clear(tmp_path / "one.csv")
         flock(handle, how)
 
     monkeypatch.setattr(partial.fcntl, "flock", late)
     with partial.partial_of(str(tmp_path / "one.csv")) as path:
-        assert names(tmp_path) == [os.path.basename(path)] != made
+        assert names(tmp_path) == [Path(path).name] != made
 
 
 def test_without_locks_nothing_is_taken_for_a_leftover(tmp_path, monkeypatch):

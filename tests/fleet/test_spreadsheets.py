@@ -1,5 +1,7 @@
 """Tables as spreadsheets and other programs write them: separators, encodings, blank rows, lists as texts."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,10 @@ from isobatch.cli import main
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
+from isobatch.cli import fleet  # noqa: E402
 from isobatch.files import cells  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
+from isobatch.fleet.folder import blocks  # noqa: E402
 from isobatch.report.plans import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
@@ -139,6 +143,40 @@ def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
     assert main(["fleet", str(tmp_path / "JOBS.CSV"), "--gpus", "8", "-o", str(tmp_path / "PLANS.TSV")]) == 0
     assert (tmp_path / "PLANS.TSV").read_text().startswith("job\tcluster")
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", ["b\tc", 'b"c', "b\nc"])
+def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.setattr(blocks, "BLOCK", 2)
+    rows = [{"job": f"{n}", "effective_batch": 256, "lr": 0.1, "team": "x"} for n in range(4)]
+    rows.append({"job": "4", "effective_batch": 256, "lr": 0.1, "team": name})
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["fleet", str(jobs), "--gpus", "8", "--columns", "job,status,team", "-o"]
+    assert main([*words, str(tmp_path / "plans.tsv")]) == 2
+    assert f"plans.tsv: cannot be written: row 5, column team: {name!r} has a tab" in capsys.readouterr().err
+    assert not (tmp_path / "plans.tsv").exists()
+    assert main([*words, str(tmp_path / "plans.csv")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ([], "stopped: the rows so far are not all"),
+        (["-o", "plans.csv"], "stopped: plans.csv is as it was before; one file is not resumed, a folder is"),
+        (["-o", "plans"], "stopped. What is done is kept in plans: rerun the same command to go on"),
+    ],
+)
+def test_ctrl_c_says_what_is_kept(tmp_path, capsys, monkeypatch, output, said):
+    monkeypatch.chdir(tmp_path)
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet, "_into_one", stopped)
+    monkeypatch.setattr(fleet, "_into_folder", stopped)
+    assert main(["fleet", str(written(tmp_path, [HEADER, *ROWS])), "--gpus", "8", *output]) == 130
+    assert capsys.readouterr().err.startswith(f"isobatch fleet: {said}")
 
 
 def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):

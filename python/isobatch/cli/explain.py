@@ -107,7 +107,13 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
     for row in rows if reasons else ():
         if not is_illegal(reasons[row]):
             continue
-        fault = given.fault(**{name: column[row] for name, column in zip(names, columns, strict=True)})
+        ids = {name: column[row] for name, column in zip(names, columns, strict=True)}
+        if ids.get("job", row) in (None, ""):
+            fault: str | None = (
+                f"row {row + 1:,} of the plans: its job has no id: each row of the jobs needs one"
+            )
+        else:
+            fault = given.fault(**ids)
         if fault is not None and fault not in said:
             said.add(fault)
             print(fault)

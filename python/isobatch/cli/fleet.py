@@ -144,11 +144,16 @@ def _planned(args: argparse.Namespace) -> int:
 
     asked = query(_clusters(args), columns=args.columns, select=args.select, top=args.top, **settings(args))
     failed: dict[str, str] = {}
-    if args.output and _is_folder(args.output):
-        manifest = _into_folder(args, asked)
-        summary, failed = manifest.summary, manifest.failed
-    else:
-        summary = _into_one(args, asked)
+    into_folder = bool(args.output) and _is_folder(args.output)
+    try:
+        if into_folder:
+            manifest = _into_folder(args, asked)
+            summary, failed = manifest.summary, manifest.failed
+        else:
+            summary = _into_one(args, asked)
+    except KeyboardInterrupt:
+        say(f"isobatch fleet: {_what_is_left(args.output, is_folder=into_folder)}")
+        raise
     for line in summary.lines():
         say(line)
     if args.gpus is not None and args.profile and (note := one_node(max(args.gpus), args)):
@@ -159,6 +164,15 @@ def _planned(args: argparse.Namespace) -> int:
         say(f"{words.counted(len(failed), 'file')} failed; fix them and rerun the same command")
         return 2
     return 1 if args.strict and summary.infeasible else 0
+
+
+def _what_is_left(output: str | None, *, is_folder: bool) -> str:
+    """What is said of a run that Ctrl-C has stopped."""
+    if output is None:
+        return "stopped: the rows so far are not all"
+    if is_folder:
+        return f"stopped. What is done is kept in {output}: rerun the same command to go on"
+    return f"stopped: {output} is as it was before; one file is not resumed, a folder is (-o FOLDER)"
 
 
 def _clusters(args: argparse.Namespace) -> Any:

@@ -68,7 +68,7 @@ def _clear(place: Path) -> None:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_at(handle, Path(path)):
-                    os.unlink(path)
+                    Path(path).unlink()
             finally:
                 os.close(handle)
 

@@ -15,6 +15,7 @@ from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
 from isobatch.files.partial import partial_of
 from isobatch.files.whole import refuse_special, settle, sync_up
+from isobatch.words import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,7 +232,7 @@ class _TsvLines:
     """Appends tables as cells between tabs, without quotes; a text that would need them is an error."""
 
     def __init__(self, sink: Any, *, escape_formulas: bool = False) -> None:
-        self.sink, self.escaped, self.header = sink, escape_formulas, True
+        self.sink, self.escaped, self.header, self.rows = sink, escape_formulas, True, 0
 
     def __call__(self, table: pa.Table) -> None:
         import pyarrow as pa
@@ -244,7 +245,34 @@ class _TsvLines:
             self.sink.write("\t".join(table.column_names).encode() + b"\n")
             self.header = False
         options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-        pyarrow.csv.write_csv(table, self.sink, options)
+        try:
+            pyarrow.csv.write_csv(table, self.sink, options)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(_unquoted(table, self.rows) or str(error)) from None
+        self.rows += table.num_rows
+
+
+def _unquoted(table: pa.Table, before: int) -> str | None:
+    """The first text that a file without quotes cannot hold, and where; None where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            continue
+        row = pc.index(pc.match_substring_regex(column, '[\t\r\n"]'), True).as_py()
+        if row >= 0:
+            found.append((row, name, column[row].as_py()))
+    if not found:
+        return None
+    row, name, text = min(found)
+    return (
+        f"row {before + row + 1:,}, column {name}: {shown(text)} has a tab, a line end or a quote in it, which .tsv cannot hold; "
+        "rename it, or write .csv, .parquet or .jsonl"
+    )
 
 
 def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:

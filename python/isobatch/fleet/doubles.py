@@ -34,9 +34,8 @@ def hashes_of(ids: Any) -> Hashes:
     return np.fromiter(map(hash, values), np.int64, len(values))
 
 
-def equal_ones(hashes: Hashes) -> Hashes:
+def equal_ones(ordered: Hashes) -> Hashes:
     """Those that are there more than once, each once."""
-    ordered = np.sort(hashes)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
 
 
@@ -52,7 +51,7 @@ class Seen:
         self._waiting = 0
 
     def add(self, hashes: Hashes) -> Hashes:
-        """Takes the ids of a block, which are all different, and gives those that were found to be doubled by now."""
+        """Takes the ids of a block, which are all different and in order, and gives those that were found to be doubled by now."""
         hashes = hashes[: MOST - self.ids]
         self._new.append(hashes)
         self._waiting += len(hashes)
@@ -63,12 +62,10 @@ class Seen:
         """Those that are doubled among all of them."""
         if len(self._new) + bool(len(self._looked)) < 2:
             return self._looked[:0]  # a single block
-        new = np.sort(np.concatenate(self._new))
-        self._new, self._waiting = [], 0
-        every = np.concatenate([self._looked, new])
-        self._looked = every
-        every.sort(kind="stable")  # which merges what is sorted already
-        doubled = np.unique(every[1:][every[1:] == every[:-1]])
+        every = np.concatenate([self._looked, *self._new])
+        self._looked, self._new, self._waiting = every, [], 0
+        every.sort(kind="stable")  # which merges what is in order already
+        doubled = equal_ones(every)
         if len(doubled):
             self._looked = np.unique(every)  # those of two ids that have one hash are found once
         return doubled

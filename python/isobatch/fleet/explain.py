@@ -145,18 +145,18 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
 
 def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
-    ways = [counted(gpus, "GPU")] if gpus else []
+    ways = [_gpus(gpus, row)] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
     if any(reason.startswith("invalid_") for reason in row["reasons"]):
         yield _what_is_illegal(row, given)
         return
     if ways:
         yield f"Nearest that works: {'; or '.join(ways)}"
+        return
     others = list(_others(row, columns))
     if others:
         more = f", and {count(len(others) - _SHOWN)} more" if len(others) > _SHOWN else ""
         yield f"Other rows of this job that work: {'; '.join(others[:_SHOWN])}{more}"
-    if ways or others:
         return
     if not _SOUGHT & set(row["reasons"]):
         # Of time, money, memory and what is not known, only the job's own plan says more.
@@ -167,15 +167,31 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Input
         yield "Nothing close to it would work."
 
 
+_NODE = 8
+"""GPUs of a usual node: a table does not say how many its clusters' nodes have."""
+
+
+def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
+    """The nearest count that works; whether it could be had where the row's is made of nodes."""
+    here = row.get("world_size") or 0
+    broken = here > _NODE and here % _NODE == 0 and nearest % _NODE
+    return counted(nearest, "GPU") + (f" (no whole nodes of {_NODE})" if broken else "")
+
+
 def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
     if given is None:
-        return "Which value it is: pass the jobs that were planned (jobs=, --jobs FILE), or plan this one alone: its error names all."
+        return (
+            "Correct the values that went in. Which they are: pass the jobs that were planned (jobs=, --jobs FILE), or plan this "
+            "job alone, whose error names all."
+        )
+    if Reason.INVALID_ID in row["reasons"]:
+        return "Give the row an id, in the column job, and plan it again."
     wrong = given.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"
     return (
-        "No value of this job is illegal by itself. A deadline needs a duration, a budget a price_per_gpu_hour; "
-        "clusters of another table are looked at with clusters=, --clusters FILE."
+        "No value of this job is illegal by itself. Clusters in a table of their own are looked at with clusters=, "
+        "--clusters FILE."
     )
 
 

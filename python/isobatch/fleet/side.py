@@ -25,7 +25,6 @@ from isobatch.fleet.columns import (
     said,
     without_views,
 )
-from isobatch.fleet.doubles import Hashes, equal_ones, hashes_of
 from isobatch.fleet.frames import mixed_as_texts
 from isobatch.fleet.made import MOST_CLUSTERS
 from isobatch.nearest import OURS, nearest
@@ -46,7 +45,7 @@ class Side:
     """One side of a fleet: `known` columns for the core, `ids` of its rows, and the rest, `carried` along.
 
     `ids` is None where no column names the rows: they are then numbered from `number`; `nameless` says of each row whether its id is
-    missing, None where none is; `hashes` are those of the others' ids, where they must be unique. In `file`, `before` rows come before these.
+    missing, None where none is. In `file`, `before` rows come before these.
     """
 
     kind: str
@@ -59,7 +58,6 @@ class Side:
     before: int = 0
     number: int = 0
     nameless: NDArray[np.bool_] | None = None
-    hashes: Hashes | None = None
 
     def where(self, row: int) -> str:
         """A row in words."""
@@ -128,7 +126,6 @@ class Side:
             before=self.before + start,
             number=self.number + start,
             nameless=nameless,
-            hashes=None,
         )
 
 
@@ -261,16 +258,9 @@ def _with_checked_ids(side: Side) -> Side:
         row = int(np.argmax(nameless))
         raise side.id_fault(row).at(file=side.file, row=side.before + row + 1)
     side = replace(side, nameless=nameless)
-    if side.ids is None:
-        return side
-    try:
-        hashes = hashes_of(side.named_ids)
-    except TypeError:
+    if not _are_unique(side):
         _refuse_double(side)
-        raise
-    if len(equal_ones(hashes)):
-        _refuse_double(side)
-    return replace(side, hashes=hashes)
+    return side
 
 
 def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
@@ -302,8 +292,26 @@ def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
     return found.to_numpy() if pc.any(found).as_py() else None
 
 
+def _are_unique(side: Side) -> bool:
+    """Whether the ids that are there are certainly all different; the slow look says which is not."""
+    if side.ids is None:
+        return True
+    named = side.named_ids
+    if side.arrow:
+        import pyarrow as pa
+
+        try:
+            return len(named.unique()) == len(named)
+        except pa.ArrowNotImplementedError:
+            return False
+    ids = named.tolist()
+    try:
+        return len(set(ids)) == len(ids)
+    except TypeError:
+        return False
+
+
 def _refuse_double(side: Side) -> None:
-    """Says which row has another's id; none where only hashes are equal."""
     ids = side.ids.to_pylist() if side.arrow else side.ids.tolist()
     first: dict[Any, int] = {}
     for row, name in enumerate(ids, side.before + 1):

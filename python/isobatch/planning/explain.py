@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from isobatch import _core
 from isobatch.planning.course import Stage
@@ -306,7 +307,8 @@ def _over(plan: Planned, reason: Reason, options: Sequence[Planned]) -> str | No
     limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
     if limit is None:
         return None
-    free = plan.settings._replace(**{limit: None})
+    without: dict[str, Any] = {limit: None}
+    free = plan.settings._replace(**without)
     here = next((it for it in options if (it.cluster, it.settings) == (plan.cluster, free)), None)
     if here is None:
         return None

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import isobatch as ib
+from isobatch.cli import main
 from isobatch.fleet.folder import blocks, parts
 from jobs_in_files import names_in, plans_in
 
@@ -261,6 +262,16 @@ def test_two_files_do_not_become_one(make_jobs, tmp_path):
     (jobs.folder / "00.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     with pytest.raises(ib.InputError, match=r"becomes 00.parquet, as .* does"):
         ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
+
+
+def test_files_with_one_name_go_into_one_file(make_jobs, tmp_path, capsys):
+    """In which nothing has their name."""
+    jobs = make_jobs(files=1, rows=10)
+    rows = jobs.table.set_column(0, "job", pa.array([f"other-{n}" for n in range(10)]))
+    (jobs.folder / "00.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+    for output in (["-o", str(tmp_path / "one.jsonl")], ["--json"]):
+        assert main(["fleet", str(jobs.folder), "--gpus", "8", *output]) == 0
+        assert "20 rows: " in capsys.readouterr().err
 
 
 def test_a_url(make_jobs, tmp_path):

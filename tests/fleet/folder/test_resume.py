@@ -87,13 +87,17 @@ def test_a_killed_run_goes_on(tmp_path, how, _):
     words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
     words += ["-o", str(tmp_path / "plans")]
     (tmp_path / "clusters.csv").write_text("nodes,gpus_per_node\n1,8\n12,8\n")
-    run = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    run = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     receipts = tmp_path / "plans" / "_parts"
     wanted = random.randrange(1, 10)
     while run.poll() is None and len(list(receipts.glob("*.json"))) < wanted:
         time.sleep(0.001)
     run.send_signal(how)
-    assert run.wait() == (130 if how == signal.SIGINT else -how)
+    said = run.communicate()[1]
+    assert run.returncode == (130 if how == signal.SIGINT else -how)
+    if how == signal.SIGINT:
+        kept = f"What is done is kept in {tmp_path / 'plans'}: rerun the same command to go on"
+        assert said.splitlines()[-1] == f"isobatch fleet: stopped. {kept}"
     assert json.loads((tmp_path / "plans" / "_manifest.json").read_text())["state"] == "running"
     subprocess.run(words, check=True, capture_output=True)
     assert (
@@ -165,8 +169,22 @@ def test_other_arguments_are_refused_and_named(make_jobs, tmp_path):
     plan(jobs, tmp_path, policy="keep")
     with pytest.raises(ib.InputError, match="policy was 'keep', is 'grow', max_micro_batch was None, is 8"):
         plan(jobs, tmp_path, policy="grow", max_micro_batch=8)
-    with pytest.raises(ib.InputError, match="clusters was"):
+    with pytest.raises(
+        ib.InputError,
+        match=r"clusters were 2 clusters \(8 GPUs; 96 GPUs\), are 2 clusters \(8 GPUs; 97 GPUs\)",
+    ):
         ib.plan_files(jobs.folder, [8, 97], tmp_path / "plans")
+    with pytest.raises(ib.InputError, match=r"are 2 clusters \(1 node of 8 GPUs; 12 nodes of 8 GPUs\)"):
+        ib.plan_files(
+            jobs.folder, [ib.Cluster(nodes=n, gpus_per_node=8) for n in (1, 12)], tmp_path / "plans"
+        )
+    clusters = tmp_path / "clusters.csv"
+    clusters.write_text(
+        "cluster,nodes,gpus_per_node\n" + "".join(f"c{n},{n},8\n" for n in range(1, 7)) + "d,x,8\n"
+    )
+    words = r"are 7 clusters \(c1: 1 node of 8 GPUs; c2: 2 nodes of 8 GPUs; c3: .*; c4: .* and 3 more\)\."
+    with pytest.raises(ib.InputError, match=words):
+        ib.plan_files(jobs.folder, clusters, tmp_path / "plans")
     assert whole(jobs, tmp_path)
     plan(jobs, tmp_path, policy=512, resume=False)
     assert plans_in(tmp_path / "plans").equals(ib.plan_fleet(jobs.table, GPUS, policy=512))
@@ -228,9 +246,28 @@ def test_the_end_is_checked(make_jobs, tmp_path, monkeypatch):
     with pytest.raises(ib.InputError, match="twice.parquet: unexpected file in the output folder"):
         plan(jobs, tmp_path)
     (plans / "twice.parquet").unlink()
-    (plans / "_manifest.json").write_text('{"version": 1}')
-    with pytest.raises(ib.InputError, match=r"_manifest.json: is not a manifest or receipt of this version"):
+
+
+@pytest.mark.parametrize("damaged", ["_manifest.json", "_parts/00.json"])
+def test_without_resuming_a_damaged_manifest_is_no_hindrance(make_jobs, tmp_path, damaged):
+    jobs = make_jobs(files=3, rows=20)
+    plan(jobs, tmp_path)
+    plans = tmp_path / "plans"
+    shutil.copy(plans / "00.parquet", plans / "old.parquet")
+    (plans / damaged).parent.mkdir(exist_ok=True)
+    (plans / damaged).write_text('{"version": 1}')
+    said = rf"{damaged}: is not a manifest or receipt of this version: .* replan all with --no-resume"
+    with pytest.raises(ib.InputError, match=said):
         plan(jobs, tmp_path)
+    for name, content in (("thesis.txt", b"ten years"), ("theirs.parquet", None), ("cut.parquet", b"PAR1")):
+        other = plans / name
+        pq.write_table(jobs.table, other) if content is None else other.write_bytes(content)
+        with pytest.raises(ib.InputError, match=rf"{name}: is not known to be isobatch's"):
+            plan(jobs, tmp_path, resume=False)
+        assert {"old.parquet", name} <= set(names_in(plans))
+        other.unlink()
+    assert plan(jobs, tmp_path, resume=False).state == "complete"
+    assert whole(jobs, tmp_path) and "old.parquet" not in names_in(plans)
 
 
 def flipped(plans):
@@ -362,8 +399,7 @@ def test_two_runs_do_not_share_a_folder(make_jobs, tmp_path):
 @pytest.mark.parametrize(
     "name", ["../victim.parquet", "/victim.parquet", "a/../../victim.parquet", "_parts/x", ""]
 )
-@pytest.mark.parametrize("resume", [True, False])
-def test_a_manifest_that_names_files_elsewhere_is_refused(make_jobs, tmp_path, name, resume):
+def test_a_manifest_that_names_files_elsewhere_is_refused(make_jobs, tmp_path, name):
     jobs = make_jobs(files=1, rows=20)
     plan(jobs, tmp_path)
     victim = tmp_path / "victim.parquet"
@@ -375,7 +411,9 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(make_jobs, tmp_path, n
     }
     path.write_text(json.dumps(manifest))
     with pytest.raises(ib.InputError, match="is no file of the folder"):
-        plan(jobs, tmp_path, resume=resume)
+        plan(jobs, tmp_path)
+    # Without resuming nothing that it says is believed.
+    assert plan(jobs, tmp_path, resume=False).state == "complete" and whole(jobs, tmp_path)
     assert victim.read_bytes() == b"mine"
 
 

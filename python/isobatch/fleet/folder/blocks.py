@@ -11,7 +11,7 @@ import numpy as np
 from isobatch.errors import InputError
 from isobatch.files.find import Files
 from isobatch.files.read import blocks
-from isobatch.fleet.doubles import MOST, Hashes, Seen
+from isobatch.fleet.doubles import MOST, Hashes, Seen, hashes_of
 from isobatch.fleet.folder.parts import Listing, Part, list_parts
 from isobatch.fleet.query import Query
 from isobatch.fleet.rows import Fleet
@@ -98,8 +98,10 @@ def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = N
         query.say_strays(listing.schema.names, note)
     seen, full = Seen(), False
     for _, fleet in _of_all(query, files.fs, listing):
-        if fleet.jobs.hashes is not None:
-            _refuse_doubles(query, files.fs, listing, seen.add(fleet.jobs.hashes))
+        # A row that has its own cluster may be one of several of its job.
+        if query.clusters is not None and fleet.jobs.ids is not None:
+            hashes = np.sort(hashes_of(fleet.jobs.named_ids))
+            _refuse_doubles(query, files.fs, listing, seen.add(hashes))
             if note is not None and seen.ids == MOST and not full:
                 full = True
                 note(f"duplicate ids are looked for among the first {MOST:,} jobs only")
@@ -127,9 +129,8 @@ def _refuse_doubles(query: Query, fs: FileSystem, listing: Listing, hashes: Hash
     first: dict[Any, tuple[str, int]] = {}
     for part, fleet in _of_all(query, fs, listing):
         jobs = fleet.jobs
-        assert jobs.hashes is not None  # as before
         named = range(jobs.rows) if jobs.nameless is None else np.flatnonzero(~jobs.nameless)
-        for at in np.flatnonzero(np.isin(jobs.hashes, hashes)).tolist():
+        for at in np.flatnonzero(np.isin(hashes_of(jobs.named_ids), hashes)).tolist():
             row = int(named[at])
             name, here = jobs.numbered[row], (part.file, jobs.before + row + 1)
             name = name.as_py() if hasattr(name, "as_py") else name

@@ -25,11 +25,11 @@ from isobatch.errors import InputError
 from isobatch.files.find import below, location, named
 from isobatch.files.whole import sync_up
 from isobatch.files.write import unique, whole
+from isobatch.fleet.folder.arguments import refuse_other
 from isobatch.fleet.folder.digest import digest_of_stream
 from isobatch.fleet.folder.manifest import Manifest, Receipt
 from isobatch.fleet.folder.summary import Summary
 from isobatch.fleet.folder.threads import in_threads
-from isobatch.words import few, shown
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -85,8 +85,8 @@ class Folder:
             with suppress(OSError):
                 os.close(handle)
 
-    def done(self, run: dict[str, Any], *, resume: bool) -> tuple[dict[str, Receipt], list[Receipt]]:
-        """The receipts of the parts that this run has done before, by their names; and the other receipts, whose files are to go: all of
+    def done(self, run: dict[str, Any], *, resume: bool) -> tuple[dict[str, Receipt], set[str]]:
+        """The receipts of the parts that this run has done before, by their names; and the other files of plans, which are to go: all of
         them without resuming, else those of parts whose files are missing or damaged. All bytes of all files are read.
 
         Raises:
@@ -94,30 +94,79 @@ class Folder:
         """
         from pyarrow.fs import FileSelector
 
-        manifest = self._manifest()
-        if manifest is None:
+        try:
+            every = self._recorded()
+        except InputError:
+            if resume:
+                raise
+            return {}, self._recognized()
+        if every is None:
             listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
             if any(PurePosixPath(info.path).name != PARTIAL for info in listed):
                 raise InputError(
                     "the folder is not empty and not from an earlier run: plan into another", file=self.base
                 )
-            return {}, []
+            return {}, set()
+        earlier, receipts = every
+        if not resume:
+            return {}, {file for receipt in receipts for file in receipt.files}
+        refuse_other(earlier, run, self.base)
+        sound: dict[str, Receipt] = {}
+        other: set[str] = set()
+        for receipt, is_sound in zip(receipts, in_threads(self._is_sound, receipts), strict=True):
+            if is_sound:
+                sound[receipt.part.name] = receipt
+            else:
+                other.update(receipt.files)
+        return sound, other
+
+    def _recorded(self) -> tuple[dict[str, Any], list[Receipt]] | None:
+        """The arguments and the receipts of the run that made the folder; None where none did."""
+        manifest = self._manifest()
+        if manifest is None:
+            return None
         # A receipt is newer than what the manifest says of its part.
         by_name = {
             receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some
         }
-        every = list(by_name.values())
-        if not resume:
-            return {}, every
-        _refuse_other(manifest.run, run, self.base)
-        sound: dict[str, Receipt] = {}
-        other: list[Receipt] = []
-        for receipt, is_sound in zip(every, in_threads(self._is_sound, every), strict=True):
-            if is_sound:
-                sound[receipt.part.name] = receipt
-            else:
-                other.append(receipt)
-        return sound, other
+        return manifest.run, list(by_name.values())
+
+    def _recognized(self) -> set[str]:
+        """The files of plans where no manifest can be read that names them: only a folder in which there is nothing else is surely ours.
+
+        Raises:
+            InputError: there is something else in it.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        found = set()
+        for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
+            name = below(info.path, self.base)
+            if (
+                info.type != FileType.File
+                or name == MANIFEST
+                or name.startswith((f"{RECEIPTS}/", f"{PARTIAL}/"))
+            ):
+                continue
+            if not self._is_plans(name):
+                raise InputError(
+                    f"is not known to be isobatch's, and {MANIFEST}, which would say so, is damaged: move it elsewhere, or plan "
+                    "into another folder",
+                    file=info.path,
+                )
+            found.add(name)
+        return found
+
+    def _is_plans(self, name: str) -> bool:
+        """Whether a file was written by a run."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with self.fs.open_input_file(self.path(name)) as source:
+                return b"isobatch.version" in (pq.read_metadata(source).metadata or {})
+        except (pa.ArrowException, OSError):
+            return False
 
     def _is_sound(self, receipt: Receipt) -> bool:
         """Whether the files are those that were written."""
@@ -132,10 +181,10 @@ class Folder:
         except OSError:
             return None
 
-    def begin(self, run: dict[str, Any], done: Collection[Receipt], other: Iterable[Receipt]) -> None:
-        """Makes the folder that of this run; the files of `other` receipts go, as long as those are there to name them."""
+    def begin(self, run: dict[str, Any], done: Collection[Receipt], other: Collection[str]) -> None:
+        """Makes the folder that of this run; the `other` files go, as long as their receipts are there to name them."""
         kept = {file for receipt in done for file in receipt.files}
-        for file in {file for receipt in other for file in receipt.files} - kept:
+        for file in set(other) - kept:
             self._remove(file)
         self._clear(PARTIAL)
         self.fs.create_dir(self.path(PARTIAL))
@@ -229,7 +278,8 @@ class Folder:
             return msgspec.json.decode(text, type=kind)
         except msgspec.MsgspecError as error:
             raise InputError(
-                f"is not a manifest or receipt of this version: {error}. Plan into another folder",
+                f"is not a manifest or receipt of this version: {error}. Plan into another folder, or replan all with --no-resume "
+                "(resume=False)",
                 file=self.path(name),
             ) from None
 
@@ -265,18 +315,3 @@ class Folder:
         self.fs.delete_dir_contents(self.path(name), missing_dir_ok=True)
         with suppress(FileNotFoundError):
             self.fs.delete_dir(self.path(name))
-
-
-def _refuse_other(was: dict[str, Any], is_now: dict[str, Any], base: str) -> None:
-    now = msgspec.json.decode(msgspec.json.encode(is_now))
-    differing = [
-        f"{name} was {shown(was.get(name))}, is {shown(now.get(name))}"
-        for name in {**was, **now}
-        if was.get(name) != now.get(name)
-    ]
-    if differing:
-        raise InputError(
-            f"holds plans made with other arguments: {few(differing, 10)}. Plan into another folder, or replan all with "
-            "--no-resume (resume=False)",
-            file=base,
-        )

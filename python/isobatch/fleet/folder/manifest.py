@@ -40,7 +40,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     state: str
     run: dict[str, Any]
-    """The arguments; tables and profiles as digests."""
+    """The arguments; clusters and profiles as digests, with a few words for people."""
     parts: list[Receipt]
     failed: dict[str, str]
     summary: Summary

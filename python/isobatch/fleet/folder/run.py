@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
 
-import msgspec
-
-from isobatch import _core
 from isobatch.errors import InputError, unknown, unwritable
 from isobatch.files.find import Files, find, refuse_output
-from isobatch.fleet.folder.digest import digest_of_texts
+from isobatch.fleet.folder.arguments import arguments_of
 from isobatch.fleet.folder.folder import Folder
 from isobatch.fleet.folder.manifest import Manifest, Receipt
 from isobatch.fleet.folder.parts import Listing, Part, list_parts, refuse_same_names
@@ -20,7 +16,6 @@ from isobatch.fleet.folder.work import Failure, Work, digest_of
 from isobatch.fleet.query import Query
 from isobatch.fleet.results import ON_REQUEST, USUAL
 from isobatch.fleet.said import SAID
-from isobatch.fleet.side import Side
 from isobatch.words import few, shown
 
 ENGINES = ("local", "ray")
@@ -72,7 +67,7 @@ def _run(
     progress: Callable[[int, int], None],
 ) -> Manifest:
     folder, parts, failed = work.folder, listing.parts, listing.failed
-    arguments = _arguments(work.query, work.partition_by)
+    arguments = arguments_of(work.query, work.partition_by)
     done, other = folder.done(arguments, resume=resume)
     _refuse_changed(folder, files, parts, failed, done)
     sound = set(done)
@@ -105,33 +100,6 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
             f"partition_by: folders that begin with {partition_by[0]!r} are not data, rename {shown(partition_by)}",
             field="partition_by",
         )
-
-
-def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
-    """All that the result depends on beside the jobs; large things as digests."""
-    return {
-        "isobatch": _core.__version__,
-        **query.settings,
-        "columns": query.columns,
-        "select": query.select,
-        "top": query.top,
-        "partition_by": partition_by,
-        "clusters": None if query.clusters is None else _digest_of_side(query.clusters),
-        "profile": [digest_of_texts(msgspec.json.encode(profile)) for profile in query.profiles],
-    }
-
-
-def _digest_of_side(side: Side) -> str:
-    columns: list[bytes] = [b"arrow" if side.arrow else b"numpy"]
-    for name, data in side.known:
-        columns += [
-            name.encode(),
-            *((data[0].tobytes(), repr(data[1]).encode()) if isinstance(data, tuple) else (data.tobytes(),)),
-        ]
-    for name, column in {**side.carried, side.kind: side.numbered}.items():
-        values = column.to_pylist() if side.arrow else column.tolist()
-        columns += [name.encode(), repr(values).encode()]
-    return digest_of_texts(*columns)
 
 
 def _refuse_changed(
