@@ -51,7 +51,10 @@ def recipe(tmp_path):
         (["fleet", "a.csv", "b.csv", "-o", ""], "isobatch fleet: -o must be a path, got ''"),
         (["plan", "job.json", "--gpus", "8", "-o", ""], "isobatch plan: -o must be a path, got ''"),
         (["fleet", "a.csv", "--columns", "job,,lr"], "--columns must be names between commas"),
-        (["validate", "--device", "tpu"], "isobatch validate: unknown --device 'tpu': there are auto, cpu, cuda"),
+        (
+            ["validate", "--device", "tpu"],
+            "isobatch validate: unknown --device 'tpu': there are auto, cpu, cuda",
+        ),
         (
             ["fleet", "a.csv", "--top", "3"],
             "isobatch fleet: --top needs select: fastest, cheapest or goodput",

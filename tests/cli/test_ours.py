@@ -42,3 +42,12 @@ def test_other_json_is_left_to_its_reader(tmp_path, capsys):
     other.write_text(json.dumps({"a": 1}))
     assert main(["explain", str(other)]) == 2
     assert "cannot tell the format" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["export", "--to", "transformers"], ["schedule"]])
+def test_a_saved_plan_that_cannot_be_is_wrong_input(recipe, tmp_path, command, capsys):
+    none = tmp_path / "none.json"
+    ib.plan(ib.Recipe.load(recipe), 7).save(none)
+    assert main([command[0], str(none), *command[1:]]) == 2
+    said = capsys.readouterr()
+    assert "Cannot train on 7 GPUs as asked" in said.err and "What would work:" in said.err and not said.out

@@ -611,3 +611,18 @@ def test_jobs_and_clusters_are_crossed_job_by_job_unless_pairs_name_them():
 def test_only_the_columns_that_were_asked_for():
     jobs = {"effective_batch": np.array([64]), "lr": np.array([0.1])}
     assert list(ib.plan_fleet(jobs, [8], columns=["lr", "status", "job"])) == ["lr", "status", "job"]
+
+
+# one of a thing
+
+
+def test_one_of_a_thing_is_singular():
+    one = ib.plan(ib.Recipe(effective_batch=1, lr=1e-3), 1).explain()
+    assert one.startswith("1 GPU: micro-batch 1 × accumulation 1 × 1 replica = 1 sample per step.")
+    assert "# isobatch: 1 GPU, 256 samples a step = 256 × 1 × 1 replica\n" in str(
+        ib.plan(adamw(), 1).to("transformers")
+    )
+    apart = ib.plan(adamw(model_parallel=2), 1).explain()
+    assert apart.startswith(
+        "Cannot train on 1 GPU as asked:\n  - 1 GPU is not a multiple of model_parallel 2"
+    )

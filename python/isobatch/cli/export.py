@@ -47,8 +47,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the files; 1 where a plan is infeasible."""
-
+    """Writes the files."""
     if args.to is None:
         raise missing("--to", "name the tool, such as --to slurm")
     refuse_recipe(args.plan)
@@ -57,10 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.planning.plan import Plan
     from isobatch.tools.writing.export import form_of
 
-    plan = Plan.load(args.plan)
-    if plan.status == "infeasible":
-        say(plan.explain())
-        return 1
+    plan = Plan.load(args.plan).require()
     made = plan.to(args.to, form=form_of(args.to, args.output), job=job(args))
     for note in made.notes:
         say(f"{made.tool}: {note}")

@@ -12,7 +12,7 @@ from isobatch.planning.planned import Planned
 from isobatch.planning.ramps import refused_stage, stage_lines
 from isobatch.planning.settings import DEFAULTS, HOLDS_LOSS
 from isobatch.reason import Reason
-from isobatch.words import count, duration, figure, percent, real
+from isobatch.words import count, counted, duration, figure, percent, real
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _FREE = {
@@ -100,8 +100,8 @@ def _split(plan: Planned) -> Iterator[str]:
     differ = " (micro-batches differ in size or number)" if irregular else ""
     equals = "=" if not irregular else "for"
     yield (
-        f"{_number(plan.world_size)} GPUs: micro-batch {_number(micro)} × accumulation {_number(accumulation)} × "
-        f"{_number(replicas)} replicas {equals} {_number(batch)} samples per step{differ}."
+        f"{counted(plan.world_size, 'GPU')}: micro-batch {_number(micro)} × accumulation {_number(accumulation)} × "
+        f"{counted(replicas, 'replica')} {equals} {counted(batch, 'sample')} per step{differ}."
     )
     if plan.cap_source in _CAPS:
         yield f"The micro-batch is capped at {_number(plan.micro_batch_cap)} ({_CAPS[plan.cap_source]})."
@@ -294,7 +294,7 @@ def _outlook(plan: Planned) -> Iterator[str]:
 
 
 def _infeasible(plan: Planned, options: Sequence[Planned]) -> Iterator[str]:
-    yield f"Cannot train on {_number(plan.world_size)} GPUs as asked:"
+    yield f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
     for reason in plan.reasons:
         if reason.severity == "infeasible":
             text = _WHY.get(reason)
@@ -330,7 +330,7 @@ def _not_divisible(plan: Planned) -> str | None:
         return None
     if batch % groups:
         return f"{_number(batch)} samples are not a multiple of batch_multiple {_number(groups)}"
-    return f"{_number(batch)} samples cannot be split evenly over {_number(plan.data_parallel)} replicas"
+    return f"{counted(batch, 'sample')} cannot be split evenly over {_number(plan.data_parallel)} replicas"
 
 
 def _accumulation_unmet(plan: Planned) -> str | None:
@@ -345,7 +345,7 @@ def _accumulation_unmet(plan: Planned) -> str | None:
         )
         if is_asked
     ]
-    share = f"{_number(batch // replicas)} samples for each of {_number(replicas)} replicas"
+    share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
     return f"{share} cannot be split into micro-batches whose number is {' and '.join(wants)}"
 
 
@@ -358,7 +358,7 @@ def _micro_batch_unmet(plan: Planned) -> str | None:
     fixed = settings.fixed_micro_batch
     size = f"of {_number(fixed)}" if fixed else f"from {_number(settings.min_micro_batch)}"
     cap = "" if fixed or plan.micro_batch_cap is None else f" to {_number(plan.micro_batch_cap)}"
-    share = f"{_number(batch // replicas)} samples for each of {_number(replicas)} replicas"
+    share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
     return f"{share} cannot be split into micro-batches {size}{cap}"
 
 
@@ -369,7 +369,8 @@ def _ramp_not_divisible(plan: Planned) -> str | None:
 
 def _model_parallel(plan: Planned) -> str:
     parallel = plan.cluster.model_parallel or plan.recipe.model_parallel
-    return f"{_number(plan.world_size)} GPUs are not a multiple of model_parallel {_number(parallel)}"
+    are = "is" if plan.world_size == 1 else "are"
+    return f"{counted(plan.world_size, 'GPU')} {are} not a multiple of model_parallel {_number(parallel)}"
 
 
 def _above_max_batch(plan: Planned) -> str | None:
@@ -412,9 +413,9 @@ def _what(asked: Planned, plan: Planned) -> str:
     tuned = asked.recipe.effective_batch
     idle = asked.world_size - plan.world_size
     left = f" ({_number(idle)} idle)" if idle > 0 else ""
-    gpus = f"{_number(plan.world_size)} GPUs{left}, " if idle else ""
+    gpus = f"{counted(plan.world_size, 'GPU')}{left}, " if idle else ""
     change = "exact" if batch == tuned else percent(batch / tuned - 1, signed=True)
-    return f"{gpus}{_number(batch)} samples ({change})"
+    return f"{gpus}{counted(batch, 'sample')} ({change})"
 
 
 def _how(plan: Planned) -> str:

@@ -170,7 +170,8 @@ def _split(plan: Planned) -> str:
         if same
         else " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
     )
-    return f"isobatch: {gpus}, {plan.effective_batch} samples a step {'=' if same else 'in'} {_by(plan)} replicas{uneven}"
+    noun = "replica" if plan.data_parallel == 1 else "replicas"
+    return f"isobatch: {gpus}, {plan.effective_batch} samples a step {'=' if same else 'in'} {_by(plan)} {noun}{uneven}"
 
 
 def _by(plan: Planned) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -72,6 +73,14 @@ def factory_of(name: str) -> Callable[[], Any]:
     module_name, colon, function = name.partition(":")
     if not colon:
         raise must_be("package.module:factory", name, field="workload")
+    if module_name.endswith(".py") or "/" in module_name:
+        plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise must_be(
+            "package.module:factory",
+            name,
+            field="workload",
+            todo=f"name the module, not its file: {plain}:{function}",
+        )
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
@@ -84,16 +93,39 @@ def factory_of(name: str) -> Callable[[], Any]:
     return factory
 
 
+def _arguments(factory: Callable[..., Any]) -> list[str]:
+    """The arguments that a function cannot be called without."""
+    try:
+        every = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # of C, which says nothing of them
+        return []
+    return [
+        it.name
+        for it in every
+        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+    ]
+
+
+def _place(factory: Callable[..., Any]) -> str:
+    return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+
+
 def made(factory: Callable[[], Any]) -> Workload:
     """What a factory makes.
 
     Raises:
         InputError: that is no Workload.
     """
+    wants = _arguments(factory)
+    if wants:
+        raise InputError(
+            f"{_place(factory)} must be a function without arguments, got one that needs {', '.join(wants)}",
+            field="workload",
+        )
     workload = factory()
     if not isinstance(workload, Workload):
         raise InputError(
-            f"the factory must return an isobatch.validate.Workload, got {type(workload).__name__}",
+            f"{_place(factory)} must return an isobatch.validate.Workload, got {type(workload).__name__}",
             field="workload",
         )
     if workload.reduction not in ("mean", "sum"):
