@@ -197,3 +197,18 @@ def test_the_same_in_files_and_in_arrow(tmp_path):
         ib.plan(ib.Recipe(effective_batch=64, lr=0.2, duration="500st"), 8),
     ]
     assert ib.schedule_matrix(feasible, range(90)).tolist() == ib.schedule_matrix(plans, range(90)).tolist()
+
+
+def test_where_the_rule_bends_at_the_noise_scale_the_warmup_starts_at_nothing():
+    """Linear starts at the tuned learning rate; jobs of both kinds are planned side by side."""
+    noise = np.where(np.arange(40) % 2, 5000.0, np.nan)
+    jobs = {
+        "effective_batch": np.full(40, 256),
+        "lr": np.full(40, 0.1),
+        "optimizer": np.array(["sgd"] * 40),
+        "gpus": np.full(40, 8),
+    }
+    jobs |= {"duration": np.array(["5000st"] * 40), "warmup": np.array(["100st"] * 40), "noise_scale": noise}
+    table = ib.plan_fleet(jobs, [32], policy="grow", columns=["lr", "warmup_lr"])
+    assert table["warmup_lr"].tolist() == [0.1, 0.0] * 20
+    assert table["lr"][0] == 0.4 and 0.1 < table["lr"][1] < 0.4

@@ -89,7 +89,7 @@ macro_rules! results {
             /// and the nearest batch
             NearestBatch nearest_batch I64 = row.nearest_batch.nearest, column(l.nearest_batch[i]);
             /// the learning rate where the warmup starts (by request)
-            WarmupLr warmup_lr (f64) F64 = row.warmup_lr, l.known(i, if (r.linear == 1.0) & (l.k[i] > 1.0) { r.lr } else { 0.0 });
+            WarmupLr warmup_lr (f64) F64 = row.warmup_lr, l.known(i, r.warmup_lr(l.k[i]));
             /// the learning rate where the schedule ends (by request)
             MinLr min_lr (f64) F64 = row.min_lr, l.known(i, r.min_lr * l.lr_scale[i]);
         }

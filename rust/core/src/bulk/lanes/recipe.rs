@@ -99,5 +99,21 @@ recipe! {
 /// One for all lanes.
 pub(crate) type ScalarRecipe = LaneRecipe<f64, Reasons>;
 
+#[allow(clippy::float_cmp, reason = "flags")]
+#[allow(clippy::inline_always, reason = "in loops that become vector instructions")]
+impl ScalarRecipe {
+    /// Whether `saturating` moves the learning rate.
+    #[inline(always)]
+    pub fn is_bent(&self) -> bool {
+        (self.bends == 1.0) & !self.noise.is_nan()
+    }
+
+    /// The learning rate where the warmup starts, at k times the tuned batch.
+    #[inline(always)]
+    pub fn warmup_lr(&self, k: f64) -> f64 {
+        if (self.linear == 1.0) & (k > 1.0) & !self.is_bent() { self.lr } else { 0.0 }
+    }
+}
+
 /// One for each lane.
 pub(crate) type RecipePerLane = LaneRecipe<[f64; BLOCK], [Reasons; BLOCK]>;

@@ -119,7 +119,7 @@ stages! {
         // Of AdamW, whose weight decay follows the learning rate, `auto` never bends.
         let (tuned, batch) = (recipe.tuned_batch, lanes.batch[i]);
         let bent = (1.0 + recipe.noise / tuned) / (1.0 + recipe.noise / batch);
-        let lr_scale = if is_bent(recipe) { bent } else { lanes.lr_scale[i] };
+        let lr_scale = if recipe.is_bent() { bent } else { lanes.lr_scale[i] };
         lanes.lr_scale[i] = lr_scale;
         lanes.lr[i] = recipe.lr * lr_scale;
     }
@@ -156,7 +156,7 @@ stages! {
         let epochs = has_epochs(recipe);
         let past_goyal = (recipe.seq_len == 0.0) & (batch > 8192.0);
         let unsaid = recipe.decay_unsaid == 1.0;
-        let by_rule = moved & !is_bent(recipe);
+        let by_rule = moved & !recipe.is_bent();
         let mut found = Reasons::default();
         found.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
         found.insert_if(known(tuned) & (micro_batch != tuned), Reason::BatchNormMoved);
@@ -217,12 +217,6 @@ stages! {
 
 fn moves(lr_scale: f64) -> bool {
     lr_scale != 1.0
-}
-
-/// Whether `saturating` moves the learning rate.
-#[inline(always)]
-fn is_bent(recipe: &ScalarRecipe) -> bool {
-    (recipe.bends == 1.0) & known(recipe.noise)
 }
 
 /// Whether there are epochs to count.
