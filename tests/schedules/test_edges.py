@@ -72,12 +72,13 @@ def test_a_cycle_that_has_decayed_to_nothing_is_at_its_centre():
     assert ib.schedule_matrix([schedule], range(1500, 2000), dtype="f8")[0].tolist() == [0.25] * 500
 
 
+@pytest.mark.parametrize("grown", [{"peak_decay": 2.0}, {"amplitude_decay": 2.0, "about": 0.25}])
 @pytest.mark.parametrize("shape", ["rex", "cosine", "one_minus_sqrt"])
-def test_a_peak_that_grows_past_every_number_stays_at_its_limit(shape):
+def test_a_peak_that_grows_past_every_number_stays_at_its_limit(shape, grown):
     """Doubled each cycle of ten steps it is endless after some 10,000 steps; the limit holds it, alone as in bulk."""
     curve = getattr(S, shape)(1.0, 10).form.tracks[0].segments[0].shape
     falling = Segment(length=10.0, a=1.0, b=0.0, shape=curve)
-    cycle = Cycle(period=10.0, peak_decay=2.0)
+    cycle = Cycle(period=10.0, **grown)
     schedule = S.Schedule(Form(tracks=(Track(segments=(falling,), cycle=cycle),), low=0.0, high=1.0))
     steps = range(9900, 11000)
     row = ib.schedule_matrix([schedule], steps, dtype="f8")[0]

@@ -68,6 +68,24 @@ impl<'a> Row<'a> {
         if self.stop.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
     }
 
+    /// Writes values without blocks: where the clock's rounding counts, and where a height has no end, of which a block would be no number; a
+    /// limit may still hold its values.
+    fn one_by_one<T: Value>(
+        &self,
+        at: impl Fn(f64) -> f64,
+        map: Map,
+        first: usize,
+        out: &mut [T],
+    ) -> Result<(), Halt> {
+        for (part, out) in out.chunks_mut(CHUNK).enumerate() {
+            self.go_on()?;
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = T::of(at(map.local(self.steps.at(first + part * CHUNK + i))));
+            }
+        }
+        self.sound(first, out)
+    }
+
     /// Whether what was written are numbers.
     fn sound<T: Value>(&self, first: usize, out: &[T]) -> Result<(), Halt> {
         match out.iter().position(|value| !value.is_finite()) {
@@ -147,11 +165,7 @@ impl<'a> Row<'a> {
             return self.segments(track, map, affine, 1.0, first, out);
         };
         if T::FULL && !cycle.is_exact() {
-            self.go_on()?;
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = T::of(affine.apply(track.at(map.local(self.steps.at(first + i)))));
-            }
-            return self.sound(first, out);
+            return self.one_by_one(|x| affine.apply(track.at(x)), map, first, out);
         }
         let end = first + out.len();
         let mut j = first;
@@ -162,7 +176,7 @@ impl<'a> Row<'a> {
             }
             let next = cycle.start(place.index + 1.0);
             let stop = self.steps.first(j + 1, end, map, next, false);
-            let (affine, gain) = match cycle.decay() {
+            let (grown, gain) = match cycle.decay() {
                 Decay::None => (affine, 1.0),
                 Decay::Peak(factor) => (affine, factor.powf(place.index)),
                 Decay::Amplitude { factor, about } => {
@@ -171,6 +185,13 @@ impl<'a> Row<'a> {
                     (affine.after(left + shift, shift), 1.0)
                 }
             };
+            if !(gain.is_finite() && grown.factor.is_finite() && grown.shift.is_finite()) {
+                let out = &mut out[j - first..stop - first];
+                self.one_by_one(|x| affine.apply(track.at(x)), map, j, out)?;
+                j = stop;
+                continue;
+            }
+            let affine = grown;
             let map = map.anchored(self.steps.at(j)).into(place.start, place.stretch);
             self.segments(track, map, affine, gain, j, &mut out[j - first..stop - first])?;
             j = stop;
@@ -253,11 +274,7 @@ impl<'a> Row<'a> {
             return self.level(T::of(a), first, out);
         }
         if !(a - b).is_finite() {
-            // Of an endless height a block is not a number; a limit may still hold the value.
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = T::of(affine.apply(segment.at(map.local(self.steps.at(first + i)), gain)));
-            }
-            return self.sound(first, out);
+            return self.one_by_one(|x| affine.apply(segment.at(x, gain)), map, first, out);
         }
         let rate = map.slope / segment.length;
         let blocks =
