@@ -86,6 +86,17 @@ def test_a_peak_that_grows_past_every_number_stays_at_its_limit(shape, grown):
     assert set(row[600::10].tolist()) == {1.0}
 
 
+def test_a_small_share_of_a_curve_that_grows_is_kept():
+    """A quarter and a ten-millionth of a millionth of a curve that grows tenfold with each step."""
+    growing = S.exponential(1.0, 10.0).form.tracks[0].segments[0].shape
+    segment = Segment(length=1.0, a=1.0, b=0.0, beyond=True, shape=growing)
+    cycle = Cycle(period=40.0, amplitude_decay=1e-13, about=0.25)
+    schedule = S.Schedule(Form(tracks=(Track(segments=(segment,), cycle=cycle),)))
+    row = ib.schedule_matrix([schedule], range(120), dtype="f8")[0]
+    np.testing.assert_allclose(row, [schedule.at(step) for step in range(120)], rtol=1e-12)
+    assert row[79] > 1e25 and 0.25 < row[92] < 0.26
+
+
 def test_a_decay_shorter_than_a_step_ends_where_it_ends():
     schedule = S.wsd(1000, 10, 0.0001)
     row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]

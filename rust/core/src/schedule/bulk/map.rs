@@ -47,6 +47,11 @@ impl Affine {
 
     /// First v → b + (a − b)·v, then this.
     pub(super) fn after(self, a: f64, b: f64) -> Self {
-        Self { factor: (a - b) * self.factor, shift: self.apply(b) }
+        self.scaled(a - b, b)
+    }
+
+    /// First v → shift + factor·v, then this.
+    pub(super) fn scaled(self, factor: f64, shift: f64) -> Self {
+        Self { factor: factor * self.factor, shift: self.apply(shift) }
     }
 }

@@ -181,8 +181,7 @@ impl<'a> Row<'a> {
                 Decay::Peak(factor) => (affine, factor.powf(place.index)),
                 Decay::Amplitude { factor, about } => {
                     let left = factor.powf(place.index);
-                    let shift = about * (1.0 - left);
-                    (affine.after(left + shift, shift), 1.0)
+                    (affine.scaled(left, about * (1.0 - left)), 1.0)
                 }
             };
             if !(gain.is_finite() && grown.factor.is_finite() && grown.shift.is_finite()) {
@@ -269,11 +268,17 @@ impl<'a> Row<'a> {
                 return self.schedule(inner, map, affine.after(a, b), first, out);
             }
         };
+        let level = a == b || affine.factor == 0.0 || matches!(shape, Shape::Constant(_));
+        let height = (a - b) * affine.factor;
         let (a, b) = (affine.apply(a), affine.apply(b));
-        if a == b || matches!(shape, Shape::Constant(_)) {
+        if level {
             return self.level(T::of(a), first, out);
         }
-        if !(a - b).is_finite() {
+        let end = segment.u(map.local(self.steps.at(first + out.len() - 1)));
+        let largest = shape.largest(end);
+        // A block takes the height from both ends, which may be too near each other for a curve that outgrows them.
+        let lost = largest > 1.0 && a.abs() + b.abs() > 4.0 * height.abs();
+        if lost || !(height.is_finite() && largest.is_finite()) {
             return self.one_by_one(|x| affine.apply(segment.at(x, gain)), map, first, out);
         }
         let rate = map.slope / segment.length;
@@ -281,8 +286,7 @@ impl<'a> Row<'a> {
             Blocks { steps: self.steps, precisions: self.precisions, segment, shape, map, rate, a, b };
         blocks.write(first, out);
         // Only what may have overflowed is looked at again.
-        let last = segment.u(map.local(self.steps.at(first + out.len() - 1)));
-        let largest = b.abs() + (a - b).abs() * shape.largest(last);
+        let largest = b.abs() + height.abs() * largest;
         if T::of(largest).is_finite() { Ok(()) } else { self.sound(first, out) }
     }
 
