@@ -282,3 +282,19 @@ def test_a_bulk_call_hears_ctrl_c():
 def test_steps_are_real_numbers(steps):
     with pytest.raises(ib.InputError, match="steps must be numbers"):
         ib.schedules.cosine(1.0, 10).values(steps)
+
+
+def test_a_height_that_is_left_by_a_jump_is_the_peak():
+    """A milestone within the warmup: the learning rate rises to 0.1 and falls to 0.001 at once. It was taken for a schedule whose highest value is 0.001, and as a
+    recipe's schedule planned at 95 times its learning rates."""
+    tuned = {"effective_batch": 64, "lr": 0.1, "gpus": 1, "duration": "100st"}
+    made = ib.plan(ib.Recipe(**tuned, warmup="20st", schedule="multistep(5st, 10st)"), 1)
+    assert made.schedule.peak == pytest.approx(0.1, rel=1e-12)
+    given = ib.plan(ib.Recipe(**tuned, schedule=made.schedule), 1)
+    steps = range(100)
+    np.testing.assert_allclose(given.schedule.values(steps), made.schedule.values(steps), rtol=1e-12)
+    sawtooth = S.Schedule(
+        Form(tracks=(Track(segments=made.schedule.form.tracks[0].segments[:1], cycle=Cycle(period=20.0)),))
+    )
+    assert sawtooth.peak == pytest.approx(0.1, rel=1e-12)
+    assert sawtooth.with_clock([(0, 0), (10, 7.3)]).peak == pytest.approx(0.1, rel=1e-9)

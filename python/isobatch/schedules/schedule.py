@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -75,8 +76,18 @@ class Schedule(Plotting, Evaluator):
 
     @property
     def peak(self) -> float:
-        """The highest value at the points where the schedule starts, turns or ends."""
-        return max(self.at(x) for x in extent.knots(self.form))
+        """The highest value at the points where the schedule starts, turns or ends, and just before them.
+
+        A warmup that a milestone cuts off jumps down from its height, which it never has at a step:
+
+        >>> from isobatch.schedules import constant, join, linear
+        >>> round(join([linear(0.0, 10, 0.1), constant(0.01)], [10]).peak, 9)
+        0.1
+        """
+        knots = extent.knots(self.form)
+        # A knot behind a clock is itself rounded.
+        before = [x for knot in knots if knot > 0 for x in (math.nextafter(knot, 0.0), knot * (1 - 2.0**-40))]
+        return max(self.at(x) for x in (*knots, *before))
 
     @property
     def end(self) -> float | None:
