@@ -385,7 +385,7 @@ class TestFolder:
         return str(path)
 
     def test_a_folder_a_job(self, tmp_path, capsys):
-        jobs = ["plain", "../../etc/evil", "A/b", "a/B", "$(touch hacked)\n", ""]
+        jobs = ["plain", "../../etc/evil", "A/b", "a/B", "$(touch hacked)\n", "!?"]
         out = tmp_path / "out"
         words = [
             "export",

@@ -46,8 +46,8 @@ impl Powers {
         let away = self.away();
         let whole = |length: usize, steps: f64| {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It saturates.
-            let blocks = (steps / length as f64) as usize + 1;
-            out.len().min(blocks.saturating_mul(length))
+            let blocks = (steps / length as f64) as usize;
+            out.len().min(blocks.saturating_add(1).saturating_mul(length))
         };
         let falling = self.direction < 0.0;
         if away >= long {
