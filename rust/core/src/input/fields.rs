@@ -5,9 +5,9 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use super::types::{Betas, Checked, DeviceBatches, FieldType, Name};
+use super::types::{Betas, Checked, FieldType, Name};
 use super::value::{FieldKind, Value};
-use super::{Policy, Precision};
+use super::{DeviceBatches, Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
