@@ -101,7 +101,7 @@ def test_every_kind():
     assert _held(rows, 32, {"policy": "grow"}) == len(rows)
 
 
-def test_the_words_of_real_tables():
+def test_a_tables_schedules_are_its_plans():
     """A warmup that starts at the tuned rate, a minimum, and schedules of three kinds, under a batch that grew."""
     rows = [
         {
