@@ -14,9 +14,9 @@ def refuse_recipe(path: str) -> None:
     Raises:
         InputError: the file is a recipe; the message has the command that plans it.
     """
-    fields = _fields(path)
-    is_recipe = "effective_batch" in fields or {"batch_per_gpu", "lr"} <= fields.keys()
-    if is_recipe and "schema" not in fields:
+    from isobatch.tools.reading.ours import is_recipe
+
+    if is_recipe(_fields(path)):
         raise InputError(
             f"is a recipe: plan it first, by isobatch plan {path} --gpus N -o plan.json", file=path
         )
@@ -24,7 +24,9 @@ def refuse_recipe(path: str) -> None:
 
 def is_plan(path: str) -> bool:
     """Whether a file is a plan that was saved."""
-    return str(_fields(path).get("schema")).startswith("isobatch.plan/")
+    from isobatch.tools.reading import ours
+
+    return ours.is_plan(_fields(path))
 
 
 def _fields(path: str) -> dict[str, Any]:

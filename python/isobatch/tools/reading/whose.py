@@ -7,6 +7,7 @@ from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.reading.meaning import as_recipe
+from isobatch.tools.reading.ours import is_plan, is_recipe
 from isobatch.tools.reading.page import Found, Page
 from isobatch.tools.reading.readers import READERS, reader
 
@@ -110,12 +111,12 @@ def refuse_ours(settings: Mapping[str, Any], file: str) -> None:
     Raises:
         InputError: it is a recipe, or a saved plan.
     """
-    if str(settings.get("schema")).startswith("isobatch.plan/"):
+    if is_plan(settings):
         raise InputError(
             "is a plan of isobatch, not another tool's file: isobatch export writes it for a tool, isobatch replan moves its run",
             file=file,
         )
-    if "effective_batch" in settings or {"batch_per_gpu", "lr"} <= settings.keys():
+    if is_recipe(settings):
         raise InputError(
             f"is a recipe of isobatch, not another tool's file: isobatch plan {file} --gpus N (in Python: Recipe.load)",
             file=file,
