@@ -26,7 +26,7 @@ from isobatch.planning.settings import DEFAULTS, Keywords, Policy, Settings, set
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.schedules import Schedule
+from isobatch.schedules.schedule import Schedule
 from isobatch.showing import Plotting
 from isobatch.words import count, counted, real
 
