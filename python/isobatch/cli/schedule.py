@@ -111,7 +111,7 @@ def _schedule(args: argparse.Namespace) -> Schedule:
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
-    from isobatch.schedules.draw import span
+    from isobatch.schedules.extent import span
 
     stop = steps or round(span(schedule.form))
     print("step\tlr")
@@ -120,19 +120,33 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
-    from isobatch.charts.theme import needs_drawing, picture
-    from isobatch.files.whole import write_whole
-    from isobatch.schedules import draw
-
     if args.plot == "-":
-        print(
-            draw.terminal(schedule.form, schedule, args.steps), file=sys.stderr if args.json else sys.stdout
-        )
+        drawn = characters(schedule, args.steps)
+        print(drawn, file=sys.stderr if args.json else sys.stdout)
         return
-    drawn = draw.svg(schedule.form, schedule, args.steps)
-    if args.plot.lower().endswith(".png"):
-        needs_drawing("PNG pictures")
-        # A picture has no page behind it.
-        head, end, rest = drawn.partition(">")
-        drawn = f'{head}{end}<rect width="100%" height="100%" fill="#fff"/>{rest}'
-    write_whole(args.plot, picture(args.plot, drawn))
+    from isobatch.report.plot import plot
+
+    plot(schedule, steps=args.steps).save(args.plot)
+
+
+def characters(schedule: Schedule, steps: float | None = None, *, width: int = 72, rows: int = 8) -> str:
+    """Draws a schedule in block characters, `rows` lines high: each column is as high as the curve is anywhere in it."""
+    from isobatch.schedules.extent import knots, span
+
+    stop = span(schedule.form) if steps is None else steps
+    even = [stop * n / (4 * width) for n in range(4 * width + 1)]
+    heights = [0.0] * width
+    for step in (*even, *(step for step in knots(schedule.form) if step <= stop)):
+        column = min(int(step / (stop or 1) * width), width - 1)
+        heights[column] = max(heights[column], schedule.at(step))
+    top = max(heights) or 1.0
+    # Small is not nothing.
+    eighths = [max(round(height / top * rows * 8), height > 0) for height in heights]
+    lines = []
+    for row in reversed(range(rows)):
+        label = f"{top:.6g} " if row == rows - 1 else f"{top / 2:.6g} " if 2 * row + 2 == rows else ""
+        cells = "".join(" ▁▂▃▄▅▆▇█"[min(max(each - row * 8, 0), 8)] for each in eighths)
+        lines.append(f"{label:>11}│{cells}".rstrip())
+    end = f"{stop if stop < 100 else round(stop):,.12g} steps"
+    below = f"{stop / 2:,.12g}".rjust(width // 2).ljust(width)[: width - len(end)] + end
+    return "\n".join([*lines, f"{'└':>12}{'─' * width}", f"{'0':>12}{below}"])
