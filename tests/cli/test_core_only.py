@@ -39,7 +39,7 @@ def test_each_command_works_or_names_its_extra(tmp_path):
         (["explain", "jobs.csv"], 2, "pip install 'isobatch[fleet]'"),
         (["report", "plan.json", "-o", "a.html"], 2, "pip install 'isobatch[report]'"),
         (["validate", "plan.json"], 2, "pip install 'isobatch[validate]'"),
-        (["rules"], 0, ""),
+        (["explain", "--rules"], 0, ""),
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps([words for words, *_ in expected])],
