@@ -41,7 +41,7 @@ def test_each_command_works_or_names_its_extra(tmp_path):
         (["schedule", "cosine", "--steps", "9", "--plot", "a.svg"], 2, "pip install 'isobatch[report]'"),
         (["schedule", "cosine", "--steps", "9", "--plot"], 0, ""),
         (["validate", "plan.json"], 2, "pip install 'isobatch[validate]'"),
-        (["rules"], 0, ""),
+        (["explain", "--rules"], 0, ""),
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps([words for words, *_ in expected])],

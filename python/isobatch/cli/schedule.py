@@ -6,47 +6,52 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from isobatch.cli.options.ours import refuse_recipe
-from isobatch.cli.options.values import count
-from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.options import count
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import refuse_recipe
+from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, missing
 
 if TYPE_CHECKING:
     from isobatch.schedules import Schedule
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Registers the subcommand."""
-    parser = subparsers.add_parser(
-        "schedule",
-        help="print or draw a learning-rate schedule",
-        description="Print a schedule's learning rates, draw it, or write it as JSON.",
-    )
-    parser.add_argument(
+DESCRIPTION = "Print a schedule's learning rates, draw it, or write it as JSON."
+EXAMPLES = (
+    "isobatch schedule cosine --lr 3e-4 --steps 10000 --warmup 500 --plot",
+    'isobatch schedule "wsd(decay=20%)" --steps 10000 --plot wsd.png',
+)
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
+    command.add_argument(
         "spec",
         metavar="SPEC",
         help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
-    parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
-    parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
-    parser.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
-    parser.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
-    parser.add_argument(
+    command.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
+    command.add_argument(
+        "--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)"
+    )
+    command.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
+    command.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
+    command.add_argument(
         "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
     )
-    parser.add_argument(
+    command.add_argument(
         "--batch", type=count, default=1, metavar="N", help="samples a step, for lengths in sp and tok"
     )
-    parser.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
-    parser.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
-    parser.add_argument(
+    command.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
+    command.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
+    command.add_argument(
         "--plot",
         nargs="?",
         const="-",
         metavar="FILE",
         help="draw it: on the terminal, or into an .svg or .png file",
     )
-    parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
+    command.add_argument("--json", action="store_true", help="print the schedule as JSON")
 
 
 # A field → what the person typed for it.
