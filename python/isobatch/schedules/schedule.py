@@ -10,11 +10,10 @@ import msgspec
 
 from isobatch._core import Evaluator
 from isobatch.errors import InputError
-from isobatch.schedules import clock, draw, extent, lint
+from isobatch.schedules import clock, extent, lint
 from isobatch.schedules.arguments import number, rate
 from isobatch.schedules.form import Cycle, Form, Segment, Track
 from isobatch.schedules.lint import ScheduleReason
-from isobatch.showing import Plotting
 
 SCHEMA = 1
 
@@ -24,7 +23,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     form: Form
 
 
-class Schedule(Plotting, Evaluator):
+class Schedule(Evaluator):
     """A learning rate at every optimizer step. Build one with the functions of `isobatch.schedules`.
 
     It is a value: frozen, hashable, picklable, equal to any schedule of the same form. `at(step)` is its value at one
@@ -70,9 +69,6 @@ class Schedule(Plotting, Evaluator):
 
     def __repr__(self) -> str:
         return extent.text(self.form)
-
-    def _repr_html_(self) -> str:
-        return draw.svg(self.form, self)
 
     @property
     def peak(self) -> float:
