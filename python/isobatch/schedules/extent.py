@@ -117,6 +117,14 @@ def end(form: Form) -> float | None:
     return last if not form.clock else step_of(form.clock, last)
 
 
+def span(form: Form) -> float:
+    """Returns the steps worth showing: the run, else up to the schedule's end, else past where its last segment starts."""
+    stop = end(form) if form.run is None else form.run
+    if stop is None:
+        stop = 3 * max(*breakpoints(form), 1.0)
+    return float(stop if form.last is None else min(stop, form.last))
+
+
 def _track_end(track: Track) -> float | None:
     if track.cycle is not None:
         return _cycles_end(track.cycle)

@@ -10,10 +10,9 @@ import msgspec
 
 from isobatch._core import Evaluator
 from isobatch.errors import InputError, must_be
-from isobatch.schedules import draw, extent
+from isobatch.schedules import extent
 from isobatch.schedules.arguments import number, rate, rising, span
 from isobatch.schedules.form import Cycle, Form, Inner, Segment, Track, line
-from isobatch.showing import Plotting
 
 if TYPE_CHECKING:
     from isobatch.schedules.lint import ScheduleReason
@@ -26,7 +25,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     form: Form
 
 
-class Schedule(Plotting, Evaluator):
+class Schedule(Evaluator):
     """A learning rate at every optimizer step. Build one with the functions of `isobatch.schedules`.
 
     It is a value: frozen, hashable, picklable, equal to any schedule of the same form. `at(step)` is its value at one
@@ -72,9 +71,6 @@ class Schedule(Plotting, Evaluator):
 
     def __repr__(self) -> str:
         return extent.text(self.form)
-
-    def _repr_html_(self) -> str:
-        return draw.svg(self.form, self)
 
     @property
     def peak(self) -> float:

@@ -1,19 +1,25 @@
-"""Where the recipe comes from: a file of ours, files of other tools, fields on the command line."""
+"""Where the recipe comes from: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from isobatch.cli.options.values import number
-from isobatch.cli.terminal.messages import say
+from isobatch.cli.options import number
+from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be, unknown
 
 
 def add_from(command: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    group = command.add_argument_group("from another tool, and to another")
+    """Adds the options that describe the recipe beside its file."""
+    group = command.add_argument_group("recipe")
     group.add_argument(
         "--from",
         dest="source",
@@ -23,10 +29,10 @@ def add_from(command: argparse.ArgumentParser) -> None:
         "second file of the same run",
     )
     group.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
-    add_set(command)
+    add_set(group)
 
 
-def add_set(command: argparse.ArgumentParser) -> None:
+def add_set(command: Any) -> None:
     """Adds --set."""
     command.add_argument(
         "--set",
@@ -37,23 +43,24 @@ def add_set(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_to(command: argparse.ArgumentParser) -> None:
-    """Adds what names a target and its job."""
-    command.add_argument("--to", metavar="TOOL", help="also print the plan as this tool's file or arguments")
-    command.add_argument("--name", default="isobatch", help="the job's name, for launchers")
-    command.add_argument(
+def add_to(
+    command: argparse.ArgumentParser, help: str = "also print the plan as this tool's file or arguments"
+) -> None:
+    """Adds the options of a target and its job."""
+    group = command.add_argument_group("another tool")
+    group.add_argument("--to", metavar="TOOL", help=help)
+    group.add_argument("--name", default="isobatch", help="the job's name, for launchers")
+    group.add_argument(
         "--script",
         default="train.py",
         metavar="WORDS",
         help="the training script and its arguments, for launchers",
     )
-    command.add_argument("--image", help="a container image, for launchers that run one")
+    group.add_argument("--image", help="a container image, for launchers that run one")
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:
-    """What --set gives."""
-    import json
-
+    """Reads what --set gives."""
     changes: dict[str, Any] = {}
     for entry in args.set:
         name, equals, text = entry.partition("=")
@@ -167,3 +174,85 @@ def show(made: Any) -> None:
         sys.stdout.flush()
         for note in made.notes:
             say(f"{made.tool}: {note}")
+
+
+# ---- what a file is ----
+
+
+def refuse_recipe(path: str) -> None:
+    """Refuses a recipe where a plan is needed.
+
+    Raises:
+        InputError: the file is a recipe; the message has the command that plans it.
+    """
+    from isobatch.tools.reading.ours import is_recipe
+
+    if is_recipe(_fields(path)):
+        raise InputError(
+            f"is a recipe: plan it first, by isobatch plan {path} --gpus N -o plan.json", file=path
+        )
+
+
+def is_plan(path: str) -> bool:
+    """Whether a file is a plan that was saved."""
+    from isobatch.tools.reading import ours
+
+    return ours.is_plan(_fields(path))
+
+
+def _fields(path: str) -> dict[str, Any]:
+    """The table in a file that a recipe or a plan could be; of any other file nothing."""
+    from isobatch.recipes.files import read_fields
+
+    if Path(path).suffix not in (".toml", ".yaml", ".yml", ".json") or not Path(path).is_file():
+        return {}
+    try:
+        return read_fields(path)
+    except InputError:
+        return {}  # who reads it says why
+
+
+_LOOK = 1 << 16
+"""Bytes by which the format is told."""
+
+
+@contextmanager
+def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
+    """The arguments of these names, one of which may be `-`: while the context lasts it is the path of a file with what stdin holds.
+
+    Raises:
+        InputError: more than one is `-`.
+    """
+    taken = [name for name in names if getattr(args, name) == "-"]
+    if len(taken) > 1:
+        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(taken)}")
+    if not taken:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
+        raw = Path(folder, "raw")
+        with raw.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
+        setattr(args, taken[0], str(path))
+        with called(str(path), "stdin"):
+            yield
+
+
+def _suffix(path: Path) -> str:
+    """What a file's content is: Parquet by its mark, JSON by its brace, of which one document or many lines, or a list's bracket, else
+    CSV."""
+    with path.open("rb") as file:
+        head = file.read(_LOOK)
+    if head.startswith(b"PAR1"):
+        return ".parquet"
+    if head.lstrip().startswith(b"["):
+        return ".json"
+    if not head.lstrip().startswith(b"{"):
+        return ".csv"
+    first = head.lstrip().split(b"\n", 1)[0]
+    try:
+        found = json.loads(first)
+    except ValueError:
+        return ".json"  # its first line is not whole: it is laid out over many
+    return ".json" if "schema" in found else ".jsonl"
