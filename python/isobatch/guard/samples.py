@@ -16,7 +16,7 @@ from isobatch.diagnosis.causes import Cause, either
 from isobatch.diagnosis.checksum import differing
 from isobatch.guard.run import Run, named
 from isobatch.guard.watch import COUNTED_DATASET, KEPT, Epoch, Watch
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 

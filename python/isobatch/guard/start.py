@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.guard.run import Run
-from isobatch.integrations.torch import PlanLR
+from isobatch.integrations.torch.lr import PlanLR
 
 FURTHEST = 2**40  # steps of a plan without a duration
 

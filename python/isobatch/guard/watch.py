@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from isobatch.diagnosis.batches import mapped
 from isobatch.diagnosis.checksum import checksum
 from isobatch.errors import InputError
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 
 KEPT = 64  # sample ids of a past epoch, to compare orders
 COUNTED_DATASET = 50_000_000  # above it an epoch's samples are counted, not told apart

@@ -8,7 +8,7 @@ from torch import nn
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.precision import ulp
-from isobatch.integrations.torch import PlanLR
+from isobatch.integrations.torch.lr import PlanLR
 from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
 from isobatch.validate.trial import Trial

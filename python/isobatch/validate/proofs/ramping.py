@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report.verdict import Proof, Verdict, unchecked
