@@ -10,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.cli.options.values import number
+from isobatch.cli.options import number
 from isobatch.files.doubles import refuse_double_keys
 
 NUMBERS = [".1", "1.", "+0.1", "1e-3", "+64", "0064", "64.0", "1e3", "64", " 64", "-0.5", "64.5", "1e0"]

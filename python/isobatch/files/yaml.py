@@ -49,16 +49,6 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
         raise ValueError(error) from None
 
 
-def yaml_of(fields: Any, file: str) -> str:
-    """A table as YAML.
-
-    Raises:
-        InputError: PyYAML is not installed.
-    """
-    text: str = _needed(file).safe_dump(fields, sort_keys=False, allow_unicode=True)
-    return text
-
-
 def _needed(file: str) -> Any:
     if yaml is None:
         raise needs_extra("YAML files", "fleet", file=file)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unreadable
-from isobatch.files.doubles import refuse_doubles
+from isobatch.files.formats import json_text, parse_json, refuse_large, toml_text, too_deep, yaml_text
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.recipes.toml import toml_of
 from isobatch.words import count, shown
 
-MOST_BYTES = 1 << 20
-MOST_VALUES = 100_000
-MOST_DEPTH = 64
+MAX_RECIPE_BYTES = 1 << 20
 
 
 def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -35,7 +31,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         fields = _parse(_text(file), file)
     except RecursionError:
-        raise InputError(f"is nested deeper than {MOST_DEPTH} levels", file=file) from None
+        raise too_deep(file) from None
     except ValueError as error:
         raise error if isinstance(error, InputError) else unreadable(error, file) from None
     if not isinstance(fields, dict):
@@ -43,7 +39,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     for name in fields:
         if not isinstance(name, str):
             raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
-    _bound(fields, file)
+    refuse_large(fields, file)
     return fields
 
 
@@ -55,13 +51,11 @@ def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> Non
     """
     suffix = Path(path).suffix
     if suffix == ".toml":
-        text = toml_of(fields)
+        text = toml_text(fields)
     elif suffix == ".json":
-        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        text = json_text(fields)
     elif suffix in (".yaml", ".yml"):
-        from isobatch.files.yaml import yaml_of
-
-        text = yaml_of(json.loads(json.dumps(fields)), os.fspath(path))
+        text = yaml_text(fields)
     else:
         raise _no_format(os.fspath(path))
     write_whole(path, text.encode())
@@ -72,8 +66,10 @@ def _text(file: str) -> str:
         size = Path(file).stat().st_size
     except OSError:
         size = 0  # reading it says why
-    if size > MOST_BYTES:
-        raise InputError(f"has {count(size)} bytes; a recipe has at most {count(MOST_BYTES)}", file=file)
+    if size > MAX_RECIPE_BYTES:
+        raise InputError(
+            f"has {count(size)} bytes; a recipe has at most {count(MAX_RECIPE_BYTES)}", file=file
+        )
     return read_whole(file).removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
 
 
@@ -84,7 +80,7 @@ def _parse(text: str, file: str) -> Any:
 
         return tomllib.loads(text)
     if suffix == ".json":
-        return json.loads(text, object_pairs_hook=_without_doubles)
+        return parse_json(text)
     if suffix in (".yaml", ".yml"):
         from isobatch.files.yaml import parse_yaml
 
@@ -94,27 +90,3 @@ def _parse(text: str, file: str) -> Any:
 
 def _no_format(file: str) -> InputError:
     return InputError("cannot tell the format: use .toml, .yaml or .json", file=file)
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    refuse_doubles(name for name, _ in pairs)
-    return dict(pairs)
-
-
-def _bound(value: Any, file: str) -> None:
-    """Refuses what would grow when it is written out: a few hundred bytes of YAML aliases stand for any number of values."""
-    left, level = MOST_VALUES, [value]
-    for _ in range(MOST_DEPTH):
-        left -= len(level)
-        if left < 0:
-            raise InputError(f"holds more than {count(MOST_VALUES)} values", file=file)
-        below: list[Any] = []
-        for it in level:
-            if isinstance(it, (dict, list)):
-                below += it.values() if isinstance(it, dict) else it
-                if len(below) > left:
-                    raise InputError(f"holds more than {count(MOST_VALUES)} values", file=file)
-        level = below
-        if not level:
-            return
-    raise InputError(f"is nested deeper than {MOST_DEPTH} levels", file=file)
