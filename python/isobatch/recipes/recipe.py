@@ -13,7 +13,8 @@ from isobatch.errors import InputError, missing, must_be
 from isobatch.recipes.aliases import with_our_names
 from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, named_arguments, plain, refuse_names
-from isobatch.schedules import Schedule, check_spec
+from isobatch.schedules.schedule import Schedule
+from isobatch.schedules.text import check_spec
 from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
