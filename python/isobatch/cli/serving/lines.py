@@ -12,7 +12,7 @@ import msgspec
 from isobatch import _core
 from isobatch.cli.terminal.messages import say
 from isobatch.errors import InputError, missing, must_be, together, unknown
-from isobatch.files.doubles import refuse_double_keys
+from isobatch.files.formats import refuse_duplicate_keys
 from isobatch.words import count, counted, printable
 
 OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain")
@@ -62,7 +62,7 @@ def _read(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
         if isinstance(found, dict):
-            refuse_double_keys(line, found)
+            refuse_duplicate_keys(line, found)
     except InputError:
         raise
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

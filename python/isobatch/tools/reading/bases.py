@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be
+from isobatch.files.formats import check_size
 from isobatch.files.whole import read_whole
-from isobatch.tools.reading.bounds import MAX_FILES, check_size
+
+MAX_FILES = 50
+"""That one configuration builds on, one after the other."""
 
 _ELSEWHERE = re.compile(r"[/~\\]|\w+:")
 """An absolute path, a home, an address or another package's (`mmdet::`): only what lies beside a file is read."""

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from typing import Any
 
-from isobatch.errors import InputError, must_be, needs_extra, unreadable
-from isobatch.files.doubles import refuse_doubles
-from isobatch.files.yaml import parse_yaml
+from isobatch.errors import InputError, must_be, unreadable
+from isobatch.files.formats import MAX_FILE_BYTES, check_size, parse_json, parse_toml, parse_yaml, too_deep
 from isobatch.tools.reading.bases import Bases
-from isobatch.tools.reading.bounds import MAX_BYTES, MAX_DEPTH, MAX_MERGES, check_size
 from isobatch.tools.reading.commented import is_deepspeeds, without_comments
 from isobatch.tools.reading.functions import configuration, has_functions
 from isobatch.tools.reading.literals import UNKNOWN, merged, python_literals
@@ -40,9 +37,9 @@ def parse(
     >>> parse('{"learning_rate": 2e-5}', file="a.json"), parse("lr: 2e-5", file="a.yaml"), parse("--lr 2e-5", file="a.sh")
     ({'learning_rate': 2e-05}, {'lr': 2e-05}, {'lr': '2e-5'})
     """
-    if len(text) > MAX_BYTES:
+    if len(text) > MAX_FILE_BYTES:
         raise InputError(
-            f"has {len(text):,} characters, more than the {MAX_BYTES:,} that a configuration may have",
+            f"has {len(text):,} characters, more than the {MAX_FILE_BYTES:,} that a configuration may have",
             file=file,
         )
     text = text.removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
@@ -51,7 +48,7 @@ def parse(
     try:
         data = _read(text, file, suffix, bases, name)
     except RecursionError:
-        raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file) from None
+        raise too_deep(file) from None
     except (ValueError, SyntaxError) as error:
         if isinstance(error, InputError):
             raise
@@ -94,22 +91,18 @@ def _is_toml(text: str) -> bool:
 
 
 def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
-    return tomllib.loads(text)
+    return parse_toml(text)
 
 
 def _json(text: str, file: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        refuse_doubles(name for name, _ in pairs)
-        return dict(pairs)
-
     try:
-        return json.loads(text, object_pairs_hook=once)
+        return parse_json(text)
     except json.JSONDecodeError:
         plain = without_comments(text)
         if plain == text:
             raise
         try:
-            data = json.loads(plain, object_pairs_hook=once)
+            data = parse_json(plain)
         except json.JSONDecodeError:
             data = None
         if data is None:
@@ -123,24 +116,4 @@ def _json(text: str, file: str) -> Any:
 
 
 def _yaml(text: str, file: str) -> Any:
-    _check_yaml(text, file)
     return parse_yaml(text, file, tagged=UNKNOWN)
-
-
-def _check_yaml(text: str, file: str) -> None:
-    """Depth before anything recursive runs, and few merge keys: those that merge a table that merges others multiply."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise needs_extra("YAML files", "fleet", file=file) from None
-    depth = merges = 0
-    try:
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            merges += isinstance(event, yaml.ScalarEvent) and event.value == "<<"
-            if depth > MAX_DEPTH:
-                raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
-            if merges > MAX_MERGES:
-                raise InputError(f"has more than {MAX_MERGES} merge keys (<<)", file=file)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
