@@ -16,7 +16,7 @@ import isobatch.cli
 from isobatch import _core
 from isobatch.planning.settings import Policy
 from isobatch.schedules.form import Shape
-from isobatch.schedules.kind import KINDS
+from isobatch.schedules.text import KINDS
 from isobatch.validate import json_schema
 from isobatch.validate.report.schema import make_json_schema
 from reference import schedules as schedule_oracle
@@ -317,12 +317,7 @@ def test_the_validator_knows_the_recipes_precisions():
     agree("python/isobatch/diagnosis/precision.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
 
 
-# ---- kinds of schedule: file, oracle, text, document ----
-
-
-def test_every_file_of_a_kind_is_listed():
-    files = {path.stem for path in (ROOT / "python/isobatch/schedules/kinds").glob("*.py")} - {"__init__"}
-    agree("python/isobatch/schedules/kinds/__init__.py", KINDS, sorted(files), ordered=False)
+# ---- kinds of schedule: oracle, text, document ----
 
 
 def test_every_kind_has_an_oracle():
@@ -340,7 +335,7 @@ def test_every_kind_that_builds_has_a_text():
 
 
 def test_every_shape_of_the_form_is_one_of_the_core():
-    shapes = {shape.kind for shape in Shape.__args__}
+    shapes = {shape.__struct_config__.tag for shape in Shape.__args__}
     assert shapes == {*_core.schedule_shapes(), "inner"}
 
 

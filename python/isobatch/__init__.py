@@ -1,5 +1,6 @@
 """isobatch: tune once, train the same at any GPU count."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from isobatch.reason import reasons_of as reasons_of
     from isobatch.recipes.cluster import Cluster as Cluster
     from isobatch.recipes.recipe import Recipe as Recipe
+    from isobatch.report.plot import plot as plot
     from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
     from isobatch.validate.memory import memory_of as memory_of
 
@@ -81,6 +83,7 @@ _HOMES = {
     "plan_files": "fleet.plan_fleet",
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
+    "plot": "report.plot",
     "probe": "probing.launching",
     "reasons_of": "reason",
     "replan": "planning.replan",
@@ -104,3 +107,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers how a notebook shows our values, where isobatch was imported before it ran: `%load_ext isobatch`."""
+    from isobatch.notebook import register
+
+    register(shell)
+
+
+if hasattr(sys.modules.get("IPython"), "get_ipython"):
+    load_ipython_extension(sys.modules["IPython"].get_ipython())

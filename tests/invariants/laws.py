@@ -74,6 +74,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "plan": ("oracle", "alone", "calls"),
     "plan_files": ("tests/fleet/folder",),
     "plan_fleet": ("rows", "oracle", "alone", "calls"),
+    "plot": ("tests/report",),
     "plan_table": ("calls", "tests/fleet"),
     "probe": ("tests/probing",),
     "reasons_of": ("rows", "oracle", "calls"),

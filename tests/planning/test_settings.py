@@ -10,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch import _core
-from isobatch.cli.options.settings import add_settings
+from isobatch.cli.options import add_settings
 from isobatch.planning import settings as home
 from isobatch.recipes import recipe as recipes
 from reference.profile import PROFILE

@@ -20,8 +20,8 @@ from isobatch.files.whole import read_whole, write_whole
 from isobatch.words import count, shown
 
 MAX_FILE_BYTES = 4 << 20
-MAX_NESTING_DEPTH = 50
-MAX_FILE_VALUES = 200_000
+MAX_DEPTH_LEVELS = 50
+MAX_TABLE_VALUES = 200_000
 """Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
 MAX_MERGE_KEYS = 20
 """`<<` in a YAML file: those that merge a table that merges others multiply."""
@@ -59,7 +59,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     for name in fields:
         if not isinstance(name, str):
             raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
-    check_size(fields, file)
+    refuse_large(fields, file)
     return fields
 
 
@@ -73,7 +73,7 @@ def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> Non
     if suffix == ".toml":
         text = toml_text(fields)
     elif suffix == ".json":
-        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        text = json_text(fields)
     elif suffix in (".yaml", ".yml"):
         text = yaml_text(fields)
     else:
@@ -96,10 +96,10 @@ def _bounded_text(file: str) -> str:
 
 def too_deep(file: str) -> InputError:
     """Returns the error of a file whose lists and tables are nested too deep."""
-    return InputError(f"is nested deeper than {MAX_NESTING_DEPTH} levels", file=file)
+    return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
 
 
-def check_size(data: Any, file: str) -> None:
+def refuse_large(data: Any, file: str) -> None:
     """Refuses data that is nested too deep or holds too many values, without walking a value twice that YAML's aliases repeat.
 
     Raises:
@@ -113,7 +113,7 @@ def check_size(data: Any, file: str) -> None:
             return 1
         if id(value) in sizes:
             return sizes[id(value)]
-        if id(value) in open_ or depth > MAX_NESTING_DEPTH:
+        if id(value) in open_ or depth > MAX_DEPTH_LEVELS:
             raise too_deep(file)
         open_.add(id(value))
         inner = value.values() if isinstance(value, dict) else value
@@ -122,8 +122,8 @@ def check_size(data: Any, file: str) -> None:
         sizes[id(value)] = total
         return total
 
-    if size(data, 0) > MAX_FILE_VALUES:
-        raise InputError(f"holds more than {MAX_FILE_VALUES:,} values", file=file)
+    if size(data, 0) > MAX_TABLE_VALUES:
+        raise InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
 
 
 # Keys that are listed twice, of which readers keep the last in silence
@@ -252,7 +252,7 @@ _SCALARS = (
 def _yaml_loader() -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # Any, without the stubs
         yaml_implicit_resolvers: dict[str, Any] = {}
         tagged: Any = None
         file = ""
@@ -261,7 +261,7 @@ def _yaml_loader() -> Any:
         def compose_node(self, parent: Any, index: Any) -> Any:
             # Before PyYAML recurses into it.
             self.depth += 1
-            if self.depth > MAX_NESTING_DEPTH + 1:
+            if self.depth > MAX_DEPTH_LEVELS + 1:
                 raise too_deep(self.file)
             node = super().compose_node(parent, index)
             self.depth -= 1
@@ -319,10 +319,10 @@ def quoted(text: str) -> str:
     return _NOT_PRINTED.sub(lambda it: f"\\u{ord(it[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
-def float_text(value: float) -> str:
+def number_text(value: float) -> str:
     """Writes a float so that every reader takes it for one: YAML 1.1 needs a point and a sign.
 
-    >>> float_text(2e-05), float_text(0.1), float_text(1.0), float_text(1e-08)
+    >>> number_text(2e-05), number_text(0.1), number_text(1.0), number_text(1e-08)
     ('2.0e-05', '0.1', '1.0', '1.0e-08')
     """
     text = repr(value)
@@ -330,49 +330,61 @@ def float_text(value: float) -> str:
     return f"{base if '.' in base else base + '.0'}e{power}" if e else text
 
 
-def scalar(value: Any) -> str:
+def scalar_text(value: Any) -> str:
     """Writes a value on one line of YAML, quoted where it must be.
 
-    >>> scalar(2e-05), scalar("cosine"), scalar("a: b"), scalar(True), scalar([0.9, 0.95])
+    >>> scalar_text(2e-05), scalar_text("cosine"), scalar_text("a: b"), scalar_text(True), scalar_text([0.9, 0.95])
     ('2.0e-05', 'cosine', '"a: b"', 'true', '[0.9, 0.95]')
     """
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS else quoted(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(scalar(item) for item in value)}]"
+        return f"[{', '.join(scalar_text(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{scalar(str(k))}: {scalar(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{scalar_text(str(k))}: {scalar_text(v)}" for k, v in value.items()) + "}"
     if type(value) is float:
-        return _YAML_INFINITE.get(repr(value)) or float_text(value)
+        return _YAML_INFINITE.get(repr(value)) or number_text(value)
     return json.dumps(value)
 
 
 def json_text(fields: Mapping[str, Any]) -> str:
     """Writes a JSON document."""
-    return json.dumps(fields, indent=2) + "\n"
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
-def yaml_text(fields: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
-    """Writes a YAML document, with comments behind values by their dotted names.
+def commented(text: str) -> str:
+    """Writes a comment of any text: no line of it leaves the comment."""
+    return "\n".join(
+        f"# {line}".rstrip() for line in re.split(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+", text)
+    )
+
+
+def remark(remarks: Mapping[str, str], at: str) -> str:
+    """Writes the comment behind a value, found by the value's dotted name."""
+    return f"  # {' '.join(remarks[at].split())}" if at in remarks else ""
+
+
+def yaml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
+    """Writes a YAML document, with remarks behind values by their dotted names.
 
     >>> print(yaml_text({"lr": 1e-5, "schedule": {"kind": "cosine"}}, {"schedule.kind": "as tuned"}), end="")
     lr: 1.0e-05
     schedule:
       kind: cosine  # as tuned
     """
-    return "\n".join(_yaml_lines(fields, comments or {}, "", 0) if fields else ["{}"]) + "\n"
+    return "\n".join(_yaml_lines(fields, remarks or {}, "", 0) if fields else ["{}"]) + "\n"
 
 
 def _yaml_lines(
-    fields: Mapping[str, Any], comments: Mapping[str, str], path: str, depth: int
+    fields: Mapping[str, Any], remarks: Mapping[str, str], path: str, depth: int
 ) -> Iterator[str]:
     pad = "  " * depth
     for name, value in fields.items():
         at = f"{path}.{name}" if path else str(name)
-        key = f"{pad}{scalar(str(name))}:"
+        key = f"{pad}{scalar_text(str(name))}:"
         if isinstance(value, Mapping) and value:
             yield key
-            yield from _yaml_lines(value, comments, at, depth + 1)
+            yield from _yaml_lines(value, remarks, at, depth + 1)
         elif isinstance(value, str) and "\n" in value and _BLOCK.fullmatch(value):
             yield f"{key} |{'' if value.endswith(chr(10)) else '-'}"
             yield from (f"{pad}  {line}" if line else "" for line in value.rstrip("\n").split("\n"))
@@ -383,36 +395,33 @@ def _yaml_lines(
                 yield f"{pad}  - {inner[0].lstrip()}"
                 yield from inner[1:]
         else:
-            yield f"{key} {scalar(value)}{_comment(comments.get(at))}"
+            yield f"{key} {scalar_text(value)}{remark(remarks, at)}"
 
 
-def toml_text(
-    fields: Mapping[str, Any], comments: Mapping[str, str] | None = None, *, sections: bool = False
-) -> str:
-    """Writes a TOML document without the values that are None; `sections`: each value is a table under a header of its own.
+def toml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
+    """Writes a TOML document: plain values, then a section for each table; values that are None are left out.
 
-    >>> print(toml_text({"lr": 1e-5, "betas": (0.9, 0.95), "duration": "90ep", "batch_norm": True}), end="")
-    lr = 1.0e-05
-    betas = [0.9, 0.95]
-    duration = "90ep"
-    batch_norm = true
-    >>> print(toml_text({"optimizer": {"lr": 0.1}}, {"optimizer.lr": "as tuned"}, sections=True), end="")
-    [optimizer]
-    lr = 0.1  # as tuned
+    >>> print(toml_text({"lr": 1e-5, "training": {"steps": 9, "seed": None}}, {"training.steps": "was 3"}), end="")
+    lr = 1e-05
+    <BLANKLINE>
+    [training]
+    steps = 9  # was 3
     """
-    comments = comments or {}
-    if not sections:
-        return "".join(_toml_lines(fields, comments, ""))
-    return "\n".join(
-        f"[{_toml_key(name)}]\n" + "".join(_toml_lines(values, comments, f"{name}."))
-        for name, values in fields.items()
-    )
+    remarks = remarks or {}
+    plain = ((name, value) for name, value in fields.items() if not isinstance(value, Mapping))
+    sections = ["".join(_toml_lines(plain, remarks, ""))]
+    for name, table in fields.items():
+        if isinstance(table, Mapping):
+            sections.append(
+                f"[{_toml_key(name)}]\n" + "".join(_toml_lines(table.items(), remarks, f"{name}."))
+            )
+    return "\n".join(filter(None, sections))
 
 
-def _toml_lines(fields: Mapping[str, Any], comments: Mapping[str, str], path: str) -> Iterator[str]:
-    for name, value in fields.items():
+def _toml_lines(pairs: Iterable[tuple[str, Any]], remarks: Mapping[str, str], path: str) -> Iterator[str]:
+    for name, value in pairs:
         if value is not None:
-            yield f"{_toml_key(name)} = {_toml_value(value)}{_comment(comments.get(path + name))}\n"
+            yield f"{_toml_key(name)} = {_toml_value(value)}{remark(remarks, path + name)}\n"
 
 
 def _toml_key(name: str) -> str:
@@ -426,9 +435,5 @@ def _toml_value(value: Any) -> str:
         inner = ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None)
         return f"{{{inner}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml_value(it) for it in value)}]"
-    return float_text(value) if type(value) is float else repr(value).lower()
-
-
-def _comment(text: str | None) -> str:
-    return f"  # {' '.join(text.split())}" if text else ""
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return repr(value).lower()

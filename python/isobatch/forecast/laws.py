@@ -12,7 +12,6 @@ import msgspec
 
 from isobatch.checked import real
 from isobatch.errors import must_be
-from isobatch.showing import Plotting
 
 _SECONDARY = "constants from a secondary account; check them in the paper before you build on them"
 
@@ -28,7 +27,7 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
     caution: str | None = None
 
 
-class Laws(Plotting, msgspec.Struct, frozen=True, kw_only=True):
+class Laws(msgspec.Struct, frozen=True, kw_only=True):
     """What the published laws say of a fresh run, each quantity as a range over the laws.
 
     ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best, ``lr`` None where no law

@@ -26,8 +26,7 @@ from isobatch.planning.settings import DEFAULTS, Keywords, Policy, Settings, set
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.schedules import Schedule
-from isobatch.showing import Plotting
+from isobatch.schedules.schedule import Schedule
 from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ _LONGEST_REPR = 590
 _MOST_LISTED = 2**24
 
 
-class Plan(Plotting, Planned, frozen=True, dict=True, forbid_unknown_fields=True):
+class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;

@@ -22,7 +22,7 @@ from isobatch.planning.moves import Legs, Moved, moved_at, whole_run
 from isobatch.planning.planned import Planned, values_of
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
-from isobatch.schedules import Schedule
+from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
 
 VERSION = 1

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be
-from isobatch.files.formats import check_size
 from isobatch.files.whole import read_whole
-
-MAX_FILES = 50
-"""That one configuration builds on, one after the other."""
+from isobatch.tools.reading.bounds import MAX_FILES, check_size
 
 _ELSEWHERE = re.compile(r"[/~\\]|\w+:")
 """An absolute path, a home, an address or another package's (`mmdet::`): only what lies beside a file is read."""

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from isobatch.files.formats import check_size
+from isobatch.tools.reading.bounds import check_size
 
 
 class Unknown:

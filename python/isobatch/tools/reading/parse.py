@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from typing import Any
 
-from isobatch.errors import InputError, must_be, unreadable
-from isobatch.files.formats import MAX_FILE_BYTES, check_size, parse_json, parse_toml, parse_yaml, too_deep
+from isobatch.errors import InputError, must_be, needs_extra, unreadable
+from isobatch.files.formats import parse_yaml, refuse_duplicates
 from isobatch.tools.reading.bases import Bases
+from isobatch.tools.reading.bounds import MAX_BYTES, MAX_DEPTH, MAX_MERGES, check_size
 from isobatch.tools.reading.commented import is_deepspeeds, without_comments
 from isobatch.tools.reading.functions import configuration, has_functions
 from isobatch.tools.reading.literals import UNKNOWN, merged, python_literals
@@ -37,9 +39,9 @@ def parse(
     >>> parse('{"learning_rate": 2e-5}', file="a.json"), parse("lr: 2e-5", file="a.yaml"), parse("--lr 2e-5", file="a.sh")
     ({'learning_rate': 2e-05}, {'lr': 2e-05}, {'lr': '2e-5'})
     """
-    if len(text) > MAX_FILE_BYTES:
+    if len(text) > MAX_BYTES:
         raise InputError(
-            f"has {len(text):,} characters, more than the {MAX_FILE_BYTES:,} that a configuration may have",
+            f"has {len(text):,} characters, more than the {MAX_BYTES:,} that a configuration may have",
             file=file,
         )
     text = text.removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
@@ -48,7 +50,7 @@ def parse(
     try:
         data = _read(text, file, suffix, bases, name)
     except RecursionError:
-        raise too_deep(file) from None
+        raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file) from None
     except (ValueError, SyntaxError) as error:
         if isinstance(error, InputError):
             raise
@@ -91,18 +93,22 @@ def _is_toml(text: str) -> bool:
 
 
 def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
-    return parse_toml(text)
+    return tomllib.loads(text)
 
 
 def _json(text: str, file: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        refuse_duplicates(name for name, _ in pairs)
+        return dict(pairs)
+
     try:
-        return parse_json(text)
+        return json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError:
         plain = without_comments(text)
         if plain == text:
             raise
         try:
-            data = parse_json(plain)
+            data = json.loads(plain, object_pairs_hook=once)
         except json.JSONDecodeError:
             data = None
         if data is None:
@@ -116,4 +122,24 @@ def _json(text: str, file: str) -> Any:
 
 
 def _yaml(text: str, file: str) -> Any:
+    _check_yaml(text, file)
     return parse_yaml(text, file, tagged=UNKNOWN)
+
+
+def _check_yaml(text: str, file: str) -> None:
+    """Depth before anything recursive runs, and few merge keys: those that merge a table that merges others multiply."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise needs_extra("YAML files", "fleet", file=file) from None
+    depth = merges = 0
+    try:
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            merges += isinstance(event, yaml.ScalarEvent) and event.value == "<<"
+            if depth > MAX_DEPTH:
+                raise InputError(f"is nested deeper than {MAX_DEPTH} levels", file=file)
+            if merges > MAX_MERGES:
+                raise InputError(f"has more than {MAX_MERGES} merge keys (<<)", file=file)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, together
-from isobatch.files.formats import check_size
 from isobatch.files.whole import read_whole
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.batch import complete
+from isobatch.tools.reading.bounds import check_size
 from isobatch.tools.reading.inert import attributes
 from isobatch.tools.reading.meaning import looks, unused
 from isobatch.tools.reading.page import Found, Page

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from isobatch.files.formats import float_text
+from isobatch.tools.writing.forms import number
 from isobatch.tools.writing.planned import Job, Planned, Sheet
 
 GPUS_PER_NODE = 8
@@ -43,7 +43,7 @@ def variables(plan: Planned) -> dict[str, str]:
         "RAMP": recipe.ramp,
     }
     return {
-        f"ISOBATCH_{name}": float_text(value) if type(value) is float else str(value)
+        f"ISOBATCH_{name}": number(value) if type(value) is float else str(value)
         for name, value in values.items()
         if value is not None
     }

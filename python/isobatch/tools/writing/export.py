@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from isobatch.errors import InputError, unknown
-from isobatch.files.formats import json_text, scalar, toml_text, yaml_text
 from isobatch.files.whole import write_whole
 from isobatch.tools.reading.readers import READERS
 from isobatch.tools.writing import forms
@@ -161,7 +160,7 @@ def export(
 def _shown(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
-    return value if isinstance(value, str) else scalar(value)
+    return value if isinstance(value, str) else forms.scalar(value)
 
 
 def _split(plan: Planned) -> str:
@@ -188,15 +187,15 @@ def _render(
     module: ModuleType, sheet: Sheet, remarks: Mapping[str, str], header: list[str], form: str, job: Job
 ) -> str:
     if form == "json":
-        return json_text(sheet.settings)
+        return forms.json_text(sheet.settings)
     top = "\n".join(forms.commented(line) for line in header) + "\n"
     if hasattr(module, "render") and form not in ("yaml", "toml"):
         text: str = module.render(sheet, remarks, top, job)
         return text
     if form == "yaml":
-        return top + yaml_text(sheet.settings, remarks)
+        return top + forms.yaml(sheet.settings, remarks)
     if form == "toml":
-        return top + toml_text(sheet.settings, remarks, sections=True)
+        return top + forms.toml(sheet.settings, remarks)
     said = "".join(forms.commented(f"{at}: {remark}") + "\n" for at, remark in remarks.items())
     dashes = getattr(module, "DASHES", False)
     command = getattr(module, "COMMAND", None)

@@ -13,7 +13,6 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.showing import Plotting
 from isobatch.validate.options import Options
 from isobatch.validate.report.figures import (
     AllReduce,
@@ -31,7 +30,7 @@ from isobatch.validate.report.verdict import Proof, Verdict
 SCHEMA = "isobatch.validation/1"
 
 
-class Report(Plotting, Part, frozen=True, kw_only=True):
+class Report(Part, frozen=True, kw_only=True):
     """A validation of a plan.
 
     `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
