@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from isobatch.planning.plan import plan as plan
     from isobatch.planning.replan import replan as replan
     from isobatch.planning.settings import Settings as Settings
-    from isobatch.probing.launching import probe as probe
+    from isobatch.probing.probe import probe as probe
     from isobatch.reason import Reason as Reason
     from isobatch.reason import reasons_of as reasons_of
     from isobatch.recipes.cluster import Cluster as Cluster
@@ -84,7 +84,7 @@ _HOMES = {
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
     "plot": "report.plot",
-    "probe": "probing.launching",
+    "probe": "probing.probe",
     "reasons_of": "reason",
     "replan": "planning.replan",
     "schedule_matrix": "schedules.matrix",

@@ -45,7 +45,7 @@ class Fit:
         replicas = self.shape["gpus"] // self.shape["model_parallel"]
         per_node = np.clip(self.shape["gpus_per_node"] // self.shape["model_parallel"], 1, replicas)
         self.per_node, self.groups = per_node, -(-replicas // per_node)
-        self.core_shape = [self.shape[name].astype(np.uint64) for name in columns]
+        self.core_shape = {name: self.shape[name].astype(np.uint64) for name in columns}
         r_gpus = np.array([r.gpus for r in reduces], np.uint64)
         r_node = np.minimum(np.array([r.gpus_per_node for r in reduces], np.uint64), r_gpus)
         r_groups = (r_gpus + r_node - 1) // np.maximum(r_node, 1)

@@ -307,7 +307,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             self.scatter,
             self._core_ranges(),
             rows,
-            list(shapes.values()),
+            shapes,
         )
         names = (
             "sync_seconds",
@@ -364,23 +364,25 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return None if self.noise_scale is None else self.noise_scale.value
         return _core.noise_over_run(list(self.noise_by_progress), tuned_batch)
 
-    def _given(self) -> tuple[Any, ...]:
-        """What the planner takes: see rust/py/src/outlook.rs."""
+    def _core_fields(self) -> dict[str, Any]:
+        """Returns what the planner takes, by name (`ProfileFields` in rust/py/src/outlook.rs)."""
         known = self.constants()
         memory = {"memory_fixed_gib", "memory_per_sample_gib", "memory_sharded_gib"}
         noise = self.noise_by_progress
         if not noise and self.noise_scale is not None:
             noise = ((0.0, self.noise_scale.value),)
-        return (
-            self.gpu,
-            self._core_constants(),
-            self._core_gradient(),
-            self.scatter,
-            self._core_ranges(),
-            any(constant.estimated for name, constant in known.items() if name not in memory),
-            any(known[name].estimated for name in memory & known.keys()),
-            list(noise),
-        )
+        return {
+            "gpu": self.gpu,
+            "constants": self._core_constants(),
+            "gradient": self._core_gradient(),
+            "scatter": self.scatter,
+            "ranges": self._core_ranges(),
+            "times_estimated": any(
+                constant.estimated for name, constant in known.items() if name not in memory
+            ),
+            "memory_estimated": any(known[name].estimated for name in memory & known.keys()),
+            "noise_by_progress": list(noise),
+        }
 
     def _core_gradient(self) -> tuple[float, float, list[tuple[int, int, float]]]:
         """Bytes, the number of all-reduces they go in, and what these take where that was measured."""
@@ -392,12 +394,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _core_ranges(self) -> list[tuple[int, int]]:
         return [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)]
 
-    def _core_constants(self) -> list[tuple[float, float]]:
+    def _core_constants(self) -> dict[str, tuple[float, float]]:
         return core_constants(self.constants())
 
 
-def core_constants(known: Mapping[str, Constant]) -> list[tuple[float, float]]:
-    """Constants as the core takes them, in its order and units, each with its error: see rust/py/src/forecast.rs."""
+def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, float]]:
+    """Returns constants by the core's names and in its units, each with its error."""
     unknown = math.nan, 0.0
 
     def pair(name: str, missing: tuple[float, float] = unknown, unit: float = 1.0) -> tuple[float, float]:
@@ -411,21 +413,21 @@ def core_constants(known: Mapping[str, Constant]) -> list[tuple[float, float]]:
         seconds = 1e-9 / bandwidth.value
         return seconds, seconds * (bandwidth.error or 0.0) / bandwidth.value
 
-    return [
-        pair("compute_constant"),
-        pair("compute_per_sample"),
-        pair("compute_floor", (0.0, 0.0)),
-        pair("update", (0.0, 0.0)),
-        pair("intra_latency_us", unit=1e-6),
-        per_byte("intra_gb_s"),
-        pair("inter_latency_us", unit=1e-6),
-        per_byte("inter_gb_s"),
-        pair("overlap", (1.0, 0.0)),
-        pair("memory_fixed_gib", unit=GIB),
-        pair("memory_per_sample_gib", unit=GIB),
-        pair("lead", (0.0, 0.0)),
-        pair("memory_sharded_gib", (0.0, 0.0), unit=GIB),
-    ]
+    return {
+        "compute_constant": pair("compute_constant"),
+        "compute_per_sample": pair("compute_per_sample"),
+        "compute_floor": pair("compute_floor", (0.0, 0.0)),
+        "update": pair("update", (0.0, 0.0)),
+        "intra_latency": pair("intra_latency_us", unit=1e-6),
+        "intra_per_byte": per_byte("intra_gb_s"),
+        "inter_latency": pair("inter_latency_us", unit=1e-6),
+        "inter_per_byte": per_byte("inter_gb_s"),
+        "overlap": pair("overlap", (1.0, 0.0)),
+        "lead": pair("lead", (0.0, 0.0)),
+        "memory_fixed": pair("memory_fixed_gib", unit=GIB),
+        "memory_sharded": pair("memory_sharded_gib", (0.0, 0.0), unit=GIB),
+        "memory_per_sample": pair("memory_per_sample_gib", unit=GIB),
+    }
 
 
 def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
@@ -443,7 +445,7 @@ def workloads_of(profiles: Sequence[Profile]) -> _core.Workloads | None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two profiles are for {name or 'any GPU type'}", field="profile")
-    return _core.Workloads([profile._given() for profile in profiles]) if profiles else None
+    return _core.Workloads([profile._core_fields() for profile in profiles]) if profiles else None
 
 
 def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:
