@@ -7,10 +7,10 @@ import types
 
 import numpy as np
 import pytest
-from isobatch.cli.options import number
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.cli.options import number
 from isobatch.files.formats import refuse_duplicate_keys
 
 NUMBERS = [".1", "1.", "+0.1", "1e-3", "+64", "0064", "64.0", "1e3", "64", " 64", "-0.5", "64.5", "1e0"]
