@@ -10,8 +10,8 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
+from isobatch.files.formats import read_fields, write_fields
 from isobatch.recipes.aliases import with_our_names
-from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, named_arguments, plain, refuse_names
 from isobatch.schedules.schedule import Schedule
 from isobatch.schedules.text import check_spec
