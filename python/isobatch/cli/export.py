@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if Path(args.plan).suffix.lower() != ".json":
         return _many(args)
     from isobatch.planning.plan import Plan
-    from isobatch.tools.writing.export import form_of
+    from isobatch.tools.export import form_of
 
     plan = Plan.load(args.plan).require()
     made = plan.to(args.to, form=form_of(args.to, args.output), job=job(args))
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _many(args: argparse.Namespace) -> int:
     from isobatch.files.read import read_table
-    from isobatch.tools.writing.folder import export_rows
+    from isobatch.tools.folder import export_rows
 
     if args.output is None:
         raise missing("-o", "name the folder for the jobs, such as -o jobs/")

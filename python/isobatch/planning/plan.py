@@ -31,8 +31,8 @@ from isobatch.showing import Plotting
 from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
-    from isobatch.tools.writing.export import Export
-    from isobatch.tools.writing.planned import Job
+    from isobatch.tools.export import Export
+    from isobatch.tools.sheet import Job
 
 
 class Move(Moved, frozen=True, forbid_unknown_fields=True):
@@ -275,7 +275,7 @@ class Plan(Plotting, Planned, frozen=True, dict=True, forbid_unknown_fields=True
         >>> print(str(made).splitlines()[3])
         gradient_accumulation_steps: 2  # was 1
         """
-        from isobatch.tools.writing.export import export
+        from isobatch.tools.export import export
 
         self.layout  # noqa: B018 - says why an infeasible plan has none
         return export(self, tool, was=self.tuned(), form=form, job=job)

@@ -14,7 +14,7 @@ def refuse_recipe(path: str) -> None:
     Raises:
         InputError: the file is a recipe; the message has the command that plans it.
     """
-    from isobatch.tools.reading.ours import is_recipe
+    from isobatch.tools.detect import is_recipe
 
     if is_recipe(_fields(path)):
         raise InputError(
@@ -24,9 +24,9 @@ def refuse_recipe(path: str) -> None:
 
 def is_plan(path: str) -> bool:
     """Whether a file is a plan that was saved."""
-    from isobatch.tools.reading import ours
+    from isobatch.tools import detect
 
-    return ours.is_plan(_fields(path))
+    return detect.is_plan(_fields(path))
 
 
 def _fields(path: str) -> dict[str, Any]:

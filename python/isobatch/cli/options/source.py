@@ -70,7 +70,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     """The Recipe in the files of --from, and what each of them said."""
     from isobatch.recipes.recipe import Recipe
-    from isobatch.tools.reading.read import recipe_fields
+    from isobatch.tools.read import recipe_fields
 
     given = fields(args)
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
@@ -126,7 +126,7 @@ def target(args: argparse.Namespace) -> str | None:
     """The tool of --to; refused before anything is planned where there is none of that name."""
     if args.to is None:
         return None
-    from isobatch.tools.writing.export import writer
+    from isobatch.tools.detect import writer
 
     try:
         writer(args.to)
@@ -137,9 +137,10 @@ def target(args: argparse.Namespace) -> str | None:
 
 def say_weighted(tool: str | None, made: Any) -> None:
     """Under a menu of what would work: which of it the tool of --to cannot run."""
-    from isobatch.tools.writing.export import ALIKE, writer
+    from isobatch.tools.detect import writer
 
-    if tool is None or writer(tool).NAME not in ALIKE:
+    how = None if tool is None else writer(tool).writer
+    if how is None or how.runs_ragged:
         return
     if any(option.layout.irregular for option in made.options):
         say(
@@ -151,7 +152,7 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     """The Job that the options describe."""
     import shlex
 
-    from isobatch.tools.writing.planned import Job
+    from isobatch.tools.sheet import Job
 
     try:
         command = tuple(shlex.split(args.script))
