@@ -147,7 +147,7 @@ def toml_text(settings: Mapping[str, Any], remarks: Mapping[str, str] | None = N
     """A TOML document: plain values, then a section for each table; what is None is left out.
 
     >>> print(toml_text({"lr": 1e-5, "training": {"steps": 9, "seed": None}}, {"training.steps": "was 3"}), end="")
-    lr = 1e-05
+    lr = 1.0e-05
     <BLANKLINE>
     [training]
     steps = 9  # was 3
@@ -180,4 +180,4 @@ def _toml_value(value: Any) -> str:
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
-    return repr(value).lower()
+    return number_text(value) if type(value) is float else json.dumps(value)

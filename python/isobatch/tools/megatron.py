@@ -236,7 +236,8 @@ def _counted(plan: Plan, step: int) -> int:
     batch that is given now. Of a run that moved to another batch these are not the steps done."""
     if not getattr(plan, "moves", ()) or not plan.effective_batch:
         return step
-    return round(int(plan.position(step).samples) / plan.effective_batch)
+    batch: int = plan.effective_batch
+    return round(int(plan.position(step).samples) / batch)
 
 
 def _ramp(plan: Plan, ramp: str) -> str:
