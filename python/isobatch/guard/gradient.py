@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.checksum import checksum, differing
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, differing
 from isobatch.guard.inputs import Inputs
 from isobatch.guard.recomputing import Recomputation, Reference, has_room
 from isobatch.guard.run import Run

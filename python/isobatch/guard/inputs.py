@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.checksum import checksum
+from isobatch.diagnosis.tensors import checksum, mapped
 from isobatch.guard.run import Run
 
 Digest = tuple[int, int]

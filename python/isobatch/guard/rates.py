@@ -8,7 +8,7 @@ import numpy as np
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.precision import ulp
+from isobatch.diagnosis.tensors import ulp
 from isobatch.guard.run import Run
 
 OBSERVED = 64  # steps kept for the diagnosis

@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import mapped, part, reduction
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, mapped, part, reduction_of
 from isobatch.guard.inputs import Inputs
 from isobatch.guard.run import Run
 from isobatch.guard.wrapping import divisor, local, reentrant, sharded
@@ -68,7 +67,7 @@ class Recomputation:
         finally:
             for module, mode in modes.items():
                 module.training = mode
-        return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
+        return reduction_of(whole, (first, rest), (units[0], units[1])) == "sum"
 
     def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
         """The gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model was given what the

@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, either
-from isobatch.diagnosis.checksum import differing
+from isobatch.diagnosis.tensors import differing
 from isobatch.guard.run import Run, named
 from isobatch.guard.watch import COUNTED_DATASET, KEPT, Epoch, Watch
 from isobatch.integrations.torch import PlanSampler

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.checksum import checksum, differing
+from isobatch.diagnosis.tensors import checksum, differing
 from isobatch.guard import settings, start
 from isobatch.guard.cleared import Cleared
 from isobatch.guard.finite import OVERFLOWS, Finite

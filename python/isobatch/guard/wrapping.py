@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.chunks import dense
+from isobatch.diagnosis.tensors import dense
 
 
 def inner(model: nn.Module) -> nn.Module:

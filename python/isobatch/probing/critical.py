@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from isobatch.diagnosis.chunks import square
+from isobatch.diagnosis.tensors import square
 from isobatch.errors import InputError
 from isobatch.probing.findings import Branch, CriticalFinding
 from isobatch.probing.lab import Lab
 from isobatch.probing.options import budget_text, stopped_after
 from isobatch.probing.training import Course, Expired, Training, own_randomness, run, shape_of
+from isobatch.validate.difference import grads
 from isobatch.validate.proofs.noise_scale import noise_scale
-from isobatch.validate.step.difference import grads
 from isobatch.words import counted, duration
 
 LARGEST = 10

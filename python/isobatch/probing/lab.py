@@ -33,8 +33,7 @@ from isobatch.probing.training import (
 )
 from isobatch.probing.trials import Journal, Trial
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload, factory_of, made
+from isobatch.validate.workload import Workload, factory_of, make, user_code
 
 MOST_BLOCK = 64
 PART = 32
@@ -217,7 +216,7 @@ def maker(factory: Callable[[], Any] | None, name: str | None) -> Make:
     def own(seed: int, plan: Plan) -> Workload:
         seed_all(seed)
         with user_code("the workload's factory"):
-            workload = made(found)
+            workload = make(found)
         optimizer = workload.optimizer
         return replace(workload, optimizer=lambda p: with_values(optimizer(p), plan))
 

@@ -26,7 +26,7 @@ from isobatch.probing.training import (
     shares,
 )
 from isobatch.probing.trials import Trial
-from isobatch.validate.step.difference import difference
+from isobatch.validate.difference import difference
 from isobatch.words import duration
 
 STEPS = 12

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
-from isobatch.validate.step.workload import Workload
+from isobatch.validate.workload import Workload
 
 INPUTS, WIDTH, CLASSES = 32, 64, 10
 

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isobatch.diagnosis.batches import part
+from isobatch.diagnosis.tensors import part
 from isobatch.errors import InputError
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload
+from isobatch.validate.workload import Workload, user_code
 
 EVALUATION = 7_919
 """The seed of the samples on which every trial is evaluated."""

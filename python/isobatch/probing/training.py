@@ -13,16 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, mapped
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.probing.ranks import Ranks, agree, first_ranks, sum_gradients
 from isobatch.probing.stream import EVALUATION, Stream
 from isobatch.probing.trials import PARTS
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload
+from isobatch.validate.workload import Workload, user_code
 
 GROWTH = 4.0
 """A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE steps."""

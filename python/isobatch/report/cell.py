@@ -15,7 +15,7 @@ from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.frames import columns_of
 from isobatch.report.page import Table, environment
-from isobatch.validate.report.document import Report
+from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
 _MOST_ROWS = 20

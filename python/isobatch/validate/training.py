@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -14,12 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.workload import Workload
+from isobatch.validate.workload import Workload
 
 LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
@@ -231,6 +231,35 @@ class Training:
             dist.broadcast(dense, src=0)
             tensor.data.copy_(dense)
 
+    def micro_batch_seconds(self, dtype: torch.dtype | None = None) -> float:
+        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format or in `dtype`, which the model has: the
+        second time, since the first also sets things up. The same on all ranks."""
+        group, took = self.group, 0.0
+        self.model.train()  # as the training does it, which was seen to fit
+        with self.weights_kept():
+            for _ in range(2 if group.rank == 0 else 0):
+                group.sync()
+                begun = time.perf_counter()
+                batch = self.samples(self.micro_batch, 0, 0, 0, dtype)
+                self.lone_backward(batch, 1.0, self.dtype if dtype is None else None)
+                del batch
+                group.sync()
+                took = time.perf_counter() - begun
+            self.model.zero_grad(set_to_none=True)
+        return cast(float, group.from_first(took))
+
+    def bucket_bytes(self) -> list[int]:
+        """Returns the sizes of DDP's buckets, which it settles after the first step."""
+        self.model.train()
+        batches = self.few_in_turn(1)
+        weights = self.weights(batches)
+        for _ in range(2):
+            self.backward(batches, weights, dtype=self.dtype)
+            self.model.zero_grad(set_to_none=True)
+        data = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        text = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
+        return [int(size) for size in text.replace(",", " ").split()]
+
     @property
     def parameter_bytes(self) -> int:
         """The size of the weights."""
@@ -254,11 +283,3 @@ class Training:
         other = copy.copy(self)
         other.sizes, other.batch = sizes, sum(map(sum, sizes))
         return other
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
-    signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        sign in str(error) for sign in signs
-    )

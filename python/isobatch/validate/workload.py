@@ -6,8 +6,11 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -32,8 +35,6 @@ class Workload:
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
         ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or static_graph.
-        save: (model, optimizer) → anything: saves a checkpoint as the training does, called by all ranks with the DDP model; it is timed.
-        loader: micro-batch → an iterable of batches as the training loads them, on each rank; its samples a second are measured.
         stand_in: not the model that the plan's forecasts are of; the built-in ones are not.
     """
 
@@ -46,9 +47,37 @@ class Workload:
     scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     hook: Callable[[Any, Any], torch.futures.Future[Tensor]] | None = None
     ddp: Mapping[str, Any] | None = None
-    save: Callable[[nn.Module, torch.optim.Optimizer], Any] | None = None
-    loader: Callable[[int], Iterable[Any]] | None = None
     stand_in: bool = False
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tells whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in str(error) for sign in signs
+    )
+
+
+@contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Turns what the user's own function raises into an InputError that says where.
+
+    Raises:
+        InputError: something was raised that is neither one already, nor want of memory.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        said = (str(error).strip().splitlines() or [""])[0]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        raise InputError(
+            f"{what} raised {type(error).__name__}: {said} ({where})", field="workload"
+        ) from error
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
@@ -61,7 +90,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
         return replace(BUILT_IN[name](plan, parameters), stand_in=True)
     if ":" not in name:
         raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
-    return made(factory_of(name))
+    return make(factory_of(name))
 
 
 def factory_of(name: str) -> Callable[[], Any]:
@@ -110,8 +139,8 @@ def _place(factory: Callable[..., Any]) -> str:
     return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
 
 
-def made(factory: Callable[[], Any]) -> Workload:
-    """What a factory makes.
+def make(factory: Callable[[], Any]) -> Workload:
+    """Calls a factory.
 
     Raises:
         InputError: that is no Workload.

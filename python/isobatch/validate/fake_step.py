@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST
 from isobatch.errors import InputError
-from isobatch.validate.step.workload import Workload, factory_of, made
+from isobatch.validate.workload import Workload, factory_of, make
 
 BLOCK = 512
 """CUDA's allocator gives out memory in multiples of so many bytes."""
@@ -38,7 +38,7 @@ class FakeStep:
     def __enter__(self) -> FakeStep:
         with contextlib.ExitStack() as stack:
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            work = made(self._factory)
+            work = make(self._factory)
             stack.enter_context(self._ledger)
             self._make(work)
             self._modes = stack.pop_all()
@@ -71,7 +71,7 @@ class FakeStep:
         self.gradients = 2 * (before - self.weights)
 
     def peak(self, n: int) -> int:
-        """The most bytes that live at once in a step with micro-batches of `n` samples."""
+        """Computes the most bytes that live at once in a step with micro-batches of `n` samples."""
         self._ledger.peak = self._ledger.now
         self._step(n)
         return self._ledger.peak
@@ -125,10 +125,10 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        made = func(*args, **kwargs)
+        results = func(*args, **kwargs)
         given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for tensor in tree_leaves(made):
+        for tensor in tree_leaves(results):
             # A view of what a factory keeps elsewhere, such as a dataset, is no memory of the step's.
             if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
                 self.note(tensor)
-        return made
+        return results

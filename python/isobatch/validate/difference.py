@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.chunks import ELEMENTS, dense
+from isobatch.diagnosis.tensors import ELEMENTS, dense
 
 Copies = list[Tensor | None]
 
@@ -35,7 +35,7 @@ def difference(
     before: Copies | None = None,
     device: torch.device | None = None,
 ) -> Difference:
-    """From tensors to a reference, piece by piece on the first ones' device: either may lie in the host's memory.
+    """Compares tensors with a reference, piece by piece on the first ones' device: either may lie in the host's memory.
 
     Args:
         found, reference: one that is None counts as zeros.
@@ -63,24 +63,24 @@ def difference(
 
 
 def _piece(tensor: Tensor | None, start: int, elements: int, device: torch.device) -> Tensor:
-    """A piece of a tensor in double precision."""
+    """Returns a piece of a tensor in double precision."""
     if tensor is None:
         return torch.zeros(elements, dtype=torch.float64, device=device)
     return dense(tensor.detach()).reshape(-1)[start : start + elements].to(device).double()
 
 
-def kept(tensors: Sequence[Tensor | None]) -> Copies:
-    """Copies in the host's memory, where a device may have no room for them."""
+def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
+    """Copies tensors into the host's memory, where a device may have no room for them."""
     return [None if t is None else dense(t.detach()).to("cpu", copy=True) for t in tensors]
 
 
 def trained(model: nn.Module) -> list[Tensor]:
-    """The weights that are trained."""
+    """Returns the weights that are trained."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
 def grads(model: nn.Module) -> list[Tensor | None]:
-    """Their gradients, None where there is none."""
+    """Returns their gradients, None where there is none."""
     return [p.grad for p in trained(model)]
 
 

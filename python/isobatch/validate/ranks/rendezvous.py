@@ -1,9 +1,15 @@
-"""Where the ranks of one host meet: a store that listens on the loopback only. torch's own rendezvous listens on all interfaces,
-and anybody who reaches the port can write into it."""
+"""How the ranks of one host start: whether they may be forked, and a store on the loopback where they meet.
+
+CUDA does not work in a fork of a process that has so much as asked it whether it is there, which torch's launcher does (torch 2.9 and
+later); `torch.cuda.is_initialized()` does not see that. Asked by way of NVML, it stays unspoiled. And torch's own rendezvous listens on
+all interfaces, where anybody who reaches the port can write into it."""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -15,6 +21,39 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
+
+_SWITCH = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+@contextmanager
+def asking_nvml() -> Iterator[None]:
+    """torch.cuda.is_available() then does not touch CUDA."""
+    before = os.environ.get(_SWITCH)
+    os.environ[_SWITCH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SWITCH]
+        else:
+            os.environ[_SWITCH] = before
+
+
+def has_gpus() -> bool:
+    """Tells whether this host has a GPU, asked so that ranks can still be forked."""
+    with asking_nvml():
+        return torch.cuda.is_available()
+
+
+def is_cuda_used() -> bool:
+    """Tells whether CUDA would refuse to work in a fork of this process: a fork is asked."""
+    if not hasattr(torch._C, "_cuda_isInBadFork"):
+        return False  # this torch has no CUDA
+    child = os.fork()
+    if child == 0:
+        os._exit(int(torch._C._cuda_isInBadFork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
 
 NAME = "isobatch-loopback"
 HOST = "127.0.0.1"
@@ -80,11 +119,11 @@ class Loopback(RendezvousHandler):
         return True
 
 
-def _made(parameters: RendezvousParameters) -> RendezvousHandler:
+def _make(parameters: RendezvousParameters) -> RendezvousHandler:
     return Loopback(parameters.run_id)
 
 
 def register() -> str:
     """Makes it known to torch's launcher; gives its name."""
-    rendezvous_handler_registry.register(NAME, _made)
+    rendezvous_handler_registry.register(NAME, _make)
     return NAME

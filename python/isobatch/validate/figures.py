@@ -24,7 +24,7 @@ class Rank(Part, frozen=True, kw_only=True):
     window_spread: float | None = None
 
 
-class Link(Part, frozen=True, kw_only=True):
+class PairSpeed(Part, frozen=True, kw_only=True):
     """Point-to-point speed between two nodes, both ways together, each way its own share of the time. On GPUs each `local_rank`
     sends to the same one of the other node, all at once: each has a rail of its own."""
 
@@ -44,7 +44,7 @@ class Machine(Part, frozen=True, kw_only=True):
     versions: dict[str, str]
     environment: dict[str, str]
     topology: str | None
-    links: list[Link] = []
+    links: list[PairSpeed] = []
 
 
 class AllReduceRow(Part, frozen=True, kw_only=True):
@@ -200,26 +200,10 @@ class Gpu(Part, frozen=True, kw_only=True, omit_defaults=True):
     recovery_action: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
-    pcie_generation_max: int | None = None
     nvlinks: int = 0
     nvlinks_up: int = 0
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
-    sm_clock_max_mhz: int | None = None
-
-
-class Clocks(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank's GPU while it worked: medians over `samples`, the highest temperature, the PCIe generation under load, and the share of
-    samples at the power cap, or `slowed` by each reason."""
-
-    rank: int
-    samples: int
-    sm_clock_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: int | None = None
-    pcie_generation: int | None = None
-    power_capped: float = 0.0
-    slowed: dict[str, float] = {}
 
 
 class Port(Part, frozen=True, kw_only=True, omit_defaults=True):
@@ -238,22 +222,14 @@ class Hosts(Part, frozen=True, kw_only=True):
 
     gpus: list[Gpu] = []
     ports: dict[str, list[Port]] = {}
-    clocks: list[Clocks] = []
 
 
 class Soak(Part, frozen=True, kw_only=True):
-    """The plan's step over and over: `block_seconds` are the mean seconds of a step in blocks of equal time, in order, at most 200 of
-    them. `drift` is how much slower the last third's median step is than the first third's, as a fraction, `rank_drift` the same of each
-    rank's own part. `repeats` is how often the same step was computed again, `differing` by rank how often its own gradients had other bits,
-    `averaged_differing` how often those after the all-reduce had, where no rank's own did: None where they never agree."""
+    """The plan's step over and over: how often it was computed, `differing` by rank how often its own gradients had other bits than
+    usual, `averaged_differing` how often those after the all-reduce had, where no rank's own did: None where they never agree."""
 
     minutes: float
-    steps: int
     repeats: int
     deterministic: bool
-    drift: float
-    rank_drift: list[float]
     differing: list[int]
     averaged_differing: int | None
-    block_seconds: list[float]
-    clock_drift: list[float | None] = []

@@ -1,4 +1,4 @@
-"""The road that NCCL took between GPUs, by its own log (INFO of INIT, NET and GRAPH), written to a file while it connects."""
+"""The transports that NCCL took between GPUs, by its own log (INFO of INIT, NET and GRAPH), written to a file while it connects."""
 
 from __future__ import annotations
 
@@ -18,40 +18,37 @@ CHANNEL = re.compile(
     re.MULTILINE,
 )
 NETWORK = re.compile(r"NCCL INFO (?:\w+: )?Using network (.+?)\s*$", re.MULTILINE)
-WARNING = re.compile(r"NCCL WARN (.+?)\s*$", re.MULTILINE)
 
 
-class Leg(NamedTuple):
-    """One rank to another: "P2P", "SHM" or "NET", and by what exactly, such as "P2P/CUMEM" or "NET/IB/0/GDRDMA"."""
+class Link(NamedTuple):
+    """The way from one rank to another: "P2P", "SHM" or "NET", and in `detail`, such as "P2P/CUMEM" or "NET/IB/0/GDRDMA"."""
 
     source: int
     target: int
-    kind: str
-    way: str
+    transport: str
+    detail: str
 
 
-class Road(NamedTuple):
-    """What one rank's log says: its legs, the networks by name, and NCCL's warnings."""
+class Transports(NamedTuple):
+    """What one rank's log says: its links, and the networks by name."""
 
-    legs: tuple[Leg, ...]
+    links: tuple[Link, ...]
     networks: tuple[str, ...]
-    warnings: tuple[str, ...]
 
 
-def parse(log: str) -> Road:
-    """A rank's log.
+def parse(log: str) -> Transports:
+    """Reads a rank's log.
 
     >>> line = "n1:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA"
-    >>> parse(line).legs
-    (Leg(source=0, target=8, kind='NET', way='NET/IB/0/GDRDMA'),)
+    >>> parse(line).links
+    (Link(source=0, target=8, transport='NET', detail='NET/IB/0/GDRDMA'),)
     """
-    legs = dict.fromkeys(
-        Leg(int(found[2]), int(found[3]), found[4].partition("/")[0], found[4])
+    links = dict.fromkeys(
+        Link(int(found[2]), int(found[3]), found[4].partition("/")[0], found[4])
         for found in CHANNEL.finditer(log)
     )
     networks = dict.fromkeys(found[1] for found in NETWORK.finditer(log))
-    warnings = dict.fromkeys(found[1] for found in WARNING.finditer(log))
-    return Road(tuple(legs), tuple(networks), tuple(warnings))
+    return Transports(tuple(links), tuple(networks))
 
 
 class Log:
@@ -65,16 +62,12 @@ class Log:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Around NCCL's first call, which is when it reads its environment; that is put back afterwards."""
-        own = os.environ.get(FILE)
-        if "NCCL_DEBUG" in os.environ and own is None:
-            self.why_not = (
-                f"NCCL_DEBUG={os.environ['NCCL_DEBUG']} is set without {FILE}: unset it, or set both"
-            )
-            yield
-            return
-        if own is not None:
-            self._pattern = own
-            if os.environ.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
+        level, own = os.environ.get("NCCL_DEBUG"), os.environ.get(FILE)
+        if level is not None or own is not None:
+            self._pattern = own or ""
+            if own is None:
+                self.why_not = f"NCCL_DEBUG={level} is set without {FILE}: unset it, or set both"
+            elif (level or "").upper() not in ("INFO", "TRACE"):
                 self.why_not = f"{FILE} is set without NCCL_DEBUG=INFO"
             yield
             return
@@ -92,8 +85,8 @@ class Log:
                 else:
                     os.environ[name] = value
 
-    def read(self) -> Road:
-        """What is written so far."""
+    def read(self) -> Transports:
+        """Reads what is written so far."""
         path = self._pattern.replace("%p", str(os.getpid())).replace("%h", socket.gethostname())
         file = Path(path)
         return parse(file.read_text(errors="replace") if path and file.is_file() else "")
@@ -105,10 +98,10 @@ class Log:
 
 
 def detours(
-    roads: Iterable[Road], nodes: Sequence[int], *, rdma: Mapping[int, bool], nvlinks: Sequence[bool]
-) -> tuple[list[Leg], list[Leg]]:
-    """The legs that took a slower way than there is: sockets between nodes that have an active RDMA port, and shared memory or the network
-    between two GPUs of a node that have NVLinks.
+    found: Iterable[Transports], nodes: Sequence[int], *, rdma: Mapping[int, bool], nvlinks: Sequence[bool]
+) -> tuple[list[Link], list[Link]]:
+    """Finds the links that took a slower way than there is: sockets between nodes that have an active RDMA port, and shared memory or the
+    network between two GPUs of a node that have NVLinks.
 
     Args:
         nodes: of each rank.
@@ -116,13 +109,13 @@ def detours(
         nvlinks: by rank, whether its GPU has some that are up.
     """
     sockets, inside = [], []
-    for leg in dict.fromkeys(leg for road in roads for leg in road.legs):
-        if max(leg.source, leg.target) >= len(nodes):  # of another communicator
+    for link in dict.fromkeys(link for one in found for link in one.links):
+        if max(link.source, link.target) >= len(nodes):  # of another communicator
             continue
-        here, there = nodes[leg.source], nodes[leg.target]
+        here, there = nodes[link.source], nodes[link.target]
         if here != there:
-            if leg.way.startswith("NET/Socket") and rdma.get(here) and rdma.get(there):
-                sockets.append(leg)
-        elif leg.kind in ("SHM", "NET") and nvlinks[leg.source] and nvlinks[leg.target]:
-            inside.append(leg)
+            if link.detail.startswith("NET/Socket") and rdma.get(here) and rdma.get(there):
+                sockets.append(link)
+        elif link.transport in ("SHM", "NET") and nvlinks[link.source] and nvlinks[link.target]:
+            inside.append(link)
     return sockets, inside
