@@ -144,6 +144,15 @@ def percent(share: float, *, signed: bool = False) -> str:
     return f"{'+' if signed and share > 0 else ''}{figure(share * 100)} %"
 
 
+def share(fraction: float) -> str:
+    """A fraction as a length of a recipe: a percentage, to twelve places.
+
+    >>> share(0.03), share(0.07), share(0.0333), share(1 / 3)
+    ('3%', '7%', '3.33%', '33.333333333333%')
+    """
+    return f"{fraction * 100:.12f}".rstrip("0").rstrip(".") + "%"
+
+
 def price(amount: float, currency: str) -> str:
     """A price with the sign of its currency; letters are followed by a space.
 

@@ -80,7 +80,7 @@ def test_the_rule_for_muon_gives_its_sources_example():
     "optimizer", ["sgd", "lion", "muon", "adamw", "adam", "rmsprop", "lars", "lamb", "adafactor"]
 )
 def test_auto_bends_where_the_noise_scale_is_known(optimizer):
-    """For the three optimizers whose trials say so (docs/why/which-rule.md), and never past the linear rule."""
+    """For the three optimizers whose trials say so (docs/rules.md), and never past the linear rule."""
     usual = "linear" if optimizer == "sgd" else "sqrt"
     known = {"optimizer": optimizer, "effective_batch": 256, "noise_scale": 1000.0}
     for policy in (64, 1024, 8192):

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
+from isobatch.cli.parser import Parser
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.validate import __main__ as rank_command
 
+DESCRIPTION = "Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run."
+EXAMPLES = (
+    "isobatch validate plan.json --nproc-per-node 8 -o report.json",
+    "isobatch validate plan.json --quick",
+    "isobatch validate --compare before.json after.json",
+)
 
-def add(subparsers: Any) -> None:
-    """The subcommand's options."""
-    parser = subparsers.add_parser(
-        "validate",
-        help="confirm a plan by a real DDP run",
-        description="Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict "
-        "on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run.",
-    )
-    rank_command.add(parser)
-    parser.add_argument(
+EVERYDAY = (
+    *("--output", "--json", "--quick", "--full", "--workload", "--device", "--soak", "--find-micro-batch"),
+    *(
+        "--nproc-per-node",
+        "--nnodes",
+        "--node-rank",
+        "--rendezvous",
+        "--compare",
+        "--memory-gib",
+        "--step-seconds",
+    ),
+)
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
+    rank_command.add(command)
+    command.add_argument(
         "--nproc-per-node", type=int, default=2, metavar="N", help="ranks on this host (default 2)"
     )
-    parser.add_argument("--nnodes", type=int, default=1, metavar="N", help="hosts (default 1)")
-    parser.add_argument(
+    command.add_argument("--nnodes", type=int, default=1, metavar="N", help="hosts (default 1)")
+    command.add_argument(
         "--node-rank", type=int, default=0, metavar="I", help="which of the hosts this is, from 0"
     )
-    parser.add_argument(
+    command.add_argument(
         "--rendezvous", metavar="HOST:PORT", help="host 0, and a free port there; host 0 has the report"
     )
-    parser.add_argument(
+    command.add_argument(
         "--compare", nargs=2, metavar=("A.json", "B.json"), help="say what changed between two reports"
     )
 

@@ -26,8 +26,9 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.planning.planned import Planned
 from isobatch.planning.settings import HOLDS_LOSS
-from isobatch.schedules import Schedule, Units, join, product, resolve
-from isobatch.schedules import constant as level
+from isobatch.schedules.kinds import constant as level
+from isobatch.schedules.schedule import Schedule, join, product
+from isobatch.schedules.text import Units, resolve
 
 MOST_EPOCHS = 10_000
 """Epochs after a move whose last steps are looked at one by one."""

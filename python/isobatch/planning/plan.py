@@ -20,14 +20,13 @@ from isobatch.planning.course import Course, Position, Stage
 from isobatch.planning.explain import explain
 from isobatch.planning.moves import Moved
 from isobatch.planning.options import options
-from isobatch.planning.planned import Planned
+from isobatch.planning.planned import PLANNER, Planned
 from isobatch.planning.saved import check, fields_of, text_of
-from isobatch.planning.settings import DEFAULTS, Keywords, Policy, Settings, settings_of, with_settings
+from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.schedules import Schedule
-from isobatch.showing import Plotting
+from isobatch.schedules.schedule import Schedule
 from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ _LONGEST_REPR = 590
 _MOST_LISTED = 2**24
 
 
-class Plan(Plotting, Planned, frozen=True, dict=True, forbid_unknown_fields=True):
+class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
@@ -361,17 +360,12 @@ def plan_of(
     >>> plan_of(Recipe(effective_batch=256, lr=0.1), Cluster(gpus_per_node=8), Settings()).micro_batch
     32
     """
-    # As `values_of`, without a second tuple: that takes a tenth of a plan.
-    # Likewise the defaults, which the core has.
-    asked = () if settings is DEFAULTS else settings
-    values = recipe.core.plan(msgspec.structs.astuple(cluster), asked, workloads, consumed)
-    status, reasons = values[0], reasons_of(values[1])
-    kind = Plan if status == "infeasible" else FeasiblePlan
-    plan = kind(recipe, cluster, settings, status, reasons, *values[2:])
-    if consumed:
-        plan = msgspec.structs.replace(plan, consumed=consumed)
-    if kind is FeasiblePlan:
-        return plan
+    status, bits, values = PLANNER.plan(
+        recipe.core, msgspec.structs.astuple(cluster), settings, workloads, consumed
+    )
+    if status != "infeasible":
+        return FeasiblePlan(recipe, cluster, settings, status, reasons_of(bits), *values)
+    plan = Plan(recipe, cluster, settings, status, reasons_of(bits), *values)
     # For its options.
     plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
     return plan

@@ -7,6 +7,7 @@ from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.nearest import OURS
+from isobatch.words import share
 
 _UNITS = {
     "epochs": "ep",
@@ -55,6 +56,6 @@ def _length(name: str, value: Any) -> Any:
     if type(value) not in (int, float):
         return value
     if name == "warmup_ratio" or (name == "warmup_steps" and 0 < value < 1):
-        return f"{float(f'{value * 100:.12g}'):g}%"
+        return share(value)
     unit = _UNITS.get(name)
     return value if unit is None else f"{int(value) if value == int(value) else value}{unit}"

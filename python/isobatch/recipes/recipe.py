@@ -10,11 +10,11 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
+from isobatch.files.formats import read_fields, write_fields
 from isobatch.recipes.aliases import with_our_names
-from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.record import Record, named_arguments, plain, refuse_names
-from isobatch.schedules import Schedule, check_spec
-from isobatch.showing import Showing
+from isobatch.schedules.schedule import Schedule
+from isobatch.schedules.text import check_spec
 from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
@@ -42,7 +42,7 @@ _PAIRS = ("betas", "device_batches")
 
 
 class Recipe(
-    Showing, Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, repr_omit_defaults=True
+    Record, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, repr_omit_defaults=True
 ):
     """A training recipe as somebody tuned it.
 

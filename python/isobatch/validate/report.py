@@ -22,7 +22,6 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.showing import Plotting
 from isobatch.validate.figures import AllReduce, Hosts, Machine, MicroBatchSearch, Noise, Part, Soak, Step
 from isobatch.validate.options import Options
 from isobatch.words import counted, figure, percent
@@ -116,7 +115,7 @@ def unchecked(name: str, text: str, **values: Any) -> Proof:
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
 
-class Report(Plotting, Part, frozen=True, kw_only=True):
+class Report(Part, frozen=True, kw_only=True):
     """A validation of a plan.
 
     `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
