@@ -55,7 +55,7 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
         if found is None:
             return _built_in(plan)
         with user_code("the workload's factory"):
-            workload = make(found)
+            workload = call_factory(found)
         optimizer = workload.optimizer
         return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 

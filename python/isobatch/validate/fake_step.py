@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from isobatch.diagnosis.tensors import AUTOCAST
 from isobatch.errors import InputError
-from isobatch.validate.workload import Workload, factory_of, make
+from isobatch.validate.workload import Workload, call_factory, factory_of
 
 BLOCK = 512
 """CUDA's allocator gives out memory in multiples of so many bytes."""
@@ -38,7 +38,7 @@ class FakeStep:
     def __enter__(self) -> FakeStep:
         with contextlib.ExitStack() as stack:
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            work = make(self._factory)
+            work = call_factory(self._factory)
             stack.enter_context(self._ledger)
             self._make(work)
             self._modes = stack.pop_all()

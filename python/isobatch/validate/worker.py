@@ -29,7 +29,7 @@ from isobatch.validate.proofs import (
 from isobatch.validate.ranks.group import Group, own_device
 from isobatch.validate.report import Draft, Report, Verdict, judged
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import Workload, load, make, out_of_memory, user_code
+from isobatch.validate.workload import Workload, call_factory, load, out_of_memory, user_code
 
 BUILD_SEED = 0
 
@@ -82,7 +82,7 @@ def run(
     own_device(options)  # before the factory, which may make something on the current one
     torch.manual_seed(BUILD_SEED)
     with user_code("the workload's factory"):
-        work = load(options.workload, plan, options.parameters) if factory is None else make(factory)
+        work = load(options.workload, plan, options.parameters) if factory is None else call_factory(factory)
     draft = Draft(plan, options)
     group = Group(options)
     if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:

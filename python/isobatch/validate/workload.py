@@ -90,7 +90,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
         return replace(BUILT_IN[name](plan, parameters), stand_in=True)
     if ":" not in name:
         raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
-    return make(factory_of(name))
+    return call_factory(factory_of(name))
 
 
 def factory_of(name: str) -> Callable[[], Any]:
@@ -139,7 +139,7 @@ def _place(factory: Callable[..., Any]) -> str:
     return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
 
 
-def make(factory: Callable[[], Any]) -> Workload:
+def call_factory(factory: Callable[[], Any]) -> Workload:
     """Calls a factory.
 
     Raises:
