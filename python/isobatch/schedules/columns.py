@@ -10,12 +10,11 @@ import numpy as np
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
-from isobatch.nearest import nearest
 from isobatch.schedules.lengths import Length, Units
 from isobatch.schedules.resolve import resolve
 from isobatch.schedules.schedule import Schedule
 from isobatch.schedules.text import check_spec
-from isobatch.words import shown
+from isobatch.words import nearest, shown
 
 _NEEDED = ("lr", "total_steps", "warmup_steps", "schedule", "min_lr", "warmup_lr")
 _UNITS = ("steps_per_epoch", "dataset_size", "seq_len")

@@ -28,7 +28,19 @@ class Layout(NamedTuple):
     irregular: bool
 
 
-class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a move found the run, and what it means for the data and the optimizer."""
+
+    step: int
+    samples: int
+    epoch: int | None
+    offset: int | None
+    repeated_samples: int
+    skipped_samples: int
+    velocity_factor: float
+
+
+class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """What was asked for (recipe, cluster, settings), and the values that the core gives, by name; behind them `consumed`, the
     samples that a run with a batch ramp had consumed when this plan took over: the stages before do not count.
 
@@ -103,7 +115,7 @@ def values_of(
     workloads: _core.Workloads | None = None,
     consumed: int = 0,
 ) -> tuple[Any, ...]:
-    """The values of a Planned behind recipe, cluster and settings, in the order of its fields.
+    """The values of a PlanRecord behind recipe, cluster and settings, in the order of its fields.
 
     Raises:
         InputError: a value is illegal; the message names the field and what is legal.
