@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from typing import get_args
 
@@ -14,9 +15,10 @@ import pytest
 import isobatch as ib
 import isobatch.cli
 from isobatch import _core
+from isobatch.planning.record import VALUES
 from isobatch.planning.settings import Policy
 from isobatch.schedules.form import Shape
-from isobatch.schedules.kind import KINDS
+from isobatch.schedules.text import KINDS
 from isobatch.validate import json_schema
 from isobatch.validate.report.schema import make_json_schema
 from reference import schedules as schedule_oracle
@@ -57,9 +59,46 @@ def test_records_have_the_fields_of_the_core():
     agree("python/isobatch/planning/settings.py", ib.Settings._fields, fields_of("settings"))
 
 
-def test_a_plan_holds_the_cores_values_in_their_order():
-    wanted = ["recipe", "cluster", "settings", *_core.plan_fields(), "consumed", "moves"]
-    agree("python/isobatch/planning/planned.py", ib.Plan.__struct_fields__, wanted)
+def test_a_plan_holds_the_result_columns_in_their_order():
+    results = [name for name, *_ in _core.results()]
+    agree("python/isobatch/planning/planned.py", ib.Plan.__struct_fields__[3 : 3 + len(results)], results)
+
+
+def defaults_of(names):
+    """A named tuple of settings at their defaults, as far as the names are settings."""
+    known = ib.Settings()._asdict()
+    return namedtuple("Some", names)(*(known.get(name) for name in names))
+
+
+@pytest.mark.parametrize("record", ["cluster", "settings", "plan"])
+def test_a_name_that_only_one_side_has_is_an_error_of_the_binding(record):
+    names = {"cluster": ib.Cluster.__struct_fields__, "settings": ib.Settings._fields, "plan": VALUES[2:]}
+
+    def bind(**changed):
+        given = names | changed
+        return _core.Planner(given["cluster"], defaults_of(given["settings"]), given["plan"])
+
+    bind()
+    for name in names[record]:
+        with pytest.raises(ib.InputError, match=f"the core has {name}, "):
+            bind(**{record: [it for it in names[record] if it != name]})
+    with pytest.raises(ib.InputError, match="Python's record has color, the core has not"):
+        bind(**{record: [*names[record], "color"]})
+
+
+def test_names_may_come_in_any_order():
+    turned = ib.Settings._fields[::-1], VALUES[:1:-1]
+    planner = _core.Planner(ib.Cluster.__struct_fields__[::-1], defaults_of(turned[0]), turned[1])
+    plan = ib.plan(recipe := ib.Recipe(effective_batch=256, lr=0.1), 8, policy="grow", max_micro_batch=16)
+    where = [getattr(plan.cluster, name) for name in ib.Cluster.__struct_fields__[::-1]]
+    values = planner.plan(recipe.core, tuple(where), plan.settings[::-1])[2]
+    assert {name: getattr(plan, name) for name in VALUES[2:]} == dict(zip(turned[1], values, strict=True))
+
+
+def test_the_defaults_of_the_settings_are_those_of_the_core():
+    for name, value in (("batch_tolerance", 0.5), ("policy", "grow"), ("max_batch", 8)):
+        with pytest.raises(ib.InputError, match="the defaults of the settings must be the core's"):
+            _core.Planner(ib.Cluster.__struct_fields__, ib.Settings(**{name: value}), VALUES[2:])
 
 
 def test_every_result_column_has_a_text():
@@ -310,12 +349,7 @@ def test_the_validator_knows_the_recipes_precisions():
     agree("python/isobatch/diagnosis/precision.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
 
 
-# ---- kinds of schedule: file, oracle, text, document ----
-
-
-def test_every_file_of_a_kind_is_listed():
-    files = {path.stem for path in (ROOT / "python/isobatch/schedules/kinds").glob("*.py")} - {"__init__"}
-    agree("python/isobatch/schedules/kinds/__init__.py", KINDS, sorted(files), ordered=False)
+# ---- kinds of schedule: oracle, text, document ----
 
 
 def test_every_kind_has_an_oracle():
@@ -333,7 +367,7 @@ def test_every_kind_that_builds_has_a_text():
 
 
 def test_every_shape_of_the_form_is_one_of_the_core():
-    shapes = {shape.kind for shape in Shape.__args__}
+    shapes = {shape.__struct_config__.tag for shape in Shape.__args__}
     assert shapes == {*_core.schedule_shapes(), "inner"}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from isobatch import schedules as S
 from isobatch.errors import InputError
-from isobatch.schedules.kind import KINDS
+from isobatch.schedules.text import KINDS
 from reference import schedules as oracle
 
 X = np.concatenate([np.arange(0, 140), np.linspace(0, 139, 333)])

@@ -26,8 +26,9 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.planning.record import Handover, PlanRecord
 from isobatch.planning.settings import HOLDS_LOSS
-from isobatch.schedules import Schedule, Units, join, product, resolve
-from isobatch.schedules import constant as level
+from isobatch.schedules.kinds import constant as level
+from isobatch.schedules.schedule import Schedule, join, product
+from isobatch.schedules.text import Units, resolve
 
 Legs: TypeAlias = Sequence[tuple[int, PlanRecord]]
 """The parts of a run, in order: the optimizer step at which each starts, and its plan."""

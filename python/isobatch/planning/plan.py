@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.planning.record import Handover, PlanRecord
-from isobatch.planning.settings import DEFAULTS, Keywords, Policy, Settings, settings_of, with_settings
+from isobatch.planning.record import PLANNER, Handover, PlanRecord
+from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe, refuse_no_recipe
@@ -24,7 +24,7 @@ from isobatch.words import count, counted, real
 if TYPE_CHECKING:
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course, Position, Stage
-    from isobatch.schedules import Schedule
+    from isobatch.schedules.schedule import Schedule
     from isobatch.tools.writing.export import Export
     from isobatch.tools.writing.planned import Job
 
@@ -372,17 +372,12 @@ def plan_of(
     >>> plan_of(Recipe(effective_batch=256, lr=0.1), Cluster(gpus_per_node=8), Settings()).micro_batch
     32
     """
-    # As `values_of`, without a second tuple: that takes a tenth of a plan.
-    # Likewise the defaults, which the core has.
-    asked = () if settings is DEFAULTS else settings
-    values = recipe.core.plan(msgspec.structs.astuple(cluster), asked, workloads, consumed)
-    status, reasons = values[0], reasons_of(values[1])
-    kind = Plan if status == "infeasible" else FeasiblePlan
-    plan = kind(recipe, cluster, settings, status, reasons, *values[2:])
-    if consumed:
-        plan = msgspec.structs.replace(plan, consumed=consumed)
-    if kind is FeasiblePlan:
-        return plan
+    status, bits, values = PLANNER.plan(
+        recipe.core, msgspec.structs.astuple(cluster), settings, workloads, consumed
+    )
+    if status != "infeasible":
+        return FeasiblePlan(recipe, cluster, settings, status, reasons_of(bits), *values)
+    plan = Plan(recipe, cluster, settings, status, reasons_of(bits), *values)
     # For its options.
     plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
     return plan

@@ -8,7 +8,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError
-from isobatch.planning.settings import Settings
+from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
@@ -108,17 +108,18 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
         return Layout(*cast(tuple[int, int, int, int], counts), irregular)
 
 
-def values_of(
-    recipe: Recipe,
-    cluster: Cluster,
-    settings: Settings,
-    workloads: _core.Workloads | None = None,
-    consumed: int = 0,
-) -> tuple[Any, ...]:
-    """The values of a PlanRecord behind recipe, cluster and settings, in the order of its fields.
+VALUES = PlanRecord.__struct_fields__[3:]
+"""The names of what the core works out of a recipe, a cluster and settings."""
+PLANNER = _core.Planner(cluster=Cluster.__struct_fields__, settings=DEFAULTS, plan=VALUES[2:])
+"""Plans. It binds the names of the records here to those of the core, and fails where they differ."""
+
+
+def worked_out(recipe: Recipe, cluster: Cluster, settings: Settings, consumed: int = 0) -> dict[str, Any]:
+    """Returns the values of a plan by name.
 
     Raises:
         InputError: a value is illegal; the message names the field and what is legal.
     """
-    status, reasons, *rest = recipe.core.plan(msgspec.structs.astuple(cluster), settings, workloads, consumed)
-    return status, reasons_of(reasons), *rest
+    where = msgspec.structs.astuple(cluster)
+    status, bits, values = PLANNER.plan(recipe.core, where, settings, None, consumed)
+    return dict(zip(VALUES, (status, reasons_of(bits), *values), strict=True))

@@ -18,15 +18,14 @@ import msgspec
 from isobatch import _core
 from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.planning.course import Course, Legs, handover_at, whole_run
-from isobatch.planning.record import Handover, PlanRecord, values_of
+from isobatch.planning.record import VALUES, Handover, PlanRecord, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
-from isobatch.schedules import Schedule
+from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
 
 VERSION = 1
 SCHEMA = f"isobatch.plan/{VERSION}"
-VALUES = _core.plan_fields()
 
 _RULES = tuple(name for name, *_ in _core.rules())
 _OF_PROFILE = frozenset(name for name, _, _, of_profile in _core.results() if of_profile)
@@ -168,9 +167,7 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
         or any(getattr(leg, name) is not None for name in _OF_PROFILE)
     )
     if not of_profile:
-        return dict(
-            zip(VALUES, values_of(leg.recipe, leg.cluster, settings, consumed=leg.consumed), strict=True)
-        )
+        return worked_out(leg.recipe, leg.cluster, settings, leg.consumed)
     if leg.status == "infeasible":
         return {}
     stretched = settings.policy == "goodput"
@@ -188,7 +185,7 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
             ragged=settings.ragged and Reason.RAGGED in leg.reasons,
             uneven=settings.uneven and Reason.UNEVEN in leg.reasons,
         )
-    values = dict(zip(VALUES, values_of(recipe, leg.cluster, settings, consumed=leg.consumed), strict=True))
+    values = worked_out(recipe, leg.cluster, settings, leg.consumed)
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.
         left_out |= {"total_steps", "warmup_steps", "weight_decay"}
@@ -206,7 +203,7 @@ def _consistent(leg: PlanRecord, file: str | None) -> None:
     says = "infeasible" if infeasible else "caution" if leg.reasons else "ok"
     must("status", leg.status == says, f"{says!r}, as its reasons say")
     must("world_size", leg.world_size == leg.cluster.world_size, "the GPUs of its cluster")
-    for name in (*VALUES, "consumed"):
+    for name in VALUES:
         value = getattr(leg, name)
         if type(value) is int:
             must(name, 0 <= value <= 2**53, "from 0 to 2^53")

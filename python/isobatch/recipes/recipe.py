@@ -10,8 +10,8 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
+from isobatch.files.formats import read_fields, write_fields
 from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
-from isobatch.recipes.files import read_fields, write_fields
 from isobatch.recipes.names import with_our_names
 from isobatch.words import few
 
@@ -22,7 +22,7 @@ Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
 if TYPE_CHECKING:
-    from isobatch.schedules import Schedule
+    from isobatch.schedules.schedule import Schedule
 
     ScheduleSpec: TypeAlias = str | Schedule
 else:
@@ -335,7 +335,8 @@ class Recipe(
 
 def _check_schedule(recipe: Recipe) -> None:
     """Reads a schedule as files have it, and refuses what is none."""
-    from isobatch.schedules import Schedule, check_spec
+    from isobatch.schedules.schedule import Schedule
+    from isobatch.schedules.text import check_spec
 
     if isinstance(recipe.schedule, dict):
         try:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from isobatch.errors import InputError, missing
 from isobatch.schedules import Units, check_spec
-from isobatch.schedules.lengths import Length
+from isobatch.schedules.text import Length
 from isobatch.tools.writing.planned import Planned
 from isobatch.words import percent
 
