@@ -1,4 +1,4 @@
-"""What a probe trains: the workload made from a seed, and its samples as one stream that depends on the seed alone, not on the batch."""
+"""The workload of a probe, made from a seed, and its samples as one stream, whatever the batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def own_randomness() -> Iterator[None]:
 
 
 def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
-    """Returns what makes the workload for a seed and a plan.
+    """Returns a maker of the workload for a seed and a plan.
 
     Raises:
         InputError: there is no such factory.
@@ -64,7 +64,7 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
 
 
 def _built_in(plan: Plan) -> Workload:
-    """Makes the validator's perceptron, which tells whether splits train the same and nothing of learning rates."""
+    """Makes the validator's perceptron: it tells whether splits train the same, and nothing of learning rates."""
     if plan.recipe.optimizer not in BUILT_IN:
         raise InputError(
             f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
@@ -74,7 +74,7 @@ def _built_in(plan: Plan) -> Workload:
 
 
 def _with_values(optimizer: Any, plan: Plan) -> Any:
-    """Gives the user's optimizer what the plan changes against the tuned recipe: weight decay by its factor, betas and eps as planned."""
+    """Sets the plan's changes against the tuned recipe in the user's optimizer: weight decay by its factor, betas and eps as planned."""
     recipe = plan.recipe
     factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
     betas = recipe.betas or (0.9, 0.999)
@@ -154,7 +154,7 @@ def tensors(batch: Any) -> list[Tensor]:
 
 
 def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
-    """Checks that a workload made twice from one seed, and a batch drawn twice, are the same.
+    """Checks a workload made twice from one seed, and a batch drawn twice, for equality.
 
     Raises:
         InputError: they differ, or the samples are the same whatever the generator.
@@ -230,7 +230,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
 
 
 def read_checkpoint(path: str, device: torch.device) -> dict[str, Any]:
-    """Reads what torch.save wrote: tensors and plain values only.
+    """Reads a file of torch.save: tensors and plain values only.
 
     Raises:
         InputError: it cannot be read.
