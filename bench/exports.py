@@ -235,7 +235,7 @@ CHECKS: dict[str, tuple[str, Callable[[str], str], str]] = {
 
 LATE = f"""
 DeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before: 1/{PLAN.warmup_steps} of the peak here. torchtitan
-warms up by (step + 1)/{PLAN.warmup_steps}. Both are what `isobatch export` itself computes of them, and says in its notes."""
+warms up by (step + 1)/{PLAN.warmup_steps}. Both are what `isobatch plan --to` itself computes of them, and says in its notes."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from isobatch import _core
 from isobatch.planning.settings import Settings
-from isobatch.schedules.kind import KINDS, Kind
+from isobatch.schedules.text import KINDS, Kind
 
 DOCS = Path(__file__).parent.parent / "docs"
 MARKED = re.compile(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gpu_parts.tools import CUDA, DEVICE, seconds_of
-from isobatch.diagnosis.precision import float32_as
+from isobatch.diagnosis.tensors import float32_as
 
 LIMIT_SECONDS = 120
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import isobatch as ib
-from isobatch.diagnosis.precision import AUTOCAST, float32_as
+from isobatch.diagnosis.tensors import AUTOCAST, float32_as
 from isobatch.validate import Workload
 from isobatch.validate.host import clocks, gpu, nvml
 

@@ -1,6 +1,6 @@
 """Which scaling rule should one start with? Grids of learning rates at several batches and equal samples.
 
-    python bench/science/run.py bench/science/results/small.jsonl --minutes 10   # a part; the same command goes on
+    python bench/science/run.py small.jsonl --minutes 10   # a part; the same command goes on
     python bench/science/run.py large.jsonl --edition large --device cuda --minutes 10
 
 Each line of the file is a trial with its seed and losses, or a noise scale; cells come in the order of what they tell, and one that is

@@ -1,4 +1,4 @@
-"""The table and the picture of bench/science: python bench/science/table.py bench/science/results/small.jsonl
+"""The table and the picture of bench/science: python bench/science/table.py small.jsonl
 
 Writes bench/results/science.md (for another edition: beside the file) and docs/science.svg.
 """
@@ -133,7 +133,7 @@ def markdown(rows, meta, measured=None) -> str:
     lines = [
         "# Which scaling rule to start with",
         "",
-        f"Made by `python bench/science/run.py bench/science/results/small.jsonl` and `table.py` ({meta['edition']} edition): {meta['samples']:,} samples "
+        f"Made by `python bench/science/run.py small.jsonl` and `table.py` ({meta['edition']} edition): {meta['samples']:,} samples "
         f"a trial at every batch, {meta['seeds']} seeds, tuned batch {meta['base_batch']}, cosine after 10 % warmup, no weight decay; torch {meta['torch']}, "
         f"Python {meta['python']}, {meta['device']} ({meta['machine']}). SGD has momentum 0.9; AdamW betas (0.9, 0.999), Lion (0.9, 0.99), Muon momentum 0.95, "
         "for all weights. `digits`: scikit-learn's 1,797 digits, a perceptron; the loss is that on the training images. `noisy`: the same, half of the labels "

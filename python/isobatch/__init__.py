@@ -1,5 +1,6 @@
 """isobatch: tune once, train the same at any GPU count."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,10 @@ if TYPE_CHECKING:
     from isobatch.fleet.sweep import Sweep as Sweep
     from isobatch.fleet.sweep import sweep as sweep
     from isobatch.forecast.calibrate import calibrate as calibrate
-    from isobatch.forecast.critical import CriticalBatch as CriticalBatch
-    from isobatch.forecast.critical import PowerFit as PowerFit
     from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
     from isobatch.forecast.critical import fit_power as fit_power
     from isobatch.forecast.estimate import estimate as estimate
     from isobatch.forecast.goodput import optimize_goodput as optimize_goodput
-    from isobatch.forecast.laws import Laws as Laws
     from isobatch.forecast.laws import laws as laws
     from isobatch.forecast.profile import Constant as Constant
     from isobatch.forecast.profile import Profile as Profile
@@ -37,11 +35,12 @@ if TYPE_CHECKING:
     from isobatch.planning.plan import plan as plan
     from isobatch.planning.replan import replan as replan
     from isobatch.planning.settings import Settings as Settings
-    from isobatch.probing.launching import probe as probe
+    from isobatch.probing.probe import probe as probe
     from isobatch.reason import Reason as Reason
     from isobatch.reason import reasons_of as reasons_of
     from isobatch.recipes.cluster import Cluster as Cluster
     from isobatch.recipes.recipe import Recipe as Recipe
+    from isobatch.report.plot import plot as plot
     from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
     from isobatch.validate.memory import memory_of as memory_of
 
@@ -50,16 +49,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Cluster": "recipes.cluster",
     "Constant": "forecast.profile",
-    "CriticalBatch": "forecast.critical",
     "Elastic": "planning.elastic",
     "ElasticMany": "planning.elastic",
     "FeasiblePlan": "planning.plan",
     "InputError": "errors",
-    "Laws": "forecast.laws",
     "Manifest": "fleet.folder.manifest",
     "Move": "planning.plan",
     "Plan": "planning.plan",
-    "PowerFit": "forecast.critical",
     "Profile": "forecast.profile",
     "Reason": "reason",
     "Recipe": "recipes.recipe",
@@ -81,7 +77,8 @@ _HOMES = {
     "plan_files": "fleet.plan_fleet",
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
-    "probe": "probing.launching",
+    "plot": "report.plot",
+    "probe": "probing.probe",
     "reasons_of": "reason",
     "replan": "planning.replan",
     "schedule_matrix": "schedules.matrix",
@@ -104,3 +101,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers how a notebook shows our values, where isobatch was imported before it ran: `%load_ext isobatch`."""
+    from isobatch.notebook import register
+
+    register(shell)
+
+
+if hasattr(sys.modules.get("IPython"), "get_ipython"):
+    load_ipython_extension(sys.modules["IPython"].get_ipython())

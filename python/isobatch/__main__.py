@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from isobatch.cli import main
-from isobatch.cli.terminal.leaving import leave
+from isobatch.cli.terminal import leave
 
 
 def command() -> NoReturn:

@@ -38,8 +38,10 @@ def test_each_command_works_or_names_its_extra(tmp_path):
         (["fleet", "jobs.csv", "--gpus", "8"], 2, "pip install 'isobatch[fleet]'"),
         (["explain", "jobs.csv"], 2, "pip install 'isobatch[fleet]'"),
         (["report", "plan.json", "-o", "a.html"], 2, "pip install 'isobatch[report]'"),
+        (["schedule", "cosine", "--steps", "9", "--plot", "a.svg"], 2, "pip install 'isobatch[report]'"),
+        (["schedule", "cosine", "--steps", "9", "--plot"], 0, ""),
         (["validate", "plan.json"], 2, "pip install 'isobatch[validate]'"),
-        (["rules"], 0, ""),
+        (["explain", "--rules"], 0, ""),
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps([words for words, *_ in expected])],

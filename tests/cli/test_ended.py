@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import isobatch.cli.rules
+import isobatch.cli.explain
 from isobatch.cli import main
 
 
@@ -22,8 +22,8 @@ def test_a_signal_is_no_fault_of_ours(monkeypatch, capsys):
     def run(args):
         raise Ended("Process 1 got signal: 15")
 
-    monkeypatch.setattr(isobatch.cli.rules, "run", run)
-    assert main(["rules"]) == 128 + 15
+    monkeypatch.setattr(isobatch.cli.explain, "run", run)
+    assert main(["explain", "--rules"]) == 128 + 15
     assert "fault" not in capsys.readouterr().err
 
 
@@ -35,7 +35,7 @@ def test_a_long_text_is_cut(capsys):
 
 ENDING = """
 import atexit, sys, threading
-from isobatch.cli.terminal.leaving import leave
+from isobatch.cli.terminal import leave
 
 class Noticed:
     def __del__(self):
@@ -70,7 +70,7 @@ def test_torch_is_not_taken_apart_in_the_end(more, said):
 
 def test_what_cannot_be_written_is_still_complained_about():
     """By Python's own end, also behind a command that has used torch."""
-    program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal.leaving import leave; print('said'); leave(0)"
+    program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; print('said'); leave(0)"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", program]

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-import isobatch.cli
 from isobatch.cli import main
-from isobatch.cli.terminal.messages import say
+from isobatch.cli.terminal import say
 from terminals import all_from
 
 RECIPE = {"effective_batch": 256, "lr": 0.1}
@@ -230,10 +229,3 @@ def test_a_slip_in_a_column_is_a_warning():
     with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$") as said:
         ib.plan_fleet({"effective_batch": [8], "lr": [0.1], "weight_dcay": [1], "team": [1]}, [8])
     assert said[0].filename == __file__  # the line that called, not one of ours
-
-
-def test_every_command_shows_its_help(capsys):
-    for name in isobatch.cli.commands():
-        with pytest.raises(SystemExit) as error:
-            main([name, "--help"])
-        assert error.value.code == 0 and "usage: isobatch" in capsys.readouterr().out

@@ -15,7 +15,7 @@ def recipe(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("command", [["export", "--to", "transformers"], ["schedule"], ["explain"]])
+@pytest.mark.parametrize("command", [["schedule"], ["explain"]])
 def test_a_recipe_is_planned_first(recipe, command, capsys):
     assert main([command[0], recipe, *command[1:]]) == 2
     said = capsys.readouterr().err
@@ -44,7 +44,7 @@ def test_other_json_is_left_to_its_reader(tmp_path, capsys):
     assert "cannot tell the format" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["export", "--to", "transformers"], ["schedule"]])
+@pytest.mark.parametrize("command", [["plan", "--to", "transformers"], ["schedule"]])
 def test_a_saved_plan_that_cannot_be_is_wrong_input(recipe, tmp_path, command, capsys):
     none = tmp_path / "none.json"
     ib.plan(ib.Recipe.load(recipe), 7).save(none)

@@ -1,13 +1,15 @@
-"""`isobatch plan`, `isobatch rules`: what people see, and exit codes."""
+"""`isobatch plan`: what people see, and exit codes."""
 
 import json
+import re
 import subprocess
+import sys
 
 import pytest
 
 import isobatch as ib
 from isobatch import _core
-from isobatch.cli import main
+from isobatch.cli import COMMANDS, main, parser_of
 from isobatch.forecast.measurements import load_measurements
 from isobatch.validate import Report
 
@@ -190,19 +192,64 @@ def test_a_saved_plan_of_another_version_is_refused(tmp_path):
 
 
 def test_rules_are_printed(capsys):
-    assert main(["rules", "--json"]) == 0
+    assert main(["explain", "--rules", "--json"]) == 0
     rules = {rule["rule"]: rule for rule in json.loads(capsys.readouterr().out)}
     assert set(rules) == {name for name, *_ in _core.rules()}
     assert "1706.02677" in rules["linear"]["source"]
-    assert main(["rules"]) == 0
+    assert main(["explain", "--rules"]) == 0
     assert "η' = √k·η" in capsys.readouterr().out
 
 
 def test_no_command_is_wrong_use(capsys):
     assert main([]) == 2
-    assert "usage: isobatch" in capsys.readouterr().err
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"isobatch {ib.__version__}\n"
+    asked = capsys.readouterr().err
+    assert asked.startswith("usage: isobatch COMMAND") and "exit codes: 0 done" in asked
+    for word in ("--version", "-V", "version"):
+        assert main([word]) == 0
+        assert capsys.readouterr().out == f"isobatch {ib.__version__}\n"
+    for words in (["help"], ["--help"], ["-h"]):
+        with pytest.raises(SystemExit) as done:
+            main(words)
+        assert done.value.code == 0 and capsys.readouterr().out == asked
+
+
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        (
+            "export",
+            "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER",
+        ),
+        ("rules", "isobatch explain --rules"),
+        ("laws", "isobatch estimate --laws"),
+    ],
+)
+def test_a_command_that_moved_says_where(capsys, old, now):
+    assert main([old, "x"]) == 2
+    assert capsys.readouterr().err == f"isobatch {old} is now {now}\n"
+
+
+def test_a_command_imports_no_other():
+    program = "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); print([n for n in COMMANDS if f'isobatch.cli.{n}' in sys.modules])"
+    words = ["plan", "--set", "effective_batch=8", "--set", "lr=1", "--gpus", "8"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "['plan']"
+
+
+def test_help_shows_the_everyday_options_and_all_on_request(capsys):
+    assert len(COMMANDS) <= 15
+    for name in COMMANDS:
+        shown = []
+        for words in (["--help"], ["--help", "all"]):
+            with pytest.raises(SystemExit):
+                main([name, *words])
+            shown.append(re.findall(r"^  (-\S+)", capsys.readouterr().out, re.MULTILINE))
+        everyday, every = shown
+        parser = parser_of(name)
+        known = {option for action in parser._actions for option in action.option_strings}
+        assert len(everyday) <= 20 and set(everyday) <= set(every)
+        assert len(every) == sum(bool(action.option_strings) for action in parser._actions)
+        assert set(parser.everyday or ()) <= known
 
 
 def test_the_shell_completes(job, tmp_path, capsys):

@@ -52,21 +52,21 @@ def test_another_length_has_both_signs():
 
 
 def test_the_command_prints_what_each_says(capsys):
-    assert main(["laws", "--tokens", "1e11", "--seq-len", "2048"]) == 0
+    assert main(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "2048"]) == 0
     said = capsys.readouterr().out
     assert "Power Lines*" in said and "1.02 M" in said and "500" in said
     assert "within 1.1× of each other" in said
     assert "\n* constants from a secondary account" in said
-    assert main(["laws", "--tokens", "1e11", "--json"]) == 0
+    assert main(["estimate", "--laws", "--tokens", "1e11", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch_spread"] == pytest.approx(1.097, abs=0.001)
 
 
 def test_bad_input_names_the_option(capsys):
-    assert main(["laws", "--tokens", "-1"]) == 2
+    assert main(["estimate", "--laws", "--tokens", "-1"]) == 2
     assert "--tokens must be a whole number from 1, such as 7e9, got '-1'" in capsys.readouterr().err
-    assert main(["laws", "--tokens", "1e11", "--effective-batch", "1e308"]) == 2
+    assert main(["estimate", "--laws", "--tokens", "1e11", "--effective-batch", "1e308"]) == 2
     assert "must be a number from 0.001 to 1e+24, got " in capsys.readouterr().err
     with pytest.raises(ib.InputError, match=r"tokens must be a number from 0.001 to 1e\+24, got 5e-324"):
         ib.laws(tokens=5e-324)
-    assert main(["laws", "--tokens", "1e11", "--seq-len", "0"]) == 2
+    assert main(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "0"]) == 2
     assert "--seq-len must be at least 1, got 0" in capsys.readouterr().err

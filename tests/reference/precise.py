@@ -71,7 +71,7 @@ def share(shape, u):
 
 
 @share.register
-def _(shape: F.Constant, u):
+def _(shape: F.Flat, u):
     return mpf(1)
 
 

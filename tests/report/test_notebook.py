@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import isobatch as ib
 from hostile import HOSTILE
+from isobatch.notebook import TYPES, html_of
+from isobatch.report.frames import to_pandas
 from report.pages import Parsed, timed_profile
 
 RECIPE = ib.Recipe.from_gpus(
@@ -66,7 +69,7 @@ def test_a_repr_says_what_was_planned():
 @pytest.mark.parametrize("name", VALUES)
 def test_a_cell_is_html_without_markup_of_others(name):
     pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
-    text = VALUES[name]._repr_html_()
+    text = html_of(VALUES[name])
     parsed = Parsed(text)
     assert not parsed.open and not {"script", "img", "link", "style"} & {tag for tag, _ in parsed.tags}
     assert all(not key.startswith("on") for _, attributes in parsed.tags for key in attributes)
@@ -75,12 +78,12 @@ def test_a_cell_is_html_without_markup_of_others(name):
 
 def test_a_plan_in_a_cell_reads_in_five_lines():
     pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
-    parsed = Parsed(ib.plan(RECIPE, 64)._repr_html_())
+    parsed = Parsed(html_of(ib.plan(RECIPE, 64)))
     lines = parsed.texts["bdi"][: 1 + 4]
     assert len(parsed.of("div")) <= 1 + 5 and lines[0].startswith("64 GPUs: micro-batch 4 × accumulation 1")
     assert "Unchanged: batch size" in lines[1]
     assert parsed.texts["summary"] == ["1 warning"]
-    menu = Parsed(VALUES["never"]._repr_html_()).text("bdi")
+    menu = Parsed(html_of(VALUES["never"])).text("bdi")
     assert (
         menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")
         and "batch_tolerance=" in menu
@@ -90,7 +93,7 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
 
 def test_what_would_work_can_be_copied_from_a_cell():
     pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
-    cells = Parsed(VALUES["never"]._repr_html_()).texts["bdi"]
+    cells = Parsed(html_of(VALUES["never"])).texts["bdi"]
     ways = [cell for cell in cells if "=" in cell]  # each in a <bdi> of its cell
     assert len(ways) == len(VALUES["never"].options) > 3
     for way, option in zip(ways, VALUES["never"].options, strict=True):
@@ -101,7 +104,7 @@ def test_what_would_work_can_be_copied_from_a_cell():
 @pytest.mark.parametrize("profile", [None, timed_profile()])
 def test_a_cell_says_how_long_the_run_is(profile):
     pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
-    lines = Parsed(ib.plan(RECIPE, 32, policy="grow", profile=profile)._repr_html_()).texts["bdi"]
+    lines = Parsed(html_of(ib.plan(RECIPE, 32, policy="grow", profile=profile))).texts["bdi"]
     assert any(line.startswith("The run: 882 steps") for line in lines[:5])
 
 
@@ -120,7 +123,7 @@ def test_a_forecast_without_an_error_claims_none():
 )  # fmt: skip
 def test_figures_are_a_data_frame(name, rows, columns):
     pytest.importorskip("pandas", reason="data frames are pandas'")
-    frame = VALUES[name].to_pandas()
+    frame = to_pandas(VALUES[name])
     laws = VALUES["laws"]
     every = (*laws.lr_laws, *laws.batch_laws, *laws.critical_laws)
     assert len(frame) == (len(every) if rows is None else rows) and set(columns) <= set(frame.columns)
@@ -129,34 +132,66 @@ def test_figures_are_a_data_frame(name, rows, columns):
 def test_frames_have_the_figures():
     pytest.importorskip("pandas", reason="data frames are pandas'")
     elastic = VALUES["elastic"]
-    frame = elastic.to_pandas()
+    frame = to_pandas(elastic)
     assert tuple(frame["gpus"]) == elastic.gpus and tuple(frame["accumulation"]) == elastic.accumulation
-    curve = VALUES["plan"].schedule.to_pandas()
+    curve = to_pandas(VALUES["plan"].schedule)
     assert curve["lr"].max() == pytest.approx(0.4, rel=0.01) and curve["step"].iloc[-1] == 882
-    sweep = VALUES["sweep"].to_pandas()
+    sweep = to_pandas(VALUES["sweep"])
     assert sweep["status"].tolist()[0] in ("ok", "caution") and sweep["hours"].notna().sum() == 9
 
 
-@pytest.mark.parametrize("name", ["plan", "sweep", "elastic", "laws"])
+@pytest.mark.parametrize("name", ["plan", "sweep"])
 def test_values_have_a_chart(name, tmp_path):
     pytest.importorskip("altair", reason="charts come with the extra 'report'")
     pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
-    VALUES[name].plot().save(tmp_path / "chart.svg")
+    ib.plot(VALUES[name]).save(tmp_path / "chart.svg")
     assert (tmp_path / "chart.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_notebook_shows_each_of_our_types():
+    pytest.importorskip("altair", reason="charts come with the extra 'report'")
+    formatters = pytest.importorskip("IPython.core.formatters", reason="notebooks come with IPython")
+    shell = SimpleNamespace(display_formatter=formatters.DisplayFormatter())
+    ib.load_ipython_extension(shell)
+    shown = [*VALUES.values(), VALUES["plan"].schedule]
+    assert {f"{kind.__module__}.{kind.__qualname__}" for value in shown for kind in type(value).__mro__} >= {
+        *TYPES
+    }
+    for value in shown:
+        data, _ = shell.display_formatter.format(value)
+        assert data["text/html"] == html_of(value) and "text/plain" in data
+    data, _ = shell.display_formatter.format(ib.plot(VALUES["plan"]))
+    assert data["image/svg+xml"].startswith("<svg") and "text/html" not in data
+
+
+@pytest.mark.parametrize("first", ["IPython", "isobatch"])
+def test_importing_isobatch_in_a_notebook_registers_the_cells(first):
+    pytest.importorskip("IPython", reason="notebooks come with IPython")
+    program = f"""
+import {first}
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "isobatch") if {first == "isobatch"} else shell.run_cell("import isobatch")
+html = shell.display_formatter.formatters["text/html"]
+assert ("isobatch.planning.plan", "Plan") in html.deferred_printers
+import sys
+assert "isobatch.report" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_schedule_has_a_chart_to_its_end():
     pytest.importorskip("altair", reason="charts come with the extra 'report'")
     pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
-    points = VALUES["plan"].schedule.plot().to_dict()["data"]["values"]
+    points = ib.plot(VALUES["plan"].schedule).chart.to_dict()["data"]["values"]
     assert points[-1]["step"] == 882
 
 
-def test_small_learning_rates_are_written_shortly(tmp_path):
+def test_small_learning_rates_are_written_shortly():
     pytest.importorskip("altair", reason="charts come with the extra 'report'")
     pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
-    ib.schedules.cosine(3e-4, 9_000, end=3e-5).plot().save(tmp_path / "chart.svg")
-    text = (tmp_path / "chart.svg").read_text(encoding="utf-8")
+    text = ib.plot(ib.schedules.cosine(3e-4, 9_000, end=3e-5))._repr_svg_()
     assert ">2e-4<" in text and ">0<" in text and "0.0002<" not in text
 
 
@@ -164,9 +199,11 @@ def test_what_cannot_be_drawn_says_why():
     pytest.importorskip("altair", reason="charts come with the extra 'report'")
     pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
     with pytest.raises(ib.InputError, match="nothing to draw: it is infeasible"):
-        VALUES["never"].plot()
+        ib.plot(VALUES["never"])
     with pytest.raises(ib.InputError, match="nothing to draw: the sweep has no times"):
-        ib.sweep(RECIPE, [8]).plot()
+        ib.plot(ib.sweep(RECIPE, [8]))
+    with pytest.raises(ib.InputError, match="value must be"):
+        ib.plot(RECIPE)
 
 
 def test_without_the_extras_a_cell_is_text():
@@ -176,10 +213,12 @@ for name in ("jinja2", "markupsafe", "altair", "vl_convert", "pandas"):
     sys.modules[name] = None
 import isobatch as ib
 plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st"), 8)
-assert plan._repr_html_() is None and plan.recipe._repr_html_() is None and plan.schedule._repr_html_().startswith("<svg")
-for ask, said in ((plan.plot, "pip install 'isobatch[report]'"), (plan.to_pandas, "pip install pandas")):
+from isobatch.notebook import html_of
+from isobatch.report.frames import to_pandas
+assert html_of(plan) is None and html_of(plan.recipe) is None and html_of(plan.schedule) is None
+for ask, said in ((ib.plot, "pip install 'isobatch[report]'"), (to_pandas, "pip install pandas")):
     try:
-        ask()
+        ask(plan)
     except ib.InputError as error:
         assert said in str(error), error
     else:

@@ -11,7 +11,7 @@ import pytest
 
 import isobatch as ib
 from isobatch import schedules as S
-from isobatch.schedules.kind import KINDS
+from isobatch.schedules.text import KINDS
 from reference import schedules as oracle
 
 pytest.importorskip("mpmath", reason="the exact values need it")

@@ -7,7 +7,7 @@ import pytest
 from isobatch import schedules as S
 from isobatch.errors import InputError
 from isobatch.schedules import Units, check_spec, resolve
-from isobatch.schedules.kind import KINDS
+from isobatch.schedules.text import KINDS
 from reference import schedules as oracle
 
 ONE = Units(tuned_batch=256, batch=256, steps_per_epoch=100, seq_len=1000)

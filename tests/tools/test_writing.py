@@ -316,7 +316,7 @@ def test_a_ramp_goes_to_megatron_alone():
 class TestCommand:
     def test_the_file_alone_is_on_stdout(self, tmp_path, capsys):
         plan().save(tmp_path / "plan.json")
-        assert main(["export", str(tmp_path / "plan.json"), "--to", "deepspeed"]) == 0
+        assert main(["plan", str(tmp_path / "plan.json"), "--to", "deepspeed"]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["train_batch_size"] == 256
         assert "train_micro_batch_size_per_gpu: 8 → 4" in said.err
@@ -324,7 +324,7 @@ class TestCommand:
     def test_nothing_is_replaced_without_force(self, tmp_path, capsys):
         plan().save(tmp_path / "plan.json")
         words = [
-            "export",
+            "plan",
             str(tmp_path / "plan.json"),
             "--to",
             "transformers",
@@ -390,7 +390,7 @@ class TestFolder:
         jobs = ["plain", "../../etc/evil", "A/b", "a/B", "$(touch hacked)\n", "!?"]
         out = tmp_path / "out"
         words = [
-            "export",
+            "report",
             self.table(tmp_path, jobs),
             "--to",
             "slurm",
@@ -412,7 +412,7 @@ class TestFolder:
         assert main([*words, "--force"]) == 0 and (out / "plain/job.sbatch").read_text() == text
 
     def test_the_jobs_table_has_the_schedule(self, tmp_path, capsys):
-        words = ["export", self.table(tmp_path, ["a"]), "--to", "transformers", "-o", str(tmp_path / "out")]
+        words = ["report", self.table(tmp_path, ["a"]), "--to", "transformers", "-o", str(tmp_path / "out")]
         assert main(words) == 2
         assert (
             "row 1: schedule is missing: the plans' table does not have it; name the jobs' with --jobs"

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import InputError, needs_extra
+from isobatch.errors import InputError
+from isobatch.words import printable
 
 if TYPE_CHECKING:
     import altair as alt
@@ -75,6 +76,17 @@ def themed(chart: Any, title: str) -> Any:
     )
 
 
+def stacked(charts: Sequence[tuple[Any, str]], title: str) -> Any:
+    """Charts with a title each, above each other."""
+    import altair as alt
+
+    titled = [chart.properties(title=printable(name)) for chart, name in charts]
+    whole = titled[0]
+    if len(titled) > 1:
+        whole = alt.vconcat(*titled).resolve_scale(color="independent", strokeDash="independent")
+    return themed(whole, printable(title))
+
+
 def rows(values: Sequence[dict[str, Any]]) -> alt.Data:
     """Rows as a chart's data, within the chart."""
     import altair as alt
@@ -87,18 +99,6 @@ def svg(chart: Any) -> str:
     text = io.StringIO()
     chart.save(text, format="svg")
     return text.getvalue()
-
-
-def needs_drawing(what: str) -> None:
-    """Refuses where such pictures cannot be drawn.
-
-    Raises:
-        InputError: the extra `report` is not installed.
-    """
-    try:
-        import vl_convert  # noqa: F401
-    except ModuleNotFoundError:
-        raise needs_extra(what, "report") from None
 
 
 def png(drawn: str, *, scale: float = 2.0) -> bytes:

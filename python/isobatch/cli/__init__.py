@@ -1,4 +1,4 @@
-"""The command line. A command is a file here, with `add(subparsers)` and `run(args) -> int`.
+"""The command line. A command is a file here, with DESCRIPTION, EXAMPLES, `add(parser)` and `run(args) -> int`; it is imported when it is called.
 
 Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fault of our own.
 """
@@ -6,38 +6,51 @@ Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fa
 from __future__ import annotations
 
 import os
-import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from isobatch.cli.options.completion import SHELLS, script
-from isobatch.cli.options.parsing import Parser
-from isobatch.cli.terminal.messages import prepare, say
-from isobatch.errors import InputError
+from isobatch.cli.parser import Parser, completion
+from isobatch.cli.terminal import prepare, say
+from isobatch.errors import InputError, unknown
 from isobatch.words import printable
 
-_ORDER = [
-    "plan",
-    "fleet",
-    "sweep",
-    "explain",
-    "estimate",
-    "elastic",
-    "replan",
-    "schedule",
-    "rules",
-    "laws",
-    "validate",
-    "probe",
-    "calibrate",
-    "doctor",
-    "export",
-    "report",
-]
-"""How the commands are listed; one that is not named comes last."""
+GROUPS = {
+    "plan a run": {
+        "plan": "plan one recipe on one cluster, also as another tool's file",
+        "sweep": "compare GPU counts for one recipe",
+        "replan": "move a running job to other hardware or another batch",
+        "elastic": "find the effective batch that works at the most GPU counts",
+    },
+    "plan many": {
+        "fleet": "plan every job on every cluster",
+        "explain": "say in words what rows of a fleet's plans mean; list the scaling rules",
+    },
+    "check": {
+        "doctor": "say what a tool's configuration will really do on a number of GPUs",
+        "validate": "confirm a plan by a real DDP run",
+        "probe": "measure the learning rate at the planned batch by short trainings",
+    },
+    "learn": {
+        "estimate": "estimate a profile from a model's size and a data sheet; list published laws",
+        "calibrate": "fit a profile to measurements",
+    },
+    "show": {
+        "report": "write plans, a sweep or a validation as a page, a picture, or other tools' files",
+        "schedule": "print or draw a learning-rate schedule",
+    },
+}
+"""The commands, by what a person wants."""
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+
+_MOVED = {
+    "export": "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER",
+    "rules": "isobatch explain --rules",
+    "laws": "isobatch estimate --laws",
+}
+"""Commands of earlier versions, and where to find what they did."""
 
 _EXTRAS = {
     "pyarrow": "fleet",
@@ -51,40 +64,26 @@ _EXTRAS = {
     "vl_convert": "report",
     "jinja2": "report",
 }
-"""Which extra brings a package."""
+"""The extra that brings a package."""
 
 
-def commands() -> list[str]:
-    """The names of the commands: the files of this folder."""
-    found = [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
-    return sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
-
-
-def parser() -> Parser:
-    """The whole command line."""
-    top = Parser(
-        prog="isobatch",
-        description="Tune once, train the same at any GPU count.",
-        epilog="exit codes: 0 done; 1 a negative result (no feasible plan, or a failed validation); 2 wrong use, a missing extra, "
-        "or unreadable input; 3 a fault of isobatch itself (ISOBATCH_TRACEBACK=1 shows where)",
+def parser_of(command: str) -> Parser:
+    """The parser of one command, the only one that is imported."""
+    module = import_module(f"isobatch.cli.{command}")
+    parser = Parser(
+        prog=f"isobatch {command}",
+        description=module.DESCRIPTION,
+        examples=module.EXAMPLES,
+        everyday=getattr(module, "EVERYDAY", None),
     )
-    top.add_argument("--version", action="store_true", help="print the version and exit")
-    top.add_argument(
-        "--completion",
-        choices=SHELLS,
-        metavar="SHELL",
-        help="print a completion script for bash, zsh or tcsh and exit",
-    )
-    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for name in commands():
-        import_module(f"isobatch.cli.{name}").add(subparsers)
-    return top
+    module.add(parser)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code says how it ended."""
     words = sys.argv[1:] if argv is None else list(argv)
-    program = " ".join(["isobatch", *(word for word in words[:1] if word in commands())])
+    program = " ".join(["isobatch", *(word for word in words[:1] if word in COMMANDS)])
     try:
         return _run(words)
     except InputError as error:
@@ -102,33 +101,73 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(program, error) if signalled is None else 128 + int(signalled)
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(words: list[str]) -> int:
     if sys.stdout is None:
         raise InputError("stdout is closed: send it to a file, or to /dev/null")
     prepare()
-    top = parser()
-    args = top.read(words)
-    code = 0
-    if args.version:
-        from isobatch._core import __version__
-
-        print(f"isobatch {__version__}")
-    elif args.completion:
-        print(script(top, args.completion))
-    elif args.command:
+    name = words[0] if words else ""
+    if name == "help":  # as --help behind the command
+        words = [*words[1:2], "--help", *words[2:]]
+        name = words[0]
+    if name in COMMANDS:
+        parser = parser_of(name)
+        args = parser.read(words[1:])
         try:
-            code = import_module(f"isobatch.cli.{args.command}").run(args)
+            code: int = import_module(f"isobatch.cli.{name}").run(args)
         except InputError as error:
-            raise top.typed(args, error) from None
+            raise parser.typed(error) from None
     else:
-        top.print_usage(sys.stderr)
-        return 2
+        code = _top(words)
     sys.stdout.flush()
     return code
 
 
+def _top(words: list[str]) -> int:
+    """Answers what names no command: the list of them, the version, a completion script."""
+    if not words:
+        print(_help(), file=sys.stderr)
+        return 2
+    if not words[0].startswith("-") and words[0] != "version":
+        if words[0] in _MOVED:
+            say(f"isobatch {words[0]} is now {_MOVED[words[0]]}")
+            return 2
+        raise unknown("command", words[0], COMMANDS)
+    top = Parser(prog="isobatch")
+    top.add_argument("-V", "--version", action="store_true")
+    top.add_argument("--completion", choices=("bash", "zsh", "tcsh"))
+    top.format_help = lambda: _help() + "\n"  # type: ignore[method-assign]
+    args = top.read(["--version"] if words[0] == "version" else words)
+    if args.completion:
+        print(
+            completion(
+                top, {name: (parser_of(name), line) for name, line in COMMANDS.items()}, args.completion
+            )
+        )
+    else:
+        from isobatch._core import __version__
+
+        print(f"isobatch {__version__}")
+    return 0
+
+
+def _help() -> str:
+    lines = ["usage: isobatch COMMAND [options]", "", "Tune once, train the same at any GPU count."]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<10} {line}" for name, line in group.items())]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "isobatch COMMAND --help shows the everyday options and examples, --help all every option.",
+            "isobatch --version; isobatch --completion bash|zsh|tcsh prints a completion script.",
+            "exit codes: 0 done; 1 a negative result (no feasible plan, or a failed validation); 2 wrong use, a missing",
+            "extra, or unreadable input; 3 a fault of isobatch itself (ISOBATCH_TRACEBACK=1 shows where)",
+        ]
+    )
+
+
 def _failed(program: str, error: Exception) -> int:
-    """What no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our own."""
+    """Says what no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our own."""
     if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").split(".")[0])):
         say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'")
         return 2
@@ -147,6 +186,6 @@ def _failed(program: str, error: Exception) -> int:
 
 
 def _drop_stdout() -> None:
-    """Python would complain again when it flushes at exit."""
+    """Keeps Python from complaining again when it flushes at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

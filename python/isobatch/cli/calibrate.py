@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
-from isobatch.cli.options.values import path
-from isobatch.cli.terminal.messages import say, write_json
-from isobatch.cli.terminal.tables import show_table
+from isobatch.cli.options import path
+from isobatch.cli.parser import Parser
+from isobatch.cli.tables import show_table
+from isobatch.cli.terminal import say, write_json
+
+DESCRIPTION = "Fits a profile, for forecasts, to validator reports."
+EXAMPLES = ("isobatch calibrate report.json -o profile.json",)
 
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "calibrate",
-        help="fit a profile to measurements",
-        description="Fits a profile, for forecasts, to validator reports.",
-    )
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
     )

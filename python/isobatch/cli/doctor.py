@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from isobatch.cli.options.source import add_set, fields
-from isobatch.cli.options.values import gpu_count
+from isobatch.cli.options import gpu_count
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import add_set, fields
 from isobatch.errors import InputError
 
+DESCRIPTION = "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool does without a word. Exits with 1 where it found something."
+EXAMPLES = ("isobatch doctor training_args.json --gpus 32",)
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "doctor",
-        help="what a tool's configuration will really do on a number of GPUs",
-        description="Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool "
-        "does without a word. Exits with 1 where it found something.",
-    )
+
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )

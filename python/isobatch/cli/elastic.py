@@ -5,52 +5,50 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.values import count, gpu_counts, numbers
-from isobatch.cli.terminal.messages import say, write_json
-from isobatch.cli.terminal.tables import show_table
+from isobatch.cli.options import count, gpu_counts, numbers
+from isobatch.cli.parser import Parser
+from isobatch.cli.tables import show_table
+from isobatch.cli.terminal import say, write_json
+
+DESCRIPTION = "Finds the effective batch under a cap that works at the most GPU counts."
+EXAMPLES = ("isobatch elastic --max-batch 1024 --micro-batches 8,12 --gpus 1..64",)
 
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    parser = subparsers.add_parser(
-        "elastic",
-        help="the effective batch under a cap that works at the most GPU counts",
-        description="Finds the effective batch under a cap that works at the most GPU counts.",
-    )
-    parser.add_argument(
+def add(command: Parser) -> None:
+    """Adds the options."""
+    command.add_argument(
         "--max-batch", type=count, required=True, metavar="N", help="largest effective batch to consider"
     )
-    parser.add_argument(
+    command.add_argument(
         "--micro-batches",
         type=numbers,
         required=True,
         metavar="N,N",
         help="micro-batches to consider (samples per replica per pass)",
     )
-    parser.add_argument(
+    command.add_argument(
         "--gpus",
         type=gpu_counts,
         default="1..64",
         metavar="A..B|N,N",
         help="GPU counts to consider (default: %(default)s)",
     )
-    parser.add_argument(
+    command.add_argument(
         "--weights",
         type=numbers,
         metavar="W,W",
         help="how much each GPU count matters, in the order of --gpus",
     )
-    parser.add_argument(
+    command.add_argument(
         "--model-parallel", type=count, default=1, metavar="N", help="GPUs per model replica (default: 1)"
     )
-    parser.add_argument("--gpus-per-node", type=count, metavar="N", help="only whole nodes of this size")
-    parser.add_argument(
+    command.add_argument("--gpus-per-node", type=count, metavar="N", help="only whole nodes of this size")
+    command.add_argument(
         "--prefer-smaller", action="store_true", help="of equally good batches take the smallest"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:

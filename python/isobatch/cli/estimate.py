@@ -1,25 +1,45 @@
-"""`isobatch estimate`: a profile from a model's size and a data sheet."""
+"""`isobatch estimate`: a profile from a model's size and a data sheet, and what published laws say."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isobatch import words
-from isobatch.cli.options.values import count, path, size
-from isobatch.cli.terminal.messages import say, write_json
-from isobatch.cli.terminal.tables import show_table
+from isobatch.cli.options import count, path, size
+from isobatch.cli.parser import Parser
+from isobatch.cli.tables import show_table
+from isobatch.cli.terminal import say, write_json
 from isobatch.errors import missing, together
+from isobatch.words import figure
+
+if TYPE_CHECKING:
+    from isobatch.forecast.laws import Law
+
+DESCRIPTION = (
+    "Estimates a profile, for forecasts before anything is measured: every figure with its range and source."
+)
+EXAMPLES = (
+    "isobatch estimate config.json --gpu H100-80 --seq-len 8192 -o profile.json",
+    "isobatch estimate --laws --tokens 1e11 --parameters 1e9",
+)
+EVERYDAY = (
+    *(
+        "--parameters",
+        "--seq-len",
+        "--gpu",
+        "--precision",
+        "--optimizer",
+        "--tensor-parallel",
+        "--pipeline-parallel",
+    ),
+    *("--utilization", "--inter-gb-s", "--output", "--json", "--laws", "--tokens"),
+)
 
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "estimate",
-        help="estimate a profile from a model's size and a data sheet",
-        description="Estimates a profile, for forecasts before anything is measured: every figure with its range and source.",
-    )
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "model", nargs="?", metavar="CONFIG", help="a transformers config.json, or the folder that has it"
     )
@@ -65,16 +85,35 @@ def add(subparsers: Any) -> None:
         "--inter-gb-s", type=float, metavar="GB", help="a node's network, 1e9 bytes a second, one direction"
     )
     command.add_argument("-o", "--output", type=path, metavar="FILE", help="write the profile here, as JSON")
-    command.add_argument("--json", action="store_true", help="print the profile as JSON")
+    command.add_argument("--json", action="store_true", help="print it as JSON")
+    _add_laws(command)
+
+
+def _add_laws(command: Parser) -> None:
+    laws = command.add_argument_group("published laws of a fresh language-model run")
+    laws.add_argument(
+        "--laws",
+        action="store_true",
+        help="print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)",
+    )
+    laws.add_argument("--tokens", type=size, metavar="D", help="tokens of the run")
+    laws.add_argument("--effective-batch", type=float, metavar="B", help="in sequences: for the law of Power")
+    laws.add_argument(
+        "--tuned-tokens",
+        type=size,
+        metavar="D0",
+        help="the learning rate was tuned on D0 tokens: what multiplies it on D",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the figures with their ranges and writes the profile; what is missing goes to stderr."""
     import msgspec
 
-    from isobatch.forecast.estimate import estimated
-    from isobatch.forecast.sheets import SHEETS
+    from isobatch.forecast.estimate import SHEETS, estimated
 
+    if args.laws:
+        return _laws(args)
     if args.gpu == "list":
         _list(SHEETS.values())
         return 0
@@ -119,8 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _say_how(args: argparse.Namespace, found: Any) -> None:
     """Whether a GPU holds the model's states, and the options with which plans use the profile."""
-    from isobatch.forecast.estimate import STATES
-    from isobatch.forecast.sheets import sheet_of
+    from isobatch.forecast.estimate import STATES, sheet_of
 
     sheet = sheet_of(args.gpu)
     fits = sheet.memory_gb * 1e9 / 2**30
@@ -164,3 +202,60 @@ def _shares(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(
             f"must be a range such as 0.3..0.5, got {words.shown(text)}"
         ) from None
+
+
+# ---- published laws ----
+
+
+def _laws(args: argparse.Namespace) -> int:
+    """Prints what published laws say of a fresh language-model run, side by side."""
+    import msgspec
+
+    from isobatch.forecast.laws import laws
+
+    if args.tokens is None:
+        raise missing("--tokens", "the tokens of the run, for --laws")
+    found = laws(
+        tokens=args.tokens,
+        parameters=args.parameters,
+        effective_batch=args.effective_batch,
+        tuned_tokens=args.tuned_tokens,
+    )
+    if args.json:
+        write_json(
+            msgspec.json.format(
+                msgspec.json.encode({**msgspec.to_builtins(found), "batch_spread": found.batch_spread})
+            ).decode()
+        )
+        return 0
+    print(f"The batch that trains best, tokens; the laws lie within {found.batch_spread:.3g}× of each other:")
+    _show_laws(found.batch_laws, args.seq_len, batch=True)
+    print("\nWhere a larger batch stops paying (critical batch), tokens:")
+    _show_laws(found.critical_laws, args.seq_len, batch=True)
+    if found.lr_laws:
+        print("\nThe peak learning rate:")
+        _show_laws(found.lr_laws)
+    if found.duration_laws:
+        print(
+            "\nA learning rate tuned at the other length is multiplied by (contested, not even the sign is agreed):"
+        )
+        _show_laws(found.duration_laws)
+    said = [*found.batch_laws, *found.critical_laws, *found.lr_laws, *found.duration_laws]
+    if any(law.caution for law in said):
+        print("\n* constants from a secondary account; check them in the paper before you build on them")
+    print("These were fitted to other people's data and models: start a search from the range.")
+    return 0
+
+
+def _show_laws(found: tuple[Law, ...], seq_len: int | None = None, *, batch: bool = False) -> None:
+    headers = ["law", "value", "formula", "source"]
+    rows = []
+    for law in found:
+        value = f"{figure(law.value / 1e6)} M" if batch else figure(law.value)
+        row = [law.name + ("*" if law.caution else ""), value, law.formula, law.source]
+        if batch and seq_len is not None:
+            row.insert(2, f"{round(law.value / seq_len):,}")
+        rows.append(row)
+    if batch and seq_len is not None:
+        headers.insert(2, f"sequences of {seq_len:,}")
+    show_table(headers, rows)

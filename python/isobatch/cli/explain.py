@@ -1,31 +1,38 @@
-"""`isobatch explain`: a row of a fleet's plans in plain words."""
+"""`isobatch explain`: a row of a fleet's plans in plain words, and the scaling rules."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.options.ours import is_plan, refuse_recipe
-from isobatch.cli.options.standard import stdin_as_file
-from isobatch.cli.options.values import count, path
-from isobatch.errors import InputError, unknown
+from isobatch.cli.options import count, path
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
+from isobatch.cli.tables import show_table
+from isobatch.cli.terminal import write_json
+from isobatch.errors import InputError, missing, unknown
 
 if TYPE_CHECKING:
     from isobatch.fleet.inputs import Inputs
 
-_MOST = 10
+MAX_ROWS = 10
+"""Rows that are explained at once."""
+
+DESCRIPTION = "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is nearest."
+EXAMPLES = (
+    "isobatch explain plans.parquet --job resnet50 --gpus 7",
+    "isobatch explain plans/ --cluster h100-8",
+    "isobatch explain plans.parquet --jobs jobs.csv --illegal",
+    "isobatch explain --rules",
+)
 
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "explain",
-        help="say in words what a row of a fleet's plans means",
-        description="Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is "
-        "nearest.",
-    )
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "plans",
+        nargs="?",
         help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
         "`isobatch plan -o` saved",
     )
@@ -46,15 +53,39 @@ def add(subparsers: Any) -> None:
         action="store_true",
         help="list every job whose values are illegal, a line each (needs --jobs)",
     )
+    command.add_argument(
+        "--rules", action="store_true", help="list the scaling rules with their formulas, ranges and sources"
+    )
+    command.add_argument("--json", action="store_true", help="print the rules as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the rows; 1 where all of them are infeasible."""
+    if args.rules:
+        return _rules(as_json=args.json)
+    if args.json:
+        raise InputError("--json goes with --rules; rows of a fleet come as JSON from isobatch fleet --json")
+    if args.plans is None:
+        raise missing("PLANS", "pass what isobatch fleet or isobatch plan -o wrote")
     refuse_recipe(args.plans)
     if is_plan(args.plans):
         return _one(args)
     with stdin_as_file(args, "plans"):
         return _explained(args)
+
+
+def _rules(*, as_json: bool) -> int:
+    """Lists what is known of how a learning rate follows the batch."""
+    from isobatch import _core
+
+    headers = ("rule", "formula", "holds", "source")
+    if as_json:
+        rules = [dict(zip(headers, rule, strict=True)) for rule in _core.rules()]
+        write_json(json.dumps(rules, ensure_ascii=False, indent=2))
+    else:
+        show_table(headers, _core.rules())
+        print("\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.")
+    return 0
 
 
 def _one(args: argparse.Namespace) -> int:
@@ -87,9 +118,9 @@ def _explained(args: argparse.Namespace) -> int:
     rows = _matching(table, {name: value for name, value in asked.items() if value is not None}, args.plans)
     if args.illegal and given is not None:
         return _listed(table, rows, given)
-    if len(rows) > _MOST:
+    if len(rows) > MAX_ROWS:
         raise InputError(
-            f"{len(rows):,} rows are asked for, more than the {_MOST} that anybody reads: name --job, --cluster or --gpus",
+            f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, --cluster or --gpus",
             file=args.plans,
         )
     print("\n\n".join(explain(table, row, jobs=given) for row in rows))

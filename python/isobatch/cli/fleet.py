@@ -10,23 +10,57 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.cluster import add_kind, in_nodes, kind, one_node
-from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.standard import stdin_as_file
-from isobatch.cli.options.values import count, gpu_counts, names, path
-from isobatch.cli.terminal.messages import say
-from isobatch.cli.terminal.progress import progress
-from isobatch.cli.terminal.rows import rows_to_stdout
+from isobatch.cli.options import (
+    add_hardware,
+    add_settings,
+    count,
+    gpu_counts,
+    hardware,
+    in_nodes,
+    names,
+    one_node,
+    path,
+    settings,
+)
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import stdin_as_file
+from isobatch.cli.tables import rows_to_stdout
+from isobatch.cli.terminal import progress, say
 from isobatch.errors import InputError
 
+DESCRIPTION = "Plans every job on every cluster. A row that cannot be planned says why and stops no other."
+EXAMPLES = (
+    "isobatch fleet jobs.csv clusters.csv -o plans.parquet",
+    "isobatch fleet jobs.csv --gpus 8,16,64 --columns job,cluster,status,lr",
+    "cat jobs.jsonl | isobatch fleet - clusters.csv --json",
+    "isobatch fleet jobs/ clusters.csv -o plans/ --policy grow",
+)
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "fleet",
-        help="plan every job on every cluster",
-        description="Plans every job on every cluster. A row that cannot be planned says why and stops no other.",
-    )
+EVERYDAY = (
+    *(
+        "--gpus",
+        "--gpus-per-node",
+        "--model-parallel",
+        "--memory-gib",
+        "--price-per-gpu-hour",
+        "--pairs",
+        "--columns",
+    ),
+    *(
+        "--policy",
+        "--rule",
+        "--max-micro-batch",
+        "--batch-tolerance",
+        "--profile",
+        "--deadline-hours",
+        "--select",
+    ),
+    *("--top", "--output", "--json", "--strict", "--partition-by"),
+)
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "jobs",
         type=path,
@@ -57,7 +91,7 @@ def add(subparsers: Any) -> None:
     where.add_argument(
         "--gpus-per-node", type=count, metavar="N", help="GPUs per node (default: each count is one node)"
     )
-    add_kind(where)
+    add_hardware(where)
     add_settings(command)
     command.add_argument(
         "--select",
@@ -177,7 +211,7 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 def _clusters(args: argparse.Namespace) -> Any:
     """The clusters' place, or those that the options give; None where each row of the jobs has its own."""
-    about = {"gpus_per_node": args.gpus_per_node, **kind(args)}
+    about = {"gpus_per_node": args.gpus_per_node, **hardware(args)}
     given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
         if given:

@@ -1,38 +1,65 @@
-"""`isobatch plan`: one recipe on one cluster."""
+"""`isobatch plan`: one recipe on one cluster; with `-` many, one JSON request a line."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.options.cluster import add_cluster, cluster, one_node
-from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, fields, job, recipe, say_weighted, show, target
-from isobatch.cli.options.values import path
-from isobatch.cli.terminal.colour import show_plan
-from isobatch.cli.terminal.messages import say, write_json
-from isobatch.errors import InputError, missing
+import msgspec
+
+from isobatch import _core
+from isobatch.cli.options import (
+    EVERYDAY_CLUSTER,
+    EVERYDAY_SETTINGS,
+    add_cluster,
+    add_settings,
+    cluster,
+    one_node,
+    path,
+    settings,
+)
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
+from isobatch.cli.terminal import say, show_plan, write_json
+from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.words import count, counted, printable
 
 if TYPE_CHECKING:
     from isobatch.recipes.cluster import Cluster
     from isobatch.recipes.recipe import Recipe
 
+DESCRIPTION = (
+    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
+    "as another tool's file."
+)
+EXAMPLES = (
+    "isobatch plan job.toml --gpus 64",
+    "isobatch plan job.toml --gpus 7 --batch-tolerance 0.02",
+    "isobatch plan --from training_args.json --gpus 32 --to transformers",
+    "isobatch plan --set effective_batch=256 --set lr=0.1 --gpus 8 -o plan.json",
+    "isobatch plan plan.json --to slurm",
+    """echo '{"recipe": {"effective_batch": 256, "lr": 0.1}, "gpus": 8}' | isobatch plan -""",
+)
+EVERYDAY = ("--from", "--set", "--to", *EVERYDAY_CLUSTER, *EVERYDAY_SETTINGS, "--json", "--output")
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "plan",
-        help="plan one recipe on one cluster",
-        description="Plans one recipe on one cluster: how to train there, or why it cannot and what would work.",
-    )
+
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "recipe",
         nargs="?",
-        help="a .toml, .yaml or .json file with Recipe's fields; or -: JSON requests on stdin, one a line, each answered",
+        help="a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON requests on stdin, one a line, each "
+        "answered",
     )
     add_from(command)
     add_to(command)
+    command.add_argument(
+        "--force", action="store_true", help="of a saved plan: replace the tool's file where it is there"
+    )
     add_cluster(command)
     add_settings(command)
     command.add_argument(
@@ -43,7 +70,11 @@ def add(subparsers: Any) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the plan as JSON")
     command.add_argument(
-        "-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON; -: to stdout"
+        "-o",
+        "--output",
+        type=path,
+        metavar="FILE",
+        help="also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
     )
 
 
@@ -52,8 +83,6 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.planning.plan import plan
 
     if args.recipe == "-":
-        from isobatch.cli.serving.lines import serve
-
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
                 raise InputError(
@@ -61,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
                 )
         return serve(fields(args), cluster(args, optional=True), settings(args))
     tool = target(args)
+    if tool is not None and args.recipe is not None and is_plan(args.recipe):
+        return _write_saved(args)
     tuned, where, how = recipe(args), cluster(args), settings(args)
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
@@ -82,8 +113,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _write_saved(args: argparse.Namespace) -> int:
+    """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
+    from isobatch.planning.plan import Plan
+    from isobatch.tools.export import form_of
+
+    if args.source or args.set or settings(args) or cluster(args, optional=True) is not None:
+        raise InputError(
+            "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another",
+            file=args.recipe,
+        )
+    made = Plan.load(args.recipe).require().to(args.to, form=form_of(args.to, args.output), job=job(args))
+    for note in made.notes:
+        say(f"{made.tool}: {note}")
+    if args.output is None or args.output == "-":
+        print(made, end="")
+        return 0
+    if Path(args.output).exists() and not args.force:
+        raise InputError("is there already: --force replaces it", file=args.output)
+    made.save(args.output)
+    return 0
+
+
 def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:
-    """The largest micro-batch that fits, worked out; what it was worked out from goes to stderr."""
+    """Works out the largest micro-batch that fits; what it was worked out from goes to stderr."""
     from isobatch.validate.memory import memory_of
 
     if "max_micro_batch" in how:
@@ -100,3 +153,166 @@ def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -
     if not found.micro_batch:
         raise InputError(f"not even one sample fits {where.memory_gib:g} GiB", field="--memory-of")
     return found.micro_batch
+
+
+# ---- requests on stdin: one JSON request a line, one JSON answer a line, so that any language can keep one process open ----
+
+OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain")
+"""Keys of a request; beside them any setting of `isobatch.plan`."""
+
+
+_JSONS = {"None": "null", "True": "true", "False": "false"}
+_PYTHONS = re.compile(r"\bgot (None|True|False)\b")
+"""What the sentences of errors write as Python does, and who asked in JSON did not."""
+
+
+def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
+    """Answers each line of stdin on stdout, and the next only then; a line that is wrong is answered with its error.
+
+    Args:
+        fields: fields of the recipe for requests that do not give them.
+        where: the Cluster for requests that name none; None: each names its own.
+        how: settings for requests that do not give them.
+
+    Returns:
+        0, 2 where a request could not be used, or 3 where isobatch failed at one.
+    """
+    refused = faults = asked = 0
+    for line in sys.stdin.buffer:
+        if not line.strip():
+            continue
+        asked += 1
+        found: dict[str, Any] = {}
+        try:
+            found = _request(line)
+            answer = _answer(found, fields, where, how)
+        except InputError as error:
+            refused += 1
+            answer = _refusal(found, error)
+        except Exception as error:  # one fault must not end the others
+            faults += 1
+            text = printable(f"a fault of isobatch itself ({type(error).__name__}: {error})", 300)
+            answer = {"id": found.get("id"), "error": text, "fields": []}
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    if refused or faults:
+        say(f"{count(refused + faults)} of {counted(asked, 'request')} could not be answered")
+    return 3 if faults else 2 if refused else 0
+
+
+def _request(line: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(line)
+        if isinstance(found, dict):
+            from isobatch.files.formats import refuse_duplicate_keys
+
+            refuse_duplicate_keys(line, found)
+    except InputError:
+        raise
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        why = printable(str(error).removeprefix("JSON is malformed: "), 200)
+        raise InputError(f"the line is not JSON: {why}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(found)}")
+    return found
+
+
+def _as_json(value: Any) -> str:
+    """A value of a request as its writer has it."""
+    return printable(msgspec.json.encode(value).decode(), 80)
+
+
+def _refusal(found: Mapping[str, Any], error: InputError) -> dict[str, Any]:
+    text = _PYTHONS.sub(lambda it: f"got {_JSONS[it[1]]}", str(error))
+    return {"id": found.get("id"), "error": text, "fields": list(error.fields)}
+
+
+def _answer(
+    found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]
+) -> dict[str, Any]:
+    from isobatch.planning.plan import plan
+    from isobatch.planning.settings import Settings
+
+    for name in found:
+        if name not in (*OWN, *Settings._fields):
+            raise unknown("key", name, (*OWN, *Settings._fields), field=name)
+    tuned, cluster, settings = _each(
+        lambda: _recipe(found, fields), lambda: _cluster(found, where), lambda: _settings(found, how)
+    )
+    made = plan(tuned, cluster, **settings)
+    answer = {
+        "id": found.get("id"),
+        "status": made.status,
+        "plan": msgspec.Raw(msgspec.json.format(made.to_json().encode(), indent=-1)),
+    }
+    return answer | ({"explain": made.explain()} if found.get("explain") else {})
+
+
+def _each(*parts: Callable[[], Any]) -> list[Any]:
+    """What each part gives; where several cannot be used, one error says all that is wrong."""
+    values: list[Any] = []
+    faults: list[InputError] = []
+    for part in parts:
+        try:
+            values.append(part())
+        except InputError as error:
+            faults += error.causes or [error]
+    if faults:
+        raise together(faults)
+    return values
+
+
+def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
+    from isobatch.recipes.recipe import Recipe
+
+    given = {**fields, **_table(found, "recipe")}
+    if not given:
+        raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
+    if isinstance(given.get("betas"), list):
+        given["betas"] = tuple(given["betas"])
+    # null is unknown, as in a fleet's cells.
+    return Recipe.of({name: value for name, value in given.items() if value is not None})
+
+
+def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    from isobatch.planning.settings import Settings, settings_of
+
+    inner, own = _table(found, "settings"), {name: found[name] for name in Settings._fields if name in found}
+    for name in inner:
+        if name not in Settings._fields:
+            raise unknown("setting", name, Settings._fields, field=name)
+    if twice := [name for name in own if name in inner and own[name] != inner[name]]:
+        raise InputError(
+            f"{twice[0]} is in the request and in its settings: give one or the other", field=twice[0]
+        )
+    given = {**how, **inner, **own}
+    values = settings_of({name: value for name, value in given.items() if name != "profile"})._asdict()
+    faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(values)]
+    if faults:
+        raise together(faults)
+    return given
+
+
+def _cluster(found: Mapping[str, Any], where: Any) -> Any:
+    from isobatch.recipes.cluster import Cluster
+
+    if "gpus" in found:
+        if "cluster" in found:
+            raise InputError("gpus goes without cluster: give one or the other", field="gpus")
+        gpus = found["gpus"]
+        if type(gpus) is not int or not 1 <= gpus <= 2**31:
+            raise must_be("a whole number from 1 to 2,147,483,648", gpus, field="gpus")
+        return gpus
+    if "cluster" in found:
+        return Cluster(**_table(found, "cluster"))
+    if where is None:
+        raise missing("cluster", 'give "gpus": N, or "cluster": {"nodes": N, "gpus_per_node": M}')
+    return where
+
+
+def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A part of a request that has names of its own."""
+    part = found.get(name, {})
+    if not isinstance(part, dict):
+        raise must_be("an object", part, field=name)
+    return part

@@ -7,23 +7,22 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
 
-from isobatch.cli.options import values
-from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli import options
+from isobatch.cli.parser import Parser
+from isobatch.cli.terminal import say, write_json
+
+DESCRIPTION = "Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which to take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what it knows by then. Exit codes: 0 the plan's lies in it (or every split trains the same), 1 it does not, 2 nothing can be said, 130 interrupted."
+EXAMPLES = (
+    "isobatch probe plan.json --budget 10m",
+    "isobatch probe plan.json --same",
+)
 
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "probe",
-        help="measure the learning rate at the planned batch by short trainings",
-        description="Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which "
-        "to take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what it knows by then. Exit codes: 0 the plan's "
-        "lies in it (or every split trains the same), 1 it does not, 2 nothing can be said, 130 interrupted.",
-    )
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
-        "plan", metavar="PLAN", type=values.path, help="a plan's JSON file (`isobatch plan -o`)"
+        "plan", metavar="PLAN", type=options.path, help="a plan's JSON file (`isobatch plan -o`)"
     )
     what = command.add_mutually_exclusive_group()
     what.add_argument(
@@ -37,10 +36,12 @@ def add(subparsers: Any) -> None:
         help="the critical batch by branched training, beside the noise scale",
     )
     command.add_argument(
-        "--workload", metavar="NAME", help="package.module:factory; without it a built-in stand-in is trained"
+        "--workload",
+        metavar="NAME",
+        help="package.module:factory of your training; only --same can do without",
     )
     command.add_argument(
-        "--nproc-per-node", type=values.count, default=1, metavar="N", help="ranks on this host (default 1)"
+        "--nproc-per-node", type=options.count, default=1, metavar="N", help="ranks on this host (default 1)"
     )
     command.add_argument(
         "--budget",
@@ -50,21 +51,21 @@ def add(subparsers: Any) -> None:
     )
     command.add_argument(
         "--seeds",
-        type=values.count,
+        type=options.count,
         default=3,
         metavar="N",
         help="seeds for the last learning rates (default 3)",
     )
     command.add_argument(
         "--batches",
-        type=values.numbers,
+        type=options.numbers,
         default=[],
         metavar="B,…",
         help="further effective batches to measure",
     )
     command.add_argument(
         "--samples",
-        type=values.count,
+        type=options.count,
         metavar="N",
         help="samples of a whole trial (default: what the budget allows)",
     )
@@ -74,13 +75,7 @@ def add(subparsers: Any) -> None:
 def _add_files(command: argparse.ArgumentParser) -> None:
     """What is read and written."""
     command.add_argument(
-        "--checkpoint", type=values.path, metavar="FILE", help="weights to begin with (torch.save)"
-    )
-    command.add_argument(
-        "--trials",
-        type=values.path,
-        metavar="FILE",
-        help="keep each trial here, and go on from those that are kept",
+        "--checkpoint", type=options.path, metavar="FILE", help="weights to begin with (torch.save)"
     )
     command.add_argument(
         "--tolerance",
@@ -92,11 +87,13 @@ def _add_files(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     command.add_argument(
         "--recipe",
-        type=values.path,
+        type=options.path,
         metavar="FILE",
         help="write the recipe with the measured exponent as its power",
     )
-    command.add_argument("-o", "--output", type=values.path, metavar="FILE", help="write the finding as JSON")
+    command.add_argument(
+        "-o", "--output", type=options.path, metavar="FILE", help="write the finding as JSON"
+    )
     command.add_argument("--json", action="store_true", help="print the finding as JSON")
 
 
@@ -104,10 +101,10 @@ def run(args: argparse.Namespace) -> int:
     """Probes."""
     from isobatch.errors import InputError
     from isobatch.files.whole import check_place, write_whole
-    from isobatch.probing.launching import probe
+    from isobatch.probing.probe import probe
 
     measure = "same" if args.same else "critical" if args.critical else "lr"
-    for path in (args.output, args.recipe, args.trials):
+    for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
     if args.recipe is not None and measure != "lr":
@@ -126,7 +123,6 @@ def run(args: argparse.Namespace) -> int:
             batches=tuple(args.batches),
             samples=args.samples,
             checkpoint=args.checkpoint,
-            trials=args.trials,
             tolerance=args.tolerance,
             device=args.device,
         )

@@ -6,22 +6,40 @@ import argparse
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.cluster import add_cluster, cluster
-from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, add_to, job, read, say_weighted, show, target
-from isobatch.cli.options.values import count, path
-from isobatch.cli.terminal.colour import show_plan
-from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.options import (
+    EVERYDAY_CLUSTER,
+    EVERYDAY_SETTINGS,
+    add_cluster,
+    add_settings,
+    cluster,
+    count,
+    path,
+    settings,
+)
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
+from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing
 
+_SETTINGS = tuple(name for name in EVERYDAY_SETTINGS if name not in ("--deadline-hours", "--uneven"))
+DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data go on."
+EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "replan",
-        help="move a running job to other hardware or another batch",
-        description="Moves a running job to other hardware or another batch, and says where its data go on.",
-    )
+EVERYDAY = (
+    "--at-step",
+    "--effective-batch",
+    "--from",
+    "--set",
+    "--to",
+    *EVERYDAY_CLUSTER,
+    *_SETTINGS,
+    "--json",
+    "--output",
+)
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "plan",
         nargs="?",

@@ -1,25 +1,30 @@
-"""`isobatch report`: plans, a sweep or a validation as a page that people read."""
+"""`isobatch report`: plans, a sweep or a validation as a page that people read, or a table of plans as files of other tools."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
-from isobatch.cli.options.standard import stdin_as_file
-from isobatch.cli.options.values import path
-from isobatch.cli.terminal.messages import say
+from isobatch.cli.options import count, path
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import add_to, is_plan, job, stdin_as_file
+from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 
+DESCRIPTION = "Writes one HTML page that needs no network: the figures, the charts, the reasons and what would fix most rows, and all rows to sort and to search; or only its charts, as SVG or PNG."
+EXAMPLES = (
+    "isobatch report plans.parquet -o report.html",
+    "isobatch report plans.parquet --jobs jobs.csv --clusters clusters.csv -o report.html",
+    "isobatch report plan.json -o plan.png",
+    "isobatch report plans.parquet --to slurm -o jobs/ --clusters clusters.csv",
+    "isobatch sweep job.toml --profile profile.json --json | isobatch report - -o sweep.html",
+)
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "report",
-        help="write plans, a sweep or a validation as a page, or as a picture",
-        description="Writes one HTML page that needs no network: the figures, the charts, the reasons and what would fix most rows, "
-        "and all rows to sort and to search; or only its charts, as SVG or PNG.",
-    )
+
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument(
         "source",
         metavar="FILE",
@@ -32,7 +37,7 @@ def add(subparsers: Any) -> None:
         "--output",
         type=path,
         metavar="FILE",
-        help="the page (.html), or its charts (.svg, .png); -: the page to stdout",
+        help="the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
     )
     command.add_argument("--title", metavar="TEXT", help="the page's heading (default: by the file)")
     command.add_argument(
@@ -42,6 +47,14 @@ def add(subparsers: Any) -> None:
         help="hours that a run may take (default: as the plans say)",
     )
     command.add_argument("--currency", default="$", metavar="SIGN", help="of the prices (default: $)")
+    add_to(command, help="write the plans of a table as this tool's files instead, a folder for each job")
+    command.add_argument("--force", action="store_true", help="with --to: replace files that are there")
+    command.add_argument(
+        "--gpus-per-node",
+        type=count,
+        metavar="N",
+        help="with --to: of a table's clusters, which have no nodes (default 8)",
+    )
     again = command.add_argument_group("what would fix most rows of a fleet, by planning it again")
     again.add_argument("--jobs", type=path, metavar="FILE", help="the jobs that were planned")
     again.add_argument("--clusters", type=path, metavar="FILE", help="the clusters that they were planned on")
@@ -54,7 +67,9 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page."""
+    """Writes the page, or the files of --to."""
+    if args.to is not None:
+        return _write_files(args)
     from isobatch.files.whole import check_place, write_whole
     from isobatch.report.write import content, needed, page_of_file
 
@@ -85,6 +100,36 @@ def run(args: argparse.Namespace) -> int:
     else:
         write_whole(args.output, made)
         say(f"{args.output}: {len(made) / 1e6:.2f} MB")
+    return 0
+
+
+def _write_files(args: argparse.Namespace) -> int:
+    """Writes the plans of a table as another tool's files."""
+    from isobatch.files.read import read_table
+    from isobatch.tools.folder import export_rows
+
+    if is_plan(args.source):
+        raise InputError(
+            f"is one plan: isobatch plan {args.source} --to {args.to} writes it", file=args.source
+        )
+    if args.output is None:
+        raise missing("-o", "name the folder for the jobs, such as -o jobs/")
+
+    def by(name: str, path: str | None) -> dict[str, Any]:
+        return {} if path is None else {str(row.get(name)): row for row in read_table(path).to_pylist()}
+
+    written = export_rows(
+        read_table(args.source).to_pylist(),
+        args.to,
+        Path(args.output),
+        job=job(args),
+        jobs=by("job", args.jobs),
+        clusters=by("cluster", args.clusters),
+        gpus_per_node=args.gpus_per_node,
+        force=args.force,
+        source=args.source,
+    )
+    say("; ".join((f"{written.jobs:,} jobs written to {args.output}", *written.skipped)))
     return 0
 
 

@@ -6,47 +6,52 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from isobatch.cli.options.ours import refuse_recipe
-from isobatch.cli.options.values import count
-from isobatch.cli.terminal.messages import say, write_json
+from isobatch.cli.options import count
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import refuse_recipe
+from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, missing
 
 if TYPE_CHECKING:
     from isobatch.schedules import Schedule
 
 
-def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Registers the subcommand."""
-    parser = subparsers.add_parser(
-        "schedule",
-        help="print or draw a learning-rate schedule",
-        description="Print a schedule's learning rates, draw it, or write it as JSON.",
-    )
-    parser.add_argument(
+DESCRIPTION = "Print a schedule's learning rates, draw it, or write it as JSON."
+EXAMPLES = (
+    "isobatch schedule cosine --lr 3e-4 --steps 10000 --warmup 500 --plot",
+    'isobatch schedule "wsd(decay=20%)" --steps 10000 --plot wsd.png',
+)
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
+    command.add_argument(
         "spec",
         metavar="SPEC",
         help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
-    parser.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
-    parser.add_argument("--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)")
-    parser.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
-    parser.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
-    parser.add_argument(
+    command.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
+    command.add_argument(
+        "--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)"
+    )
+    command.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
+    command.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
+    command.add_argument(
         "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
     )
-    parser.add_argument(
+    command.add_argument(
         "--batch", type=count, default=1, metavar="N", help="samples a step, for lengths in sp and tok"
     )
-    parser.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
-    parser.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
-    parser.add_argument(
+    command.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
+    command.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
+    command.add_argument(
         "--plot",
         nargs="?",
         const="-",
         metavar="FILE",
         help="draw it: on the terminal, or into an .svg or .png file",
     )
-    parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
+    command.add_argument("--json", action="store_true", help="print the schedule as JSON")
 
 
 # A field → what the person typed for it.
@@ -111,7 +116,7 @@ def _schedule(args: argparse.Namespace) -> Schedule:
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
-    from isobatch.schedules.draw import span
+    from isobatch.schedules.extent import span
 
     stop = steps or round(span(schedule.form))
     print("step\tlr")
@@ -120,19 +125,33 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
-    from isobatch.charts.theme import needs_drawing, picture
-    from isobatch.files.whole import write_whole
-    from isobatch.schedules import draw
-
     if args.plot == "-":
-        print(
-            draw.terminal(schedule.form, schedule, args.steps), file=sys.stderr if args.json else sys.stdout
-        )
+        drawn = characters(schedule, args.steps)
+        print(drawn, file=sys.stderr if args.json else sys.stdout)
         return
-    drawn = draw.svg(schedule.form, schedule, args.steps)
-    if args.plot.lower().endswith(".png"):
-        needs_drawing("PNG pictures")
-        # A picture has no page behind it.
-        head, end, rest = drawn.partition(">")
-        drawn = f'{head}{end}<rect width="100%" height="100%" fill="#fff"/>{rest}'
-    write_whole(args.plot, picture(args.plot, drawn))
+    from isobatch.report.plot import plot
+
+    plot(schedule, steps=args.steps).save(args.plot)
+
+
+def characters(schedule: Schedule, steps: float | None = None, *, width: int = 72, rows: int = 8) -> str:
+    """Draws a schedule in block characters, `rows` lines high: each column is as high as the curve is anywhere in it."""
+    from isobatch.schedules.extent import knots, span
+
+    stop = span(schedule.form) if steps is None else steps
+    even = [stop * n / (4 * width) for n in range(4 * width + 1)]
+    heights = [0.0] * width
+    for step in (*even, *(step for step in knots(schedule.form) if step <= stop)):
+        column = min(int(step / (stop or 1) * width), width - 1)
+        heights[column] = max(heights[column], schedule.at(step))
+    top = max(heights) or 1.0
+    # Small is not nothing.
+    eighths = [max(round(height / top * rows * 8), height > 0) for height in heights]
+    lines = []
+    for row in reversed(range(rows)):
+        label = f"{top:.6g} " if row == rows - 1 else f"{top / 2:.6g} " if 2 * row + 2 == rows else ""
+        cells = "".join(" ▁▂▃▄▅▆▇█"[min(max(each - row * 8, 0), 8)] for each in eighths)
+        lines.append(f"{label:>11}│{cells}".rstrip())
+    end = f"{stop if stop < 100 else round(stop):,.12g} steps"
+    below = f"{stop / 2:,.12g}".rjust(width // 2).ljust(width)[: width - len(end)] + end
+    return "\n".join([*lines, f"{'└':>12}{'─' * width}", f"{'0':>12}{below}"])

@@ -8,12 +8,21 @@ import math
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options.cluster import PER_NODE, add_kind, kind
-from isobatch.cli.options.settings import add_settings, settings
-from isobatch.cli.options.source import add_from, recipe
-from isobatch.cli.options.values import count, gpu_counts
-from isobatch.cli.terminal.messages import say, write_json
-from isobatch.cli.terminal.tables import show_table
+from isobatch.cli.options import (
+    EVERYDAY_CLUSTER,
+    EVERYDAY_SETTINGS,
+    PER_NODE,
+    add_hardware,
+    add_settings,
+    count,
+    gpu_counts,
+    hardware,
+    settings,
+)
+from isobatch.cli.parser import Parser
+from isobatch.cli.source import add_from, recipe
+from isobatch.cli.tables import show_table
+from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
@@ -30,13 +39,17 @@ _TIMES = (
 _EXACT = ("lr",)
 
 
-def add(subparsers: Any) -> None:
-    """Registers the command."""
-    command = subparsers.add_parser(
-        "sweep",
-        help="compare GPU counts for one recipe",
-        description="Plans one recipe at many GPU counts: how it splits at each and, with a profile, what more GPUs buy and cost.",
-    )
+DESCRIPTION = "Plans one recipe at many GPU counts: how it splits at each and, with a profile, what more GPUs buy and cost."
+EXAMPLES = (
+    "isobatch sweep job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
+    "isobatch sweep job.toml --gpus 8,16,32 --json",
+)
+
+EVERYDAY = ("--gpus", "--from", "--set", *EVERYDAY_CLUSTER[2:], *EVERYDAY_SETTINGS, "--currency", "--json")
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
     command.add_argument(
         "--gpus",
@@ -54,7 +67,7 @@ def add(subparsers: Any) -> None:
         default=PER_NODE,
         help=f"GPUs per node (default: {PER_NODE})",
     )
-    add_kind(where)
+    add_hardware(where)
     where.add_argument("--currency", default="$", metavar="SIGN", help="of the price (default: $)")
     add_settings(command)
     command.add_argument(
@@ -75,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
-    node = Cluster(gpus_per_node=args.gpus_per_node, **kind(args))
+    node = Cluster(gpus_per_node=args.gpus_per_node, **hardware(args))
     found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
     feasible = [row for row in rows if row["status"] != "infeasible"]

@@ -424,26 +424,11 @@ class Cause(StrEnum):
         "a limit of the host or its container",
         "start the container with --ulimit memlock=-1 --shm-size=8g and without a processor quota, and bind each rank near its GPU",
     )
-    SLOW_ROAD = (
-        "slow_road",
-        "NCCL takes a slower way than there is",
+    SLOW_TRANSPORT = (
+        "slow_transport",
+        "NCCL takes a slower transport than there is",
         "look at NCCL_IB_DISABLE, NCCL_P2P_DISABLE, NCCL_NET and the plugin for this network, and compare with nccl-tests "
         "(all_reduce_perf, NCCL_DEBUG=INFO)",
-    )
-    SLOW_CHECKPOINT = (
-        "slow_checkpoint",
-        "saving checkpoints takes a large part of the run",
-        "save less often (save_every), asynchronously, or sharded to a faster file system",
-    )
-    SLOW_LOADER = (
-        "slow_loader",
-        "the loader gives fewer samples than the GPUs take",
-        "give it more workers (num_workers), prefetch_factor and pin_memory, or smaller files nearer to the host",
-    )
-    STEP_DRIFTS = (
-        "step_drifts",
-        "steps become slower while the run goes on",
-        "look at the clocks and temperatures of the GPU that is named, and at what else runs on its host; then `dcgmi diag -r 3` (DCGM)",
     )
     SILENT_CORRUPTION = (
         "silent_corruption",

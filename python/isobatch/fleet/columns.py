@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.schedules import check_spec
+from isobatch.schedules.text import check_spec
 
 if TYPE_CHECKING:
     import pyarrow as pa

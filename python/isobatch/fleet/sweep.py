@@ -16,7 +16,6 @@ from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.showing import Plotting
 from isobatch.words import counted, figure
 
 _COLUMNS = (
@@ -40,7 +39,7 @@ _MOST = 10_000_000
 """Counts in one call: a minute's work."""
 
 
-class Sweep(Plotting, msgspec.Struct, frozen=True, kw_only=True):
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
 
     ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known

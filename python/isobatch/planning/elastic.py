@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.showing import Plotting
 from isobatch.words import few
 
 _MAX_BATCH = 2**40
@@ -29,7 +28,7 @@ Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int6
 Ranges: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 
-class Elastic(Plotting, msgspec.Struct, frozen=True, kw_only=True):
+class Elastic(msgspec.Struct, frozen=True, kw_only=True):
     """A batch and the GPU counts at which it works.
 
     ``effective_batch`` is ``None``, and the tuples are empty, where nothing under the cap works at any count.

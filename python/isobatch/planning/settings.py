@@ -51,7 +51,9 @@ class Settings(NamedTuple):
         "soonest (needs a profile and a noise scale); or the effective batch to reach",
     ] = "keep"
     rule: Annotated[
-        Rule, "RULE", "how the learning rate follows the batch (default auto; `isobatch rules` lists them)"
+        Rule,
+        "RULE",
+        "how the learning rate follows the batch (default auto; `isobatch explain --rules` lists them)",
     ] = "auto"
     max_micro_batch: Annotated[
         int | None,

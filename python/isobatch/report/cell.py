@@ -15,7 +15,9 @@ from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.frames import columns_of
 from isobatch.report.page import Table, environment
-from isobatch.validate.report.document import Report
+from isobatch.report.plot import plot
+from isobatch.schedules import Schedule
+from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
 _MOST_ROWS = 20
@@ -34,6 +36,10 @@ class Cell(NamedTuple):
 
 def html_of(value: Any) -> str:
     """The cell as HTML, escaped as the pages are."""
+    if isinstance(value, Schedule):
+        import vl_convert  # noqa: F401 - where it is missing, there is no cell
+
+        return plot(value)._repr_svg_()
     cell = next(make for kind, make in _CELLS.items() if isinstance(value, kind))(value)
     found: str = environment().get_template("cell.html").render(cell=cell, table=cell.table)
     return found

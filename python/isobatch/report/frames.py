@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.fleet.results import STATUS
 from isobatch.fleet.sweep import Sweep
 from isobatch.forecast.laws import Laws
@@ -15,8 +15,8 @@ from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
 from isobatch.reason import reasons_of
 from isobatch.recipes.recipe import Recipe
-from isobatch.schedules import Schedule, draw
-from isobatch.validate.report.document import Report
+from isobatch.schedules import Schedule, extent
+from isobatch.validate.report import Report
 
 _APART = ("recipe", "cluster", "settings", "moves", "consumed", "nearest_world_sizes", "nearest_batches")
 
@@ -47,15 +47,25 @@ def columns_of(value: Any) -> dict[str, list[Any]]:
         rows = [{"quantity": name, **msgspec.structs.asdict(law)} for name, laws in named for law in laws]
         return {name: [row[name] for row in rows] for name in rows[0]}
     if isinstance(value, Schedule):
-        steps = np.unique(np.rint(np.linspace(0, draw.span(value.form), 1001)))
+        steps = np.unique(np.rint(np.linspace(0, extent.span(value.form), 1001)))
         return {"step": steps.astype(int).tolist(), "lr": value.values(steps).tolist()}
-    assert isinstance(value, Report)  # no other value is Showing
+    if not isinstance(value, Report):
+        raise must_be("a Plan, Recipe, Sweep, Elastic, Laws, Schedule or Report", type(value), field="value")
     return {
         "proof": [it.name for it in value.proofs],
         "verdict": [str(it.verdict) for it in value.proofs],
         "text": [it.text for it in value.proofs],
         "cause": [None if it.cause is None else it.cause.value for it in value.proofs],
     }
+
+
+def curve(schedule: Schedule, stop: float) -> tuple[list[float], list[float]]:
+    """Returns steps from 0 to the end, every turn among them, and the learning rate at each."""
+    turns = [step for step in extent.knots(schedule.form) if step <= stop]
+    # Just before a jump as well, so that it is drawn upright.
+    before = [max(0.0, step - stop * 1e-6) for step in turns]
+    steps = np.unique(np.concatenate([np.linspace(0, stop, 240), turns, before]))
+    return steps.tolist(), schedule.values(steps).tolist()
 
 
 def _plain(value: Any) -> Any:
@@ -74,8 +84,8 @@ def _column(name: str, values: Any) -> list[Any]:
     return [None if value != value or value == -1 else value for value in values.tolist()]
 
 
-def frame_of(value: Any) -> Any:
-    """The same as a `pandas.DataFrame`.
+def to_pandas(value: Any) -> Any:
+    """Returns a value's figures as a `pandas.DataFrame`.
 
     Raises:
         InputError: pandas is not installed.

@@ -149,13 +149,9 @@ def picture(page: Page) -> str:
     Raises:
         InputError: it has none.
     """
-    import altair as alt
-
     from isobatch.charts import theme
     from isobatch.errors import InputError
 
     if not page.drawings:
         raise InputError("there is nothing to draw: write an .html file")
-    charts = [each.chart.properties(title=printable(each.title)) for each in page.drawings]
-    whole = alt.vconcat(*charts).resolve_scale(color="independent", strokeDash="independent")
-    return theme.svg(theme.themed(whole, printable(page.title)))
+    return theme.svg(theme.stacked([(each.chart, each.title) for each in page.drawings], page.title))

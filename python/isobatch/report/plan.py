@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from isobatch import words
 from isobatch.planning.plan import Plan
+from isobatch.report.frames import curve
 from isobatch.report.page import Drawing, Headline, Page, Section, Table
-from isobatch.schedules import extent
 from isobatch.words import count, percent, printable
 
-_POINTS = 240
 _MOST_STAGES = 200
 
 _ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -126,12 +123,8 @@ def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
 def rate_points(run: str, plan: Plan) -> list[dict[str, Any]]:
     """A plan's learning rates over its whole run: rows with `run`, `at`, `step`, `samples`, `hours` (None: not known) and `lr`."""
     total = plan.course.total_steps or 0
-    corners = [x for x in extent.knots(plan.schedule.form) if 0 <= x <= total]
-    # Just before a jump as well, so that it is drawn upright.
-    before = [max(0.0, x - total * 1e-6) for x in corners]
-    steps = np.unique(np.concatenate([np.linspace(0, total, _POINTS), corners, before]))
     found = []
-    for at, (step, lr) in enumerate(zip(steps.tolist(), plan.schedule.values(steps).tolist(), strict=True)):
+    for at, (step, lr) in enumerate(zip(*curve(plan.schedule, total), strict=True)):
         hours = None if plan.step_seconds is None or plan.moves else step * plan.step_seconds / 3600
         samples = float(plan.course.samples_at(Fraction(step)))
         found.append({"run": run, "at": at, "step": step, "samples": samples, "hours": hours, "lr": lr})

@@ -1,4 +1,4 @@
-"""Reading the arguments of schedules: each gives a number, or an InputError that names the field and what it must be."""
+"""The checks of schedules' arguments: each returns a number, or raises an InputError naming the field."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from itertools import pairwise
 from numbers import Real
 
 from isobatch.errors import InputError, must_be
-
-STEP_LIMIT = 2.0**53
+from isobatch.schedules.form import STEP_LIMIT
 
 
 def number(field: str, value: object) -> float:
-    """`value` as a finite float."""
+    """Reads `value` as a finite float."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise must_be("a finite number", value, field=field)
     return float(value)
 
 
 def rate(field: str, value: object) -> float:
-    """`value` as a learning rate or share: a finite number of at least 0."""
+    """Reads `value` as a learning rate or share: a finite number of at least 0."""
     result = number(field, value)
     if result < 0:
         raise must_be("at least 0", value, field=field)
@@ -28,7 +27,7 @@ def rate(field: str, value: object) -> float:
 
 
 def factor(field: str, value: object) -> float:
-    """`value` as a finite number above 0."""
+    """Reads `value` as a finite number above 0."""
     result = number(field, value)
     if result <= 0:
         raise must_be("above 0", value, field=field)
@@ -36,7 +35,7 @@ def factor(field: str, value: object) -> float:
 
 
 def length(field: str, value: object) -> float:
-    """`value` as a number of steps above 0."""
+    """Reads `value` as a number of steps above 0."""
     result = number(field, value)
     if not 0 < result < STEP_LIMIT:
         raise must_be("a number of steps above 0 and below 2^53", value, field=field)
@@ -44,7 +43,7 @@ def length(field: str, value: object) -> float:
 
 
 def span(field: str, value: object) -> float:
-    """`value` as a number of steps, 0 allowed."""
+    """Reads `value` as a number of steps, 0 allowed."""
     result = number(field, value)
     if not 0 <= result < STEP_LIMIT:
         raise must_be("a number of steps from 0 to below 2^53", value, field=field)
@@ -52,7 +51,7 @@ def span(field: str, value: object) -> float:
 
 
 def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> list[float]:
-    """Step boundaries that rise; `repeats` lets one be listed more than once."""
+    """Reads rising step boundaries; `repeats` lets one be listed more than once."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or not getattr(values, "ndim", 1):
         raise must_be("a list of steps", values, field=field)
     result = [span(field, value) for value in values]
@@ -62,8 +61,8 @@ def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> li
     return result
 
 
-def dropped(base: float, gamma: float, count: int) -> float:
-    """base·gamma^count.
+def multiplied(base: float, gamma: float, count: int) -> float:
+    """Computes base·gamma^count.
 
     Raises:
         InputError: it overflows.
@@ -75,7 +74,7 @@ def dropped(base: float, gamma: float, count: int) -> float:
 
 
 def choice(field: str, value: str, known: Iterable[str]) -> str:
-    """`value` as one of the names."""
+    """Reads `value` as one of the names."""
     names = [*known]
     if value not in names:
         raise must_be(" or ".join(filter(None, (", ".join(names[:-1]), names[-1]))), value, field=field)

@@ -1,15 +1,16 @@
-"""What a form says of itself without being evaluated: where it turns, where it ends, and in words."""
+"""Facts of a form without evaluating it: its clock, where it turns, where it ends, and its description."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeAlias
 
-from isobatch.schedules.arguments import STEP_LIMIT
-from isobatch.schedules.clock import step_of
 from isobatch.schedules.form import (
-    Constant,
+    STEP_LIMIT,
     Cycle,
     Exponential,
+    Flat,
     Form,
     Inner,
     Power,
@@ -19,9 +20,62 @@ from isobatch.schedules.form import (
     Track,
 )
 
+# ---- the clock: piecewise linear through (step, schedule step) knots, on with its first and last slope ----
+
+Knots: TypeAlias = Sequence[tuple[float, float]]
+
+
+def composed(outer: Knots, inner: Knots) -> tuple[tuple[float, float], ...]:
+    """Computes the knots of inner(outer(step)); both rise."""
+    outer, inner = _two(outer), _two(inner)
+    knots = [(step, read_clock(inner, at)) for step, at in outer]
+    knots += [(step_of(outer, step), at) for step, at in inner]
+    apart: list[tuple[float, float]] = []
+    for knot in sorted(knots):
+        # Two knots that are one but for rounding would make a piece of any slope.
+        if not apart or all(new - old > 4 * math.ulp(new) for new, old in zip(knot, apart[-1], strict=True)):
+            apart.append(knot)
+    return tuple(apart)
+
+
+def _two(knots: Knots) -> Knots:
+    """Adds a second knot to a single one, a shift."""
+    if len(knots) > 1:
+        return knots
+    ((step, at),) = knots
+    return [(step, at), (step + 1, at + 1)]
+
+
+def read_clock(knots: Knots, step: float) -> float:
+    """Returns the schedule step at a step."""
+    x, y, slope = _piece(knots, step, 0)
+    return y + (step - x) * slope
+
+
+def step_of(knots: Knots, at: float) -> float:
+    """Returns the step at a schedule step."""
+    x, y, slope = _piece(knots, at, 1)
+    return x + (at - y) / slope
+
+
+def _piece(knots: Knots, value: float, axis: int) -> tuple[float, float, float]:
+    """Returns the last knot before `value` on an axis, and the slope there (schedule steps a step)."""
+    if len(knots) == 1:
+        return (*knots[0], 1.0)
+    index = 0
+    while index < len(knots) - 2 and knots[index + 1][axis] <= value:
+        index += 1
+    (x0, y0), (x1, y1) = knots[index], knots[index + 1]
+    if value >= knots[-1][axis]:
+        return (x1, y1, (y1 - y0) / (x1 - x0))
+    return (x0, y0, (y1 - y0) / (x1 - x0))
+
+
+# ---- where a form turns and ends ----
+
 
 def breakpoints(form: Form) -> list[float]:
-    """The points, in the schedule's own steps before its clock, where a segment starts or ends."""
+    """Returns the starts and ends of segments, in the schedule's own steps before its clock."""
     found = {0.0}
     for track in form.tracks:
         for segment in track.segments:
@@ -33,20 +87,20 @@ def breakpoints(form: Form) -> list[float]:
 
 
 def _turns(segment: Segment) -> list[float]:
-    """The u at which a segment's curve turns or ends."""
+    """Returns each u at which a segment's curve turns or ends."""
     match segment.shape:
         case Inner(form=form):
             return knots(form)
         case Table(values=values):
             return [max(range(len(values)), key=values.__getitem__), len(values) - 1]
-        case Constant():
+        case Flat():
             return []
         case _:
             return [1.0]
 
 
 def knots(form: Form) -> list[float]:
-    """Breakpoints in optimizer steps, as far as the schedule is defined."""
+    """Returns the breakpoints in optimizer steps, as far as the schedule is defined."""
     points = breakpoints(form)
     if form.clock:
         points = [step_of(form.clock, x) for x in points] + [step for step, _ in form.clock]
@@ -55,7 +109,7 @@ def knots(form: Form) -> list[float]:
 
 
 def end(form: Form) -> float | None:
-    """The step from which the schedule no longer changes, or None where there is none."""
+    """Returns the first step after the schedule's last change, or None where there is none."""
     ends = [_track_end(track) for track in form.tracks]
     if any(e is None for e in ends):
         return None
@@ -63,12 +117,20 @@ def end(form: Form) -> float | None:
     return last if not form.clock else step_of(form.clock, last)
 
 
+def span(form: Form) -> float:
+    """Returns the steps worth showing: the run, else up to the schedule's end, else past where its last segment starts."""
+    stop = end(form) if form.run is None else form.run
+    if stop is None:
+        stop = 3 * max(*breakpoints(form), 1.0)
+    return float(stop if form.last is None else min(stop, form.last))
+
+
 def _track_end(track: Track) -> float | None:
     if track.cycle is not None:
         return _cycles_end(track.cycle)
     segment = track.segments[-1]
     match segment.shape:
-        case Constant():
+        case Flat():
             return segment.start or None
         case Exponential() | Reciprocal():
             return None
@@ -96,7 +158,7 @@ def _cycles_end(cycle: Cycle) -> float | None:
 
 
 def text(form: Form) -> str:
-    """A line that names the segments."""
+    """Describes the segments in one line."""
     tracks = " × ".join(_track_text(track) for track in form.tracks)
     notes = [] if form.scale == 1 else [f"scaled by {form.scale:g}"]
     notes += [] if form.low is None else [f"at least {form.low:g}"]
@@ -115,7 +177,7 @@ def _track_text(track: Track) -> str:
 
 def _segment_text(segment: Segment) -> str:
     match segment.shape:
-        case Constant():
+        case Flat():
             what = f"{segment.a:g}"
         case Inner(form=form):
             what = text(form)

@@ -10,9 +10,10 @@ Segment  = from start on: b + (a − b)·shape(u), u = (x − origin)/length, cl
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
+
+STEP_LIMIT = 2.0**53
+"""The first step that a float64 cannot count to exactly."""
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -20,19 +21,19 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class _Shape(_Value, frozen=True, kw_only=True, tag_field="kind"):
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """The name of the shape, in JSON and in the core."""
+        return str(self.__struct_config__.tag)
 
 
-class Constant(_Shape, frozen=True, kw_only=True, tag="constant"):
+class Flat(_Shape, frozen=True, kw_only=True, tag="constant"):
     """1 throughout."""
-
-    kind: ClassVar[str] = "constant"
 
 
 class Power(_Shape, frozen=True, kw_only=True, tag="power"):
     """(1 − u^stretch)^exponent."""
 
-    kind: ClassVar[str] = "power"
     stretch: float = 1.0
     exponent: float = 1.0
 
@@ -40,7 +41,6 @@ class Power(_Shape, frozen=True, kw_only=True, tag="power"):
 class Cosine(_Shape, frozen=True, kw_only=True, tag="cosine"):
     """((1 + cos π·v)/2)^exponent with v = waves·u^stretch, or its fraction where `wrap`."""
 
-    kind: ClassVar[str] = "cosine"
     waves: float = 1.0
     stretch: float = 1.0
     exponent: float = 1.0
@@ -50,7 +50,6 @@ class Cosine(_Shape, frozen=True, kw_only=True, tag="cosine"):
 class Exponential(_Shape, frozen=True, kw_only=True, tag="exponential"):
     """rate^u, or rate^⌊u⌋ where `stairs`."""
 
-    kind: ClassVar[str] = "exponential"
     rate: float
     stairs: bool = False
 
@@ -58,20 +57,16 @@ class Exponential(_Shape, frozen=True, kw_only=True, tag="exponential"):
 class Reciprocal(_Shape, frozen=True, kw_only=True, tag="reciprocal"):
     """(1 + u)^−exponent."""
 
-    kind: ClassVar[str] = "reciprocal"
     exponent: float = 0.5
 
 
 class Rex(_Shape, frozen=True, kw_only=True, tag="rex"):
     """(1 − u)/(1 − u/2)."""
 
-    kind: ClassVar[str] = "rex"
-
 
 class Tanh(_Shape, frozen=True, kw_only=True, tag="tanh"):
     """(1 − tanh(lower·(1 − u) + upper·u))/2."""
 
-    kind: ClassVar[str] = "tanh"
     lower: float
     upper: float
 
@@ -79,18 +74,16 @@ class Tanh(_Shape, frozen=True, kw_only=True, tag="tanh"):
 class Table(_Shape, frozen=True, kw_only=True, tag="table"):
     """values[u], straight lines between, the last one held."""
 
-    kind: ClassVar[str] = "table"
     values: tuple[float, ...]
 
 
 class Inner(_Shape, frozen=True, kw_only=True, tag="inner"):
     """Another schedule, read at u."""
 
-    kind: ClassVar[str] = "inner"
     form: Form
 
 
-Shape = Constant | Power | Cosine | Exponential | Reciprocal | Rex | Tanh | Table | Inner
+Shape = Flat | Power | Cosine | Exponential | Reciprocal | Rex | Tanh | Table | Inner
 
 
 class Segment(_Value, frozen=True, kw_only=True):
@@ -146,6 +139,13 @@ class Form(_Value, frozen=True, kw_only=True):
     run: float | None = None
 
 
-class _Document(_Value, frozen=True, kw_only=True):
-    schema: int
-    form: Form
+def level(start: float, value: float, *, after: bool = False) -> Segment:
+    """Makes a constant from `start` on."""
+    return Segment(start=start, after=after, a=value, shape=Flat())
+
+
+def line(start: float, steps: float, a: float, b: float) -> Segment:
+    """Makes a straight line from a to b, then b; a constant where the two are equal."""
+    if a == b:
+        return level(start, a)
+    return Segment(start=start, origin=start, length=steps, a=a, b=b, shape=Power())

@@ -7,10 +7,9 @@ from typing import Self
 
 from isobatch._core import Evaluator
 from isobatch.errors import InputError
-from isobatch.schedules.clock import step_of
 from isobatch.schedules.extent import end as end_of
-from isobatch.schedules.extent import knots
-from isobatch.schedules.form import Constant, Form, Segment
+from isobatch.schedules.extent import knots, step_of
+from isobatch.schedules.form import Flat, Form, Segment
 
 
 class ScheduleReason(StrEnum):
@@ -102,13 +101,13 @@ def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[Schedu
 
 
 def _curves(form: Form) -> list[Segment]:
-    return [s for track in form.tracks for s in track.segments if not isinstance(s.shape, Constant)]
+    return [s for track in form.tracks for s in track.segments if not isinstance(s.shape, Flat)]
 
 
 def _rise_end(form: Form) -> float:
     """The step where the rise that the schedule starts with is over; 0 without one."""
     first = form.tracks[0].segments[0]
-    if isinstance(first.shape, Constant) or first.b <= first.a:
+    if isinstance(first.shape, Flat) or first.b <= first.a:
         return 0.0
     return step_of(form.clock or ((0.0, 0.0),), first.origin + first.length)
 

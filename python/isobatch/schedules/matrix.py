@@ -1,18 +1,20 @@
-"""Many schedules × many steps."""
+"""Many schedules × many steps, of schedules, plans or the columns of a fleet's table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from isobatch._core import fill_schedules
-from isobatch.errors import InputError, must_be
-from isobatch.schedules.arguments import STEP_LIMIT
-from isobatch.schedules.columns import from_columns
+from isobatch import _core
+from isobatch.errors import InputError, missing, must_be
+from isobatch.schedules.form import STEP_LIMIT
 from isobatch.schedules.schedule import Schedule
+from isobatch.schedules.text import Length, Units, check_spec, resolve
+from isobatch.words import nearest, shown
 
 
 def schedule_matrix(
@@ -21,7 +23,7 @@ def schedule_matrix(
     dtype: DTypeLike = np.float32,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """The learning rates of many schedules at many steps: one row a schedule, one column a step.
+    """Computes the learning rates of many schedules at many steps: one row a schedule, one column a step.
 
     float32 values are within one float32 ulp of the schedule's peak of `Schedule.at`, float64 values within 8
     float64 ulp. A `range`, or an array that counts evenly in whole numbers, is fastest; then an array that never
@@ -58,7 +60,7 @@ def schedule_matrix(
         out = np.empty(shape, kind)
     else:
         _check_out(out, shape)
-    fill_schedules(rows, columns, out)
+    _core.fill_schedules(rows, columns, out)
     return out
 
 
@@ -82,7 +84,7 @@ def _check_out(out: NDArray[Any], shape: tuple[int, int]) -> None:
 
 
 def _steps(steps: range | ArrayLike) -> tuple[Any, int]:
-    """A (start, step, count) triple where a range allows it, else a float64 array; and how many there are."""
+    """Returns a (start, step, count) triple where a range allows it, else a float64 array; and how many there are."""
     if isinstance(steps, range) and steps.step > 0:
         if len(steps) and (steps[0] < 0 or steps[-1] >= STEP_LIMIT):
             raise InputError(f"steps must be numbers from 0 to below 2^53, got {steps}", field="steps")
@@ -113,7 +115,7 @@ def _rows(schedules: Any) -> list[Schedule]:
     if isinstance(schedules, Schedule):
         return [schedules]
     if isinstance(schedules, Mapping) or hasattr(schedules, "__arrow_c_stream__"):
-        return from_columns(schedules)
+        return _from_columns(schedules)
     if not isinstance(schedules, Iterable) or getattr(schedules, "ndim", 1) == 0:
         raise must_be("schedules, plans or the columns of a table", schedules, field="schedules")
     entries: list[Any] = list(schedules)
@@ -130,3 +132,132 @@ def _rows(schedules: Any) -> list[Schedule]:
             )
         rows.append(schedule)
     return rows
+
+
+# ---- the columns of a table: nothing is filled in, a missing one is an error ----
+
+_REQUIRED = ("lr", "total_steps", "warmup_steps", "schedule", "min_lr", "warmup_lr")
+_UNITS = ("steps_per_epoch", "dataset_size", "seq_len")
+
+COLUMNS = (*_REQUIRED, "effective_batch", "tuned_batch", *_UNITS)
+"""The columns of a fleet's table that `isobatch.schedule_matrix` reads: ask `plan_fleet` for them by `columns`."""
+
+_FLEET_COLUMNS = frozenset(("job", "cluster", *(name for name, *_ in _core.results())))
+_MIN_LIKENESS = 0.82
+"""How alike two names must be, from 0 to 1, for one to count as a slip of the other."""
+
+
+def _from_columns(source: Any) -> list[Schedule]:
+    """Reads one schedule a row from a table: a mapping of columns, or anything with `__arrow_c_stream__`.
+
+    Raises:
+        InputError: a column that is needed is missing or looks misspelt; a row is infeasible, or has no end.
+    """
+    table = source if isinstance(source, Mapping) else _of_arrow(source)
+    _refuse_names(list(table))
+    count = max((len(column) for column in table.values() if np.ndim(column)), default=1)
+    columns = {name: _column(table, name, count) for name in COLUMNS}
+    jobs = _column(table, "job", count)
+    rows = []
+    for row, (job, values) in enumerate(zip(jobs, zip(*columns.values(), strict=True), strict=True), 1):
+        try:
+            rows.append(_schedule(dict(zip(columns, values, strict=True)), table.keys()))
+        except InputError as error:
+            at = error.at(row=row)
+            raise (
+                at if job is None else InputError(f"{at.message} (job {shown(job)})", row=row, field=at.field)
+            ) from None
+    return rows
+
+
+def _of_arrow(source: Any) -> dict[str, list[Any]]:
+    import pyarrow as pa
+
+    arrow = pa.table(source)
+    read = [name for name in arrow.column_names if name in COLUMNS or name == "job"]
+    # Of the others only the names are looked at.
+    return {
+        name: arrow[name].to_pylist() if name in read else [None] * len(arrow) for name in arrow.column_names
+    }
+
+
+def _refuse_names(names: list[str]) -> None:
+    others = [str(name) for name in names if name not in COLUMNS and name not in _FLEET_COLUMNS]
+    absent = [name for name in COLUMNS if name not in names]
+    for other in others:
+        if close := nearest(other, absent, _MIN_LIKENESS):
+            raise InputError(f"the column {other!r} is not read: did you mean {close!r}?", field=other)
+    for name in absent:
+        if name in _REQUIRED:
+            raise missing(
+                name,
+                "a fleet's table has it where it is asked for, plan_fleet(..., columns=isobatch.schedules.COLUMNS); "
+                "in a table of your own add it, such as one value for all rows",
+            )
+
+
+def _column(table: Mapping[str, Any], name: str, count: int) -> list[Any]:
+    values: Any = table.get(name)
+    if not np.ndim(values):
+        return [values] * count
+    if len(values) != count:
+        raise InputError(f"{name} must have one value or {count}, got {len(values)}", field=name)
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _schedule(row: dict[str, Any], names: Collection[str]) -> Schedule:
+    if _is_unknown(row["lr"]):
+        raise InputError("lr is not known: the row is infeasible, leave such rows out", field="lr")
+    if _is_unknown(row["total_steps"]) or row["total_steps"] == -1:
+        raise InputError("total_steps is not known: the job needs a duration", field="total_steps")
+    spec = row["schedule"]
+    if _is_unknown(spec) or spec == "":
+        raise InputError(
+            "schedule is not known, as of a job with a ramp: give schedule_matrix its plan (isobatch.plan)",
+            field="schedule",
+        )
+    units = _units_of(spec) if isinstance(spec, str) else frozenset({"st"})
+    for name, why in (("effective_batch", units - {"ep", "%"}), ("tuned_batch", units & {"st"})):
+        if why and name not in names:
+            raise missing(name, f"the schedule has a length in {min(why)}")
+    return resolve(
+        spec,
+        peak=row["lr"],
+        min_lr=row["min_lr"],
+        warmup_start=row["warmup_lr"],
+        warmup_steps=row["warmup_steps"],
+        total_steps=row["total_steps"],
+        units=_units(row, names),
+    )
+
+
+def _is_unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, (float, np.floating)) and value != value)
+
+
+@lru_cache(maxsize=1024)
+def _units_of(text: str) -> frozenset[str]:
+    """Returns the units of a schedule's lengths."""
+    values = check_spec(text).arguments.values()
+    each = [item for value in values for item in (value if type(value) is tuple else (value,))]
+    return frozenset(item.unit for item in each if isinstance(item, Length))
+
+
+def _units(row: dict[str, Any], names: Collection[str]) -> Units:
+    batch = _count("effective_batch", row["effective_batch"]) if "effective_batch" in names else 1
+    tuned = _count("tuned_batch", row["tuned_batch"]) if "tuned_batch" in names else batch
+    steps, dataset, tokens = (_count_or_none(name, row[name]) for name in _UNITS)
+    if steps is None and dataset is not None and "effective_batch" in names:
+        steps = dataset / batch  # a trainer without epochs: there `ep` is the dataset's samples
+    return Units(tuned_batch=tuned, batch=batch, steps_per_epoch=steps, dataset_size=dataset, seq_len=tokens)
+
+
+def _count(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise must_be("a number above 0", value, field=name)
+    return value
+
+
+def _count_or_none(name: str, value: Any) -> Any:
+    """Returns a count of a plan; where NumPy has −1 or NaN, it is not known."""
+    return None if value is None or not _count(name, value) > 0 else value

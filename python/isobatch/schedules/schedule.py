@@ -1,20 +1,21 @@
-"""A schedule: its form, which is data, over the core's evaluator, which is fast."""
+"""A schedule: its form as data, over the core's evaluator; and schedules made of schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from isobatch._core import Evaluator
-from isobatch.errors import InputError
-from isobatch.schedules import clock, draw, extent, lint
-from isobatch.schedules.arguments import number, rate
-from isobatch.schedules.form import Cycle, Form, Segment, Track
-from isobatch.schedules.lint import ScheduleReason
-from isobatch.showing import Plotting
+from isobatch.errors import InputError, must_be
+from isobatch.schedules import extent
+from isobatch.schedules.arguments import number, rate, rising, span
+from isobatch.schedules.form import Cycle, Form, Inner, Segment, Track, line
+
+if TYPE_CHECKING:
+    from isobatch.schedules.lint import ScheduleReason
 
 SCHEMA = 1
 
@@ -24,7 +25,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     form: Form
 
 
-class Schedule(Plotting, Evaluator):
+class Schedule(Evaluator):
     """A learning rate at every optimizer step. Build one with the functions of `isobatch.schedules`.
 
     It is a value: frozen, hashable, picklable, equal to any schedule of the same form. `at(step)` is its value at one
@@ -41,10 +42,10 @@ class Schedule(Plotting, Evaluator):
     __slots__ = ("form",)
 
     form: Form
-    """What describes it."""
+    """Its segments, clock and bounds, as data."""
 
     def __new__(cls, form: Form) -> Self:
-        """The schedule of a form.
+        """Builds the schedule of a form.
 
         Raises:
             InputError: a field of the form is out of range.
@@ -71,9 +72,6 @@ class Schedule(Plotting, Evaluator):
     def __repr__(self) -> str:
         return extent.text(self.form)
 
-    def _repr_html_(self) -> str:
-        return draw.svg(self.form, self)
-
     @property
     def peak(self) -> float:
         """The highest value at the points where the schedule starts, turns or ends, and just before them.
@@ -95,7 +93,7 @@ class Schedule(Plotting, Evaluator):
         return extent.end(self.form)
 
     def check(self, total_steps: int | None = None) -> tuple[ScheduleReason, ...]:
-        """What is odd about the schedule over a run of total_steps updates (by default: until its own end).
+        """Lists the oddities of the schedule over a run of total_steps updates (by default: until its own end).
 
         Raises:
             InputError: when the run has no length: total_steps is 0, or missing where the schedule has no end.
@@ -104,10 +102,12 @@ class Schedule(Plotting, Evaluator):
         >>> [str(r) for r in ib.schedules.warmup(ib.schedules.cosine(0.1, 90), 10).check(total_steps=50)]
         ['first_update_at_zero', 'ends_above_minimum']
         """
+        from isobatch.schedules import lint
+
         return lint.check(self.form, self, total_steps)
 
     def scaled(self, factor: float) -> Schedule:
-        """The same schedule, every value multiplied by `factor` (at least 0).
+        """Returns the same schedule, every value multiplied by `factor` (at least 0).
 
         >>> import isobatch as ib
         >>> ib.schedules.cosine(0.1, 100).scaled(2).at(50)
@@ -117,7 +117,7 @@ class Schedule(Plotting, Evaluator):
         return Schedule(msgspec.structs.replace(self.form, scale=scale))
 
     def with_clock(self, points: Iterable[tuple[float, float]]) -> Schedule:
-        """The same schedule read through a clock: at step x it has the value that it had at clock(x).
+        """Reads the same schedule through a clock: at step x it has the value of clock(x).
 
         The clock is piecewise linear through `points`, (step, schedule step) pairs that rise in both numbers, and
         goes on with the slope of its first and last piece; a single point is a shift. Clocks compose: a second one is
@@ -138,19 +138,19 @@ class Schedule(Plotting, Evaluator):
         form = self.form
         # The core checks the points; composing needs them sound.
         checked = Schedule(msgspec.structs.replace(form, clock=outer, last=None))
-        last = None if form.last is None else clock.step_of(outer, form.last)
-        run = None if form.run is None else clock.step_of(outer, form.run)
+        last = None if form.last is None else extent.step_of(outer, form.last)
+        run = None if form.run is None else extent.step_of(outer, form.run)
         if form.clock:
-            outer = clock.composed(outer, form.clock)
+            outer = extent.composed(outer, form.clock)
         return Schedule(msgspec.structs.replace(checked.form, clock=outer, last=last, run=run))
 
     def to_json(self) -> str:
-        """The schedule as JSON text: its form and the schema version."""
+        """Writes the schedule as JSON text: its form and the schema version."""
         return msgspec.json.encode(_Document(schema=SCHEMA, form=self.form)).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The schedule that `to_json` wrote.
+        """Reads a schedule from the JSON of `to_json`.
 
         Raises:
             InputError: when the text is no such JSON, or of a schema that this version does not know.
@@ -172,5 +172,99 @@ class Schedule(Plotting, Evaluator):
 
 
 def lone(*segments: Segment, cycle: Cycle | None = None, **rest: Any) -> Schedule:
-    """The schedule of one track."""
+    """Makes the schedule of one track."""
     return Schedule(Form(tracks=(Track(segments=segments, cycle=cycle),), **rest))
+
+
+# ---- schedules made of schedules ----
+
+
+def join(schedules: Sequence[Schedule], boundaries: Sequence[float]) -> Schedule:
+    """Plays one schedule after another, each restarted at 0 when its boundary is reached.
+
+    Args:
+        schedules: at least one schedule.
+        boundaries: one step fewer than schedules; schedule i+1 plays from boundaries[i] on, as if that step were
+            its step 0.
+
+    Raises:
+        InputError: when the counts do not match or the boundaries do not rise.
+
+    >>> import isobatch as ib
+    >>> s = ib.schedules.join([ib.schedules.constant(1.0), ib.schedules.linear(0.5, 10)], [4])
+    >>> [s.at(x) for x in (3, 4, 9, 14)]
+    [1.0, 0.5, 0.25, 0.0]
+    """
+    starts = [0.0, *rising("boundaries", boundaries, repeats=True)]
+    if len(starts) != len(schedules):
+        raise InputError(
+            f"must be one fewer than the {len(schedules)} schedules, got {len(boundaries)}",
+            field="boundaries",
+        )
+    segments: list[Segment] = []
+    last: float | None = None
+    for schedule, start, stop in zip(schedules, starts, [*starts[1:], math.inf], strict=True):
+        if stop <= start:
+            continue
+        form = schedule.form
+        if _is_plain(form):
+            parts = [_moved(segment, start) for segment in form.tracks[0].segments]
+        else:
+            parts = [Segment(start=start, origin=start, shape=Inner(form=form), beyond=True)]
+        parts[0] = msgspec.structs.replace(parts[0], start=start, after=False)
+        segments += [part for part in parts if part.start < stop]
+        if form.last is not None and start + form.last < stop and last is None:
+            last = start + form.last
+    run = schedules[-1].form.run
+    return lone(*segments, last=last, run=None if run is None else starts[-1] + run)
+
+
+def product(*schedules: Schedule) -> Schedule:
+    """Multiplies schedules, step by step: a learning rate times factors.
+
+    >>> import isobatch as ib
+    >>> s = ib.schedules.product(ib.schedules.constant(0.1), ib.schedules.multistep(1.0, [10], gamma=0.5))
+    >>> s.at(9), s.at(10)
+    (0.1, 0.05)
+
+    Raises:
+        InputError: when no schedule is given.
+    """
+    if not schedules:
+        raise InputError("a product must have at least one schedule, got none", field="schedules")
+    tracks = []
+    for schedule in schedules:
+        form = schedule.form
+        plain = _is_plain(form, cycle=True)
+        whole = Track(segments=(Segment(shape=Inner(form=form), beyond=True),))
+        tracks.append(form.tracks[0] if plain else whole)
+    ends = [s.form.last for s in schedules if s.form.last is not None]
+    runs = [s.form.run for s in schedules if s.form.run is not None]
+    return Schedule(Form(tracks=tuple(tracks), last=min(ends, default=None), run=max(runs, default=None)))
+
+
+def warmup(schedule: Schedule, steps: float, start: float = 0.0) -> Schedule:
+    """Puts a straight line in front, from start to the schedule's first value over `steps`, then the schedule from its step 0.
+
+    The first value is reached at x = steps. 0 steps leave the schedule as it is.
+
+    >>> import isobatch as ib
+    >>> ib.schedules.warmup(ib.schedules.cosine(1.0, 90), 10).values([0, 5, 10, 55, 100]).tolist()
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    up, first = span("steps", steps), rate("start", start)
+    if not isinstance(schedule, Schedule):
+        raise must_be("a schedule", schedule, field="schedule")
+    if up == 0:
+        return schedule
+    return join([lone(line(0.0, up, first, schedule.at(0))), schedule], [up])
+
+
+def _is_plain(form: Form, *, cycle: bool = False) -> bool:
+    """Returns whether the form is one track and nothing else, so its segments can be used as they are."""
+    bare = Form(tracks=form.tracks[:1], last=form.last, run=form.run)
+    return form == bare and (cycle or form.tracks[0].cycle is None)
+
+
+def _moved(segment: Segment, by: float) -> Segment:
+    return msgspec.structs.replace(segment, start=segment.start + by, origin=segment.origin + by)

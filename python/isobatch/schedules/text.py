@@ -1,26 +1,156 @@
-"""Reading a recipe's schedule text: "cosine", "wsd(decay=20%)", "multistep(30ep, 60ep, gamma=0.1)".
+"""A recipe's schedule text, such as "cosine" or "wsd(decay=20%)": its grammar, the kinds that it may name, and the schedule that a
+plan makes of it.
 
 A text is the name of a kind, and in parentheses its arguments, each a name and a value, or a value alone, which goes to
 the first argument that has none yet (or to the one that takes any number). Nothing nests, and no value holds a comma, so
-that a split at commas is the whole grammar; Python's own parser was not taken, since 30ep is no expression of its. What a
-value may be is what the kind's file says of the argument. A text is read when a recipe is made, long before a plan
-knows what an epoch is worth: lengths stay exact fractions with their unit until `resolve`. Texts repeat down the columns
-of a fleet, so that the last 1,024 of them are kept. All faults of a text are reported at once.
+a split at commas is the whole grammar; Python's own parser would not read 30ep. A text is read when a recipe is made, long before
+a plan knows what an epoch is worth: lengths stay exact fractions with their unit until `resolve`. Texts repeat down the columns
+of a fleet, so the last 1,024 of them are cached. All faults of a text are reported at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+import msgspec
+
+from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, together, unknown
-from isobatch.schedules.arguments import choice, number, rate
-from isobatch.schedules.kind import KINDS, LENGTH, SIGNED, WORD, Argument, Kind, Spec, builder, tails
-from isobatch.schedules.lengths import Length
+from isobatch.schedules.arguments import choice, factor, number, rate, rising
+from isobatch.schedules.form import Inner, Segment, Shape, level, line
+from isobatch.schedules.schedule import Schedule, lone
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\)\s*)?", re.DOTALL)
+
+# ---- lengths ----
+
+
+class Units(msgspec.Struct, frozen=True, kw_only=True):
+    """The worth of a length's units in a plan.
+
+    `tuned_batch` samples are one `st` of the recipe; `batch` samples one step of the plan; `steps_per_epoch` steps
+    one `ep`, or where they are not known (as for a trainer without epochs), `dataset_size` samples; `seq_len` tokens
+    one sample.
+    """
+
+    tuned_batch: int
+    batch: int
+    steps_per_epoch: float | None = None
+    dataset_size: int | None = None
+    seq_len: int | None = None
+
+
+class Length(NamedTuple):
+    """An exact number and its unit: st, ep, sp, tok or %."""
+
+    value: Fraction
+    unit: str
+
+    @classmethod
+    def read(cls, text: str) -> Length | None:
+        """Reads a text such as "30ep" by the core's own parser; None where it is no length.
+
+        >>> Length.read("28.43%")
+        Length(value=Fraction(2843, 100), unit='%')
+        """
+        read = _core.length(text)
+        return None if read is None else cls(Fraction(read[0], read[1]), read[2])
+
+    def steps(self, units: Units, total_steps: float) -> int:
+        """Converts it to optimizer steps of the plan: rounded half up, a share of the run floored."""
+        if self.unit == "%":
+            return int(self.value * Fraction(total_steps) / 100)
+        if self.unit == "ep" and units.steps_per_epoch is not None:
+            return int(self.value * Fraction(units.steps_per_epoch) + Fraction(1, 2))
+        return int(self.value * self._samples(units) / units.batch + Fraction(1, 2))
+
+    def _samples(self, units: Units) -> Fraction:
+        """Returns the samples in one of the unit."""
+        if self.unit == "ep":
+            if units.dataset_size is None:
+                raise missing("dataset_size", "the schedule has a length in ep")
+            return Fraction(units.dataset_size)
+        if self.unit == "tok":
+            if units.seq_len is None:
+                raise missing("seq_len", "the schedule has a length in tok")
+            return Fraction(1, units.seq_len)
+        return Fraction(units.tuned_batch if self.unit == "st" else 1)
+
+
+# ---- kinds ----
+
+LENGTH = "a length such as 30ep, 500st or 20%"
+NUMBER = "a number of at least 0"
+SIGNED = "a number"
+WORD = "the name of a decay"
+
+Constructor = TypeVar("Constructor", bound=Callable[..., Schedule])
+Builder: TypeAlias = "Callable[[PlanRun], Sequence[Segment]]"
+
+
+class Argument(NamedTuple):
+    """A legal argument of a text: `LENGTH`, `NUMBER`, `SIGNED` or `WORD`; `many` takes any number of values."""
+
+    reads: str
+    required: bool = False
+    many: bool = False
+
+
+UNTIL = Argument(LENGTH)
+"""The end of a decay that is over before the run is (BLOOM: 200 of 220 million samples, GPT-3: 260 of 300 billion tokens)."""
+
+
+class Kind(NamedTuple):
+    """A kind of schedule, as `kind` registers it.
+
+    Attributes:
+        constructor: makes it in steps.
+        arguments: those of its text, in order.
+        build: makes the segments of a plan from its text; None: it has no text.
+        tail: the shape of a decay that other kinds may end with, under this kind's name.
+    """
+
+    name: str
+    constructor: Callable[..., Schedule]
+    arguments: Mapping[str, Argument]
+    build: Builder | None
+    tail: Shape | None
+
+
+KINDS: dict[str, Kind] = {}
+"""Every kind by its name; `isobatch.schedules.kinds` has them all."""
+
+
+def kind(
+    build: Builder | None = None, *, tail: Shape | None = None, **arguments: Argument
+) -> Callable[[Constructor], Constructor]:
+    """Registers a constructor as a kind; the first line of its docstring is its row in docs/schedules.md."""
+
+    def register(constructor: Constructor) -> Constructor:
+        name = constructor.__name__
+        KINDS[name] = Kind(name, constructor, arguments, build, tail)
+        return constructor
+
+    return register
+
+
+def tails() -> dict[str, Shape]:
+    """Returns the shapes that a decay may have, by the names of their kinds."""
+    return {name: kind.tail for name, kind in sorted(KINDS.items()) if kind.tail is not None}
+
+
+# ---- the grammar ----
+
+
+class Spec(NamedTuple):
+    """A schedule text, read: its kind, and its arguments as lengths, numbers, words or tuples of them."""
+
+    kind: str
+    arguments: Mapping[str, Any]
 
 
 def check_spec(text: str) -> Spec:
@@ -46,8 +176,10 @@ def _read(text: str) -> Spec:
     match = _CALL.fullmatch(text)
     if match is None:
         raise must_be('a name and its arguments, such as "wsd(decay=20%)"', text, field="schedule")
-    builder(match[1])
-    kind = KINDS[match[1]]
+    kind = KINDS.get(match[1])
+    if kind is None or kind.build is None:
+        known = sorted(name for name, kind in KINDS.items() if kind.build is not None)
+        raise unknown("schedule", match[1], known, field="schedule")
     values: dict[str, Any] = {}
     faults = []
     for part in (match[2] or "").split(",") if (match[2] or "").strip() else []:
@@ -67,26 +199,26 @@ def _read(text: str) -> Spec:
     )
 
 
-def _argument(kind: Kind, part: str, given: dict[str, Any]) -> tuple[str, Any]:
-    """The name and the value of one argument."""
+def _argument(kind: Kind, part: str, before: dict[str, Any]) -> tuple[str, Any]:
+    """Reads the name and the value of one argument."""
     name, equals, value = (piece.strip() for piece in part.rpartition("="))
     takes = kind.arguments
     if not takes:
         raise must_be(f"{kind.name} alone, which takes no arguments", part.strip(), field="schedule")
     if not equals:
         many = [other for other, argument in takes.items() if argument.many]
-        name = next(iter([*many, *(other for other in takes if other not in given)]), "")
+        name = next(iter([*many, *(other for other in takes if other not in before)]), "")
         if not name:
             raise must_be(f"{kind.name} with at most {len(takes)} arguments", part.strip(), field="schedule")
     if name not in takes:
         raise unknown(f"argument of {kind.name}", name, takes, field="schedule")
-    if name in given and not takes[name].many:
+    if name in before and not takes[name].many:
         raise InputError(f"{name} is given twice to {kind.name}", field="schedule")
     return name, _value(f"{name} of {kind.name}", takes[name], value)
 
 
 def _value(field: str, argument: Argument, text: str) -> Length | float | str:
-    """A value of an argument."""
+    """Reads the value of an argument."""
     if argument.reads == WORD:
         return choice(field, text, tails())
     if argument.reads == LENGTH:
@@ -101,8 +233,125 @@ def _value(field: str, argument: Argument, text: str) -> Length | float | str:
     return (number if argument.reads == SIGNED else rate)(field, value)
 
 
-def _missing(kind: Kind, given: dict[str, Any]) -> Iterator[InputError]:
+def _missing(kind: Kind, values: dict[str, Any]) -> Iterator[InputError]:
     for name, argument in kind.arguments.items():
-        if argument.required and name not in given:
+        if argument.required and name not in values:
             error = missing(f"{name} of {kind.name}", f"give it {argument.reads}")
             yield InputError(error.message, field="schedule")
+
+
+# ---- the schedule of a plan ----
+
+
+class PlanRun(NamedTuple):
+    """The run of a plan, for which a kind builds its segments; lengths are in its optimizer steps."""
+
+    spec: Spec
+    peak: float
+    min_lr: float
+    warmup: float
+    total: float
+    units: Units
+
+    def number(self, name: str, default: float) -> float:
+        """Returns a number of the text."""
+        return cast(float, self.spec.arguments.get(name, default))
+
+    def word(self, name: str, default: str) -> str:
+        """Returns a word of the text."""
+        return cast(str, self.spec.arguments.get(name, default))
+
+    def steps(self, name: str, default: float) -> float:
+        """Returns a length of the text in steps, at least one."""
+        length: Length | None = self.spec.arguments.get(name)
+        return default if length is None else max(1, length.steps(self.units, self.total))
+
+    def until(self) -> float:
+        """Returns where a decay ends, counted from the start of the run: at its end unless the text has `until`."""
+        until = self.steps("until", self.total)
+        if until <= self.warmup:
+            raise InputError(
+                f"until must be after the warmup of {self.warmup:,g} steps, got {until:,g}", field="schedule"
+            )
+        return until
+
+    def fall(self, shape: Shape, b: float | None = None) -> list[Segment]:
+        """Falls from the peak at the end of the warmup to b (the minimum) at the end of the decay."""
+        return [self.tail(shape, self.until() - self.warmup, self.min_lr if b is None else b)]
+
+    def tail(self, shape: Shape, over: float, b: float, *, beyond: bool = False) -> Segment:
+        """Makes a curve from the peak, where the warmup ends."""
+        start = self.warmup
+        return Segment(start=start, origin=start, length=over, a=self.peak, b=b, shape=shape, beyond=beyond)
+
+    def floored(self, segment: Segment) -> list[Segment]:
+        """Keeps the segment at or above the plan's minimum."""
+        if self.min_lr == 0:
+            return [segment]
+        form = lone(segment, low=self.min_lr).form
+        return [Segment(start=segment.start, shape=Inner(form=form), beyond=True)]
+
+    def drops(self, milestones: Sequence[int], gamma: float) -> list[Segment]:
+        """Multiplies the peak by gamma at each milestone, counted from the start of the run."""
+        points = rising("schedule", milestones, repeats=True)
+        values = [max(self.peak * gamma**count, self.min_lr) for count in range(1, len(points) + 1)]
+        drops = [level(max(at, self.warmup), value) for at, value in zip(points, values, strict=True)]
+        return [level(self.warmup, self.peak), *drops]
+
+
+def resolve(
+    spec: str | Schedule,
+    *,
+    peak: float,
+    min_lr: float = 0.0,
+    warmup_start: float = 0.0,
+    warmup_steps: float = 0,
+    total_steps: float,
+    units: Units,
+) -> Schedule:
+    """Makes the schedule of a plan, in its optimizer steps.
+
+    A straight line from warmup_start to peak over warmup_steps, then the kind that `spec` names, from peak to
+    min_lr, ending at total_steps. Lengths in the text are converted by samples and rounded half up; `%` of the run
+    is floored. Milestones, stairs and `until` are counted from the start of the run.
+
+    A `Schedule` in place of a text is the whole schedule of the tuned run, in tuned steps: its highest value
+    becomes peak, and its clock is stretched so that it has the same value after as many samples.
+
+    Args:
+        spec: a text (see `check_spec`) or a Schedule.
+        peak: the highest learning rate.
+        min_lr: the learning rate at the end.
+        warmup_start: the learning rate at step 0 of the warmup.
+        warmup_steps: optimizer steps of warmup, fractional where a batch ramp counts full batches; as long as the
+            run or longer, the run is all warmup.
+        total_steps: optimizer steps of the run.
+        units: what st, sp, ep and tok are worth.
+
+    Raises:
+        InputError: when the text cannot be read, a unit cannot be converted, or a number is out of range.
+
+    >>> from isobatch.schedules import Units, resolve
+    >>> units = Units(tuned_batch=256, batch=512, steps_per_epoch=100)
+    >>> s = resolve("multistep(3ep, 6ep)", peak=0.4, warmup_steps=100, total_steps=900, units=units)
+    >>> s.values([0, 100, 299, 300, 600]).round(4).tolist()
+    [0.0, 0.4, 0.4, 0.04, 0.004]
+    >>> s = resolve("cosine(until=90%)", peak=0.4, min_lr=0.04, total_steps=1000, units=units)
+    >>> s.values([0, 450, 900, 1000]).round(4).tolist()
+    [0.4, 0.22, 0.04, 0.04]
+    """
+    top, bottom, first = rate("peak", peak), rate("min_lr", min_lr), rate("warmup_start", warmup_start)
+    total, warmup = total_steps, warmup_steps
+    factor("total_steps", total)
+    rate("warmup_steps", warmup)
+    if isinstance(spec, Schedule):
+        schedule = spec.scaled(top / spec.peak) if spec.peak else spec
+        ratio = units.batch / units.tuned_batch
+        schedule = schedule if ratio == 1 else schedule.with_clock([(0, 0), (1, ratio)])
+        return Schedule(msgspec.structs.replace(schedule.form, run=total))
+    read = check_spec(spec)
+    rise = [line(0.0, warmup, first, top)] if warmup else []
+    build = KINDS[read.kind].build
+    if warmup >= total or build is None:
+        return lone(*rise, run=total)
+    return lone(*rise, *build(PlanRun(read, top, bottom, warmup, total, units)), run=total)

@@ -220,7 +220,7 @@ def refuse_ours(settings: Mapping[str, Any], file: str) -> None:
     """
     if is_plan(settings):
         raise InputError(
-            "is a plan of isobatch, not another tool's file: isobatch export writes it for a tool, isobatch replan moves its run",
+            "is a plan of isobatch, not another tool's file: isobatch plan --to writes it for a tool, isobatch replan moves its run",
             file=file,
         )
     if is_recipe(settings):

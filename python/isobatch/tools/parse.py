@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, must_be, needs_extra, unreadable
-from isobatch.files.formats import MAX_DEPTH_LEVELS, parse_json, refuse_large, too_deep
+from isobatch.errors import InputError, must_be, unreadable
+from isobatch.files.formats import parse_json, parse_toml, parse_yaml, refuse_large, too_deep
 from isobatch.files.whole import read_whole
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
-MAX_YAML_MERGES = 20
 MAX_BASE_FILES = 50
 """That one configuration builds on, one after the other."""
 
@@ -87,7 +85,7 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
         if name or has_functions(text):
             return configuration(text, file, name)
         return python_literals(text, file, None if bases is None else bases.settings)
-    data = _reader(text, suffix)(text, file)
+    data = _parsed(text, file, suffix)
     for key in ("_base_", "_BASE_"):
         if bases is not None and isinstance(data, dict) and key in data:
             from isobatch.tools.literals import merged
@@ -97,26 +95,22 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
     return data
 
 
+def _parsed(text: str, file: str, suffix: str) -> Any:
+    if text.lstrip()[:1] == "{":
+        return _json(text, file)
+    if suffix in (".yaml", ".yml"):
+        return parse_yaml(text, file, tagged=UNKNOWN)
+    if suffix == ".toml" or _is_toml(text):
+        return parse_toml(text)
+    return arguments(text) if looks_like_arguments(text) else parse_yaml(text, file, tagged=UNKNOWN)
+
+
 def _is_python(text: str, suffix: str) -> bool:
     return suffix == ".py" or (suffix == "" and text.lstrip()[:1] != "{" and bool(_PYTHON.search(text)))
 
 
-def _reader(text: str, suffix: str) -> Any:
-    if text.lstrip()[:1] == "{":
-        return _json
-    if suffix == ".toml" or (suffix not in (".yaml", ".yml") and _is_toml(text)):
-        return _toml
-    if suffix not in (".yaml", ".yml") and looks_like_arguments(text):
-        return arguments
-    return _yaml
-
-
 def _is_toml(text: str) -> bool:
     return bool(_TABLE.search(text) and _ASSIGNED.search(text))
-
-
-def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
-    return tomllib.loads(text)
 
 
 def _json(text: str, file: str) -> Any:
@@ -135,28 +129,6 @@ def _json(text: str, file: str) -> Any:
             file=file,
         )
     return data
-
-
-def _yaml(text: str, file: str) -> Any:
-    """Bounds depth before anything recursive runs, and merge keys: those that merge a table that merges others multiply."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise needs_extra("YAML files", "fleet", file=file) from None
-    depth = merges = 0
-    try:
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            merges += isinstance(event, yaml.ScalarEvent) and event.value == "<<"
-            if depth > MAX_DEPTH_LEVELS:
-                raise too_deep(file)
-            if merges > MAX_YAML_MERGES:
-                raise InputError(f"has more than {MAX_YAML_MERGES} merge keys (<<)", file=file)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-    from isobatch.files.yaml import parse_yaml
-
-    return parse_yaml(text, file, tagged=UNKNOWN)
 
 
 def without_comments(text: str) -> str:
@@ -232,13 +204,13 @@ def looks_like_arguments(text: str) -> bool:
     return bool(_FLAG.search(text))
 
 
-def arguments(text: str, file: str) -> dict[str, Any]:  # noqa: ARG001 - as the other formats
+def arguments(text: str) -> dict[str, Any]:
     """Each `--flag`, with underscores for dashes: its value, a list of several, or True where it has none.
 
     A variable has the value that the same file gives it literally (`BATCH=8`); one that the file does not give stays as it is
     written, so that whoever needs it can say so. Of a flag that comes twice the last counts, as for argparse.
 
-    >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9", "a.sh")
+    >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9")
     {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
     """
     known: dict[str, str] = {}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import commented, scalar_text
 from isobatch.schedules import Units, check_spec
-from isobatch.schedules.lengths import Length
+from isobatch.schedules.text import Length
 from isobatch.words import percent
 
 Plan: TypeAlias = Any

@@ -168,7 +168,7 @@ reasons! {
     Beta2Low "beta2_low" Caution
         "beta2 came out below 0.9, where spikes of the loss were seen; min_beta2 is a floor under it" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
-        "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch laws); only duration_power applies one" ""
+        "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch estimate --laws); only duration_power applies one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
     SgdScaleUp "sgd_scale_up" Caution

@@ -14,9 +14,8 @@ from typing import Required, TypedDict, Unpack
 
 from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules.arguments import length, number, rate
-from isobatch.schedules.form import Cosine, Cycle, Exponential, Inner, Power, Segment, Shape
+from isobatch.schedules.form import Cosine, Cycle, Exponential, Inner, Power, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
-from isobatch.schedules.segments import level, line
 
 __all__ = [
     "ConstantScheduler",

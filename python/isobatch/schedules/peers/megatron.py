@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules.arguments import choice, length, rate, span
-from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape
+from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
-from isobatch.schedules.segments import level, line
 
 __all__ = ["OptimizerParamScheduler"]
 

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from isobatch.schedules.arguments import choice, length, number, rate, rising
-from isobatch.schedules.compose import join
-from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape
-from isobatch.schedules.schedule import Schedule, lone
-from isobatch.schedules.segments import level
+from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape, level
+from isobatch.schedules.schedule import Schedule, join, lone
 
 __all__ = [
     "constant_schedule",

@@ -24,9 +24,10 @@ from isobatch.schedules.form import (
     Shape,
     Tanh,
     Track,
+    level,
+    line,
 )
 from isobatch.schedules.schedule import Schedule, lone
-from isobatch.schedules.segments import level, line
 
 __all__ = [
     "CosineLRScheduler",

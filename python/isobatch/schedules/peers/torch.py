@@ -14,10 +14,19 @@ import msgspec
 from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules import kinds
 from isobatch.schedules.arguments import length, number, rate, span
-from isobatch.schedules.compose import join, product
-from isobatch.schedules.form import Cosine, Cycle, Exponential, Form, Power, Segment, Shape, Track
-from isobatch.schedules.schedule import Schedule, lone
-from isobatch.schedules.segments import level, line
+from isobatch.schedules.form import (
+    Cosine,
+    Cycle,
+    Exponential,
+    Form,
+    Power,
+    Segment,
+    Shape,
+    Track,
+    level,
+    line,
+)
+from isobatch.schedules.schedule import Schedule, join, lone, product
 
 __all__ = [
     "ChainedScheduler",

@@ -7,9 +7,8 @@ from typing import Any
 
 from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.schedules.arguments import choice, length, number, rate, span
-from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape
+from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
-from isobatch.schedules.segments import level, line
 
 __all__ = ["get_scheduler"]
 

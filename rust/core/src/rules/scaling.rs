@@ -11,7 +11,7 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule, and what `isobatch rules` prints of it.
+            /// Every rule, and what `isobatch explain --rules` prints of it.
             pub const ALL: &'static [Card] = &[$(
                 Card { rule: Rule::$variant, name: $name, formula: $formula, holds: $holds, source: $source },
             )*];

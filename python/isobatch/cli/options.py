@@ -1,0 +1,306 @@
+"""Options that several commands have: how their texts are read, the cluster, and the settings."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from decimal import Decimal
+from typing import Any, get_args, get_type_hints
+
+from isobatch.errors import InputError, missing
+from isobatch.planning.settings import Settings
+from isobatch.words import shown
+
+_GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
+"""Commas between thousands; anywhere else they stand between the items of a list."""
+
+
+def count(text: str) -> int:
+    """A whole number from 1, with separators of thousands or without.
+
+    >>> count("1,024")
+    1024
+    """
+    try:
+        number = int(_ungrouped(text))
+    except ValueError:
+        raise _must_be("a whole number, at least 1", text) from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def gpu_count(text: str) -> int:
+    """One number of GPUs; of a list or a range it is said which command takes them.
+
+    >>> gpu_count("1,024"), gpu_count("8")
+    (1024, 8)
+    """
+    if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
+        raise argparse.ArgumentTypeError(
+            f"must be one whole number, got {shown(text)}: isobatch sweep --gpus {text.strip()} plans several"
+        )
+    return count(text)
+
+
+def _ungrouped(text: str) -> str:
+    """A number without its separators of thousands."""
+    return (text.replace(",", "") if _GROUPED.match(text) else text).replace("_", "")
+
+
+def size(text: str) -> int:
+    """A large whole number, such as of parameters or tokens.
+
+    >>> size("7e9") == size("7,000,000,000") == 7_000_000_000
+    True
+    """
+    try:
+        number = float(_ungrouped(text))
+        whole = int(number)
+    except (ValueError, OverflowError):
+        whole = 0
+    if whole < 1 or whole != number or whole > 2**53:
+        raise _must_be("a whole number from 1, such as 7e9", text)
+    return whole
+
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MAX_DIGITS = 400
+
+
+def number(text: str) -> int | float | None:
+    """A number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
+    None where the text is no number.
+
+    >>> number(".1"), number("64.0"), number("1e3"), number("0064"), number("64.5"), number("90ep")
+    (0.1, 64, 1000, 64, 64.5, None)
+
+    A whole number that no real holds exactly stays one:
+
+    >>> number("9007199254740993.0")
+    9007199254740993
+    """
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MAX_DIGITS:
+        return None
+    if stripped.lstrip("+-").isdecimal():
+        return int(stripped)
+    value = float(stripped)
+    if abs(value) >= 2**63:
+        return value
+    exact = Decimal(stripped)
+    return int(exact) if exact == exact.to_integral_value() else value
+
+
+def path(text: str) -> str:
+    """A path: the empty text is none."""
+    if not text:
+        raise _must_be("a path", text)
+    return text
+
+
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise _must_be("names between commas", text)
+    return found
+
+
+_MAX_GPUS = 2**31
+_MAX_GPU_COUNTS = 2**20
+"""Each is a cluster of its own to plan on."""
+
+
+def gpu_counts(text: str) -> range | list[int]:
+    """`1..64` as a range (both ends are in it), `8,16,24` as a list.
+
+    >>> gpu_counts("1..3"), gpu_counts("8,16")
+    (range(1, 4), [8, 16])
+    """
+    first, dots, last = text.partition("..")
+    ends: range | list[int]
+    try:
+        ends = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise _must_be("a range such as 1..64, or a list such as 2,4,6", text) from None
+    if not dots and re.search(r"(^|,)\s*0\d", text):  # 1,024 with a comma of thousands
+        raise _must_be("a list such as 2,4,6, without separators of thousands", text)
+    if not ends:
+        raise argparse.ArgumentTypeError(f"must be a range that rises, got {text}")
+    # The ends of a range, which may be too long to walk.
+    least, most = (ends[0], ends[-1]) if dots else (min(ends), max(ends))
+    if least < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {shown(least)}")
+    if most > _MAX_GPUS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MAX_GPUS:,}, got {shown(most)}")
+    if len(ends) > _MAX_GPU_COUNTS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MAX_GPU_COUNTS:,} counts, got {len(ends):,}")
+    return ends
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers between commas; whole ones are whole."""
+    try:
+        return [int(part) if re.fullmatch(r"\s*\d+\s*", part) else float(part) for part in text.split(",")]
+    except ValueError:
+        raise _must_be("a list such as 2,4,6", text) from None
+
+
+def _must_be(expected: str, text: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"must be {expected}, got {shown(text)}")
+
+
+# ---- the cluster ----
+
+PER_NODE = 8
+"""GPUs of a node where nothing else is said."""
+
+
+def add_cluster(command: argparse.ArgumentParser) -> None:
+    """Adds the cluster's options."""
+    where = command.add_argument_group("target cluster")
+    where.add_argument(
+        "--gpus", type=gpu_count, metavar="N", help="number of GPUs: one node, or nodes of --gpus-per-node"
+    )
+    where.add_argument("--nodes", type=count, metavar="N", help="number of nodes, instead of --gpus")
+    where.add_argument(
+        "--gpus-per-node", type=count, metavar="N", help=f"GPUs per node (with --nodes {PER_NODE} by default)"
+    )
+    add_hardware(where)
+
+
+def add_hardware(where: Any) -> None:
+    """Adds the options of a cluster beside its GPU count."""
+    where.add_argument(
+        "--model-parallel", type=count, metavar="N", help="GPUs per model replica (default: as the recipe)"
+    )
+    where.add_argument("--gpu", metavar="NAME", help="GPU type; selects one of several profiles")
+    where.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of one GPU")
+    where.add_argument(
+        "--price-per-gpu-hour", type=float, metavar="PRICE", help="price of a GPU-hour, for the cost"
+    )
+
+
+def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
+    """Makes the Cluster of the options; None where it is optional and not given."""
+    from isobatch.recipes.cluster import Cluster
+
+    if args.gpus is not None and args.nodes is not None:
+        raise InputError("--gpus goes without --nodes: give one or the other")
+    if args.gpus is not None:
+        return in_nodes(args.gpus, args)
+    if args.nodes is not None:
+        per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
+        return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
+    if (
+        optional
+        and args.gpus_per_node is None
+        and not any(value is not None for value in hardware(args).values())
+    ):
+        return None
+    raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
+
+
+def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
+    """The Cluster of this many GPUs: in nodes of --gpus-per-node, else one node.
+
+    Raises:
+        InputError: they are more than a node and fill no whole nodes.
+    """
+    from isobatch.recipes.cluster import Cluster
+
+    per_node = min(gpus, args.gpus_per_node or gpus)
+    if gpus % per_node:
+        below = gpus // per_node * per_node
+        raise InputError(
+            f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}: use {below:,} or {below + per_node:,} GPUs, or "
+            "another --gpus-per-node"
+        )
+    return Cluster(nodes=gpus // per_node, gpus_per_node=per_node, **hardware(args))
+
+
+def one_node(most: int, args: argparse.Namespace) -> str | None:
+    """Warns of times where a GPU count above a usual node's was taken for one node; None where it was not."""
+    if most <= PER_NODE or args.gpus_per_node is not None:
+        return None
+    return f"--gpus {most:,} is one node here, so its times have no network between nodes: add --gpus-per-node {PER_NODE} if it has"
+
+
+def hardware(args: argparse.Namespace) -> dict[str, Any]:
+    """Collects what is known of the hardware beside the GPU count."""
+    return {
+        name: getattr(args, name) for name in ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
+    }
+
+
+# ---- the settings ----
+
+EVERYDAY_SETTINGS = (
+    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--ragged", "--uneven"),
+    *("--profile", "--deadline-hours"),
+)
+"""Those that `--help` shows; `--help all` shows every one."""
+EVERYDAY_CLUSTER = (
+    "--gpus",
+    "--nodes",
+    "--gpus-per-node",
+    "--model-parallel",
+    "--memory-gib",
+    "--price-per-gpu-hour",
+)
+
+
+def _policy(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+def _micro_batch(text: str) -> int:
+    """Reads a number, or what a report of the validator has found."""
+    if text.isdecimal():
+        return int(text)
+    from isobatch.validate import Report
+
+    try:
+        return Report.load(text).max_micro_batch
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_READ = {"policy": _policy, "max_micro_batch": _micro_batch}
+"""How a text is read where it is not simply of the setting's type."""
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each setting, and --profile."""
+    group = parser.add_argument_group("how to plan")
+    for name, hint in get_type_hints(Settings, include_extras=True).items():
+        kind, called, what = get_args(hint)
+        option = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            group.add_argument(option, action="store_true", default=None, help=what)
+            continue
+        types = [it for it in (kind, *get_args(kind)) if it in (int, float)]
+        read = _READ.get(name) or (types[0] if types else str)
+        if name == "max_micro_batch":
+            called, what = (
+                "N|REPORT",
+                f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found",
+            )
+        group.add_argument(option, type=read, metavar=called, help=what)
+    group.add_argument(
+        "--profile",
+        action="append",
+        metavar="FILE",
+        help="what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types",
+    )
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Collects the settings that were given, by name."""
+    found = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
+    if args.profile:
+        from isobatch.forecast.profile import Profile
+
+        found["profile"] = [Profile.load(path) for path in args.profile]
+    return found

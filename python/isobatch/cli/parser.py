@@ -1,0 +1,183 @@
+"""The parser of every command: its help, its errors, and its completion in a shell.
+
+What it cannot read is an InputError that names what was typed, and the nearest that is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from isobatch.errors import InputError, missing, needs_extra, unknown
+from isobatch.words import printable
+
+_KINDS = {"int": "a whole number", "float": "a number"}
+
+
+class _Help(argparse.Action):
+    """Prints the everyday options, or with `all` every one, and ends the command."""
+
+    def __call__(self, parser: Any, _namespace: Any, values: Any, _option: str | None = None) -> None:
+        parser.shows_all = values == "all"
+        parser.print_help()
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser without abbreviations, which would change their meaning with the next option, and without the usage in
+    front of an error.
+
+    Args:
+        prog: the command as it is typed.
+        description: its first sentence of help.
+        examples: commands to copy, shown below the options.
+        everyday: options that `--help` shows, where there are too many for one look; None: all of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        prog: str,
+        description: str = "",
+        examples: Sequence[str] = (),
+        everyday: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            exit_on_error=False,
+            add_help=False,
+        )
+        self.examples, self.everyday, self.shows_all = examples, everyday, False
+        text = "show this help" if everyday is None else "show this help; `--help all` shows every option"
+        self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="all", help=text)
+
+    def format_help(self) -> str:
+        """The help: usage in one line, the options, a recipe's fields where one can be given, and examples."""
+        description, hidden = self.description, []
+        self.description = textwrap.fill(description or "", 100)
+        if self.everyday is not None and not self.shows_all:
+            hidden = [it for it in self._actions if it.option_strings and not self._is_everyday(it)]
+        helps = [it.help for it in hidden]
+        for it in hidden:
+            it.help = argparse.SUPPRESS
+        self.usage, self.epilog = self._short_usage(), self._below(len(hidden))
+        try:
+            return super().format_help()
+        finally:
+            self.description = description
+            for it, text in zip(hidden, helps, strict=True):
+                it.help = text
+
+    def _is_everyday(self, action: argparse.Action) -> bool:
+        return action.dest == "help" or not {*action.option_strings}.isdisjoint(self.everyday or ())
+
+    def _short_usage(self) -> str:
+        parts = [self.prog]
+        for it in self._actions:
+            name = it.metavar if isinstance(it.metavar, str) else it.dest.upper()
+            if it.option_strings:
+                parts += [f"{it.option_strings[-1]} {name}"] if it.required else []
+            else:
+                parts.append({"?": f"[{name}]", "+": f"{name} ..."}.get(str(it.nargs), name))
+        return " ".join([*parts, "[options]"])
+
+    def _below(self, hidden: int) -> str:
+        lines = [f"{hidden} more options: {self.prog} --help all", ""] if hidden else []
+        lines += ["examples:", *(f"  {line}" for line in self.examples)]
+        if any(it.dest == "set" for it in self._actions):
+            from isobatch._core import fields
+
+            names = ", ".join(name for name, record, _ in fields() if record == "recipe")
+            wrapped = textwrap.wrap(names, 76, break_on_hyphens=False, break_long_words=False)
+            lines += ["", "fields of a recipe, for its file and --set (docs/planning.md says more):"]
+            lines += [f"  {line}" for line in wrapped]
+        return "\n".join(lines)
+
+    def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """The arguments.
+
+        Raises:
+            InputError: they cannot be read.
+        """
+        try:
+            args, left = self.parse_known_args(argv)
+        except argparse.ArgumentError as error:
+            raise self._unreadable(error) from None
+        if left:
+            raise self._left_over(left[0])
+        return args
+
+    def typed(self, error: InputError) -> InputError:
+        """An error that names the option that was typed, where it would name the keyword that the option stands for."""
+        if error.file is not None or error.row is not None or error.field is None:
+            return error
+        for action in self._actions:
+            if action.dest == error.field and action.option_strings:
+                return error.at(field=action.option_strings[-1])
+        return error
+
+    def error(self, message: str) -> NoReturn:
+        """Raises InputError with what argparse says."""
+        needed = message.partition("the following arguments are required: ")[2]
+        if needed:
+            first = needed.split(", ")[0]
+            raise missing(first, f"see {self.prog} --help")
+        raise InputError(message)
+
+    def _unreadable(self, error: argparse.ArgumentError) -> InputError:
+        name, message = error.argument_name or "", str(error.message)
+        option = name.split("/")[0]
+        choice = re.fullmatch(r"invalid choice: (.*) \(choose from (.*)\)", message)
+        if choice:
+            return unknown(option, choice[1].strip("'\""), re.findall(r"[\w.+-]+", choice[2]))
+        kind = re.fullmatch(r"invalid (\w+) value: (.*)", message)
+        if kind:
+            got = printable(kind[2], 100)
+            return InputError(f"{option} must be {_KINDS.get(kind[1], kind[1])}, got {got}", field=option)
+        if message.startswith("expected "):
+            count = message.split()[1]
+            what = "a value" if count in ("one", "1") else f"{count} values"
+            return InputError(f"{option} needs {what}: see {self.prog} --help", field=option)
+        return InputError(f"{option} {message}", field=option)
+
+    def _left_over(self, word: str) -> InputError:
+        if not word.startswith("-"):
+            return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
+        options = [option for action in self._actions for option in action.option_strings]
+        return unknown("option", word.partition("=")[0], options)
+
+
+def completion(
+    top: argparse.ArgumentParser, commands: Mapping[str, tuple[argparse.ArgumentParser, str]], shell: str
+) -> str:
+    """The script by which a shell completes commands, options and file names.
+
+    An argument takes a file where its name says so, or where it is none of the options.
+
+    Raises:
+        InputError: shtab is not installed, which comes with the extra `fleet`.
+    """
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        raise needs_extra("completion scripts", "fleet") from None
+
+    listed = top.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
+    for name, (parser, line) in commands.items():
+        for argument in parser._actions:
+            named = (
+                argument.metavar if isinstance(argument.metavar, str) else " ".join(argument.metavar or ())
+            )
+            if not argument.option_strings or any(
+                word in named for word in ("FILE", "PATH", "REPORT", ".json")
+            ):
+                argument.complete = shtab.FILE  # type: ignore[attr-defined]
+        listed.add_parser(name, help=line, add_help=False, parents=[parser])
+    text: str = shtab.complete(top, shell)
+    return text

@@ -1,1 +1,0 @@
-"""Commands that answer many questions in one process."""

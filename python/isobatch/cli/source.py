@@ -1,0 +1,259 @@
+"""Where the recipe comes from: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from isobatch.cli.options import number
+from isobatch.cli.terminal import called, say
+from isobatch.errors import InputError, missing, must_be, unknown
+
+
+def add_from(command: argparse.ArgumentParser) -> None:
+    """Adds the options that describe the recipe beside its file."""
+    group = command.add_argument_group("recipe")
+    group.add_argument(
+        "--from",
+        dest="source",
+        action="append",
+        metavar="FILE",
+        help="another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
+        "second file of the same run",
+    )
+    group.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
+    add_set(group)
+
+
+def add_set(command: Any) -> None:
+    """Adds --set."""
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the recipe; overrides the file",
+    )
+
+
+def add_to(
+    command: argparse.ArgumentParser, help: str = "also print the plan as this tool's file or arguments"
+) -> None:
+    """Adds the options of a target and its job."""
+    group = command.add_argument_group("another tool")
+    group.add_argument("--to", metavar="TOOL", help=help)
+    group.add_argument("--name", default="isobatch", help="the job's name, for launchers")
+    group.add_argument(
+        "--script",
+        default="train.py",
+        metavar="WORDS",
+        help="the training script and its arguments, for launchers",
+    )
+    group.add_argument("--image", help="a container image, for launchers that run one")
+
+
+def fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Reads what --set gives."""
+    changes: dict[str, Any] = {}
+    for entry in args.set:
+        name, equals, text = entry.partition("=")
+        if not equals:
+            raise must_be("FIELD=VALUE", entry, field="--set")
+        try:
+            value = number(text)
+            changes[name] = json.loads(text) if value is None else value
+        except ValueError:
+            changes[name] = text
+    return changes
+
+
+def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
+    """The Recipe in the files of --from, and what each of them said."""
+    from isobatch.recipes.recipe import Recipe
+    from isobatch.tools.read import recipe_fields
+
+    given = fields(args)
+    legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
+    for name in given:
+        if name not in legal:
+            raise unknown("field", name, legal, field=f"--set {name}")
+    if isinstance(given.get("betas"), list):
+        given["betas"] = tuple(given["betas"])
+    try:
+        found, pages = recipe_fields(
+            args.source, given, tool=args.tool, ends=getattr(args, "to", None) is not None
+        )
+    except InputError as error:
+        if error.field in given and error.message.startswith(f"{error.field} must be"):
+            raise error.without_file().at(field=f"--set {error.field}") from None
+        raise
+    try:
+        recipe = Recipe(**found)
+    except InputError as error:
+        if error.field in given:
+            raise error.at(field=f"--set {error.field}") from None
+        raise error.at(file=args.source[0]) from None
+    for page in pages:
+        if page.guessed:
+            say(f"{page.file}: read as {page.title}")
+        for note in page.notes:
+            say(f"{page.file}: {note}")
+    return recipe, pages
+
+
+def recipe(args: argparse.Namespace) -> Any:
+    """The Recipe of a command that takes a file of ours, another tool's, or fields alone."""
+    from isobatch.recipes.recipe import Recipe
+
+    if args.source:
+        if args.recipe is not None:
+            raise InputError("--from goes without a recipe file: give one or the other")
+        return read(args)[0]
+    changes = fields(args)
+    if args.recipe is None:
+        if not changes:
+            raise missing("recipe", "pass a file, or fields with --set")
+        return Recipe.of(changes)
+    try:
+        return Recipe.load(args.recipe, changes)
+    except InputError as error:
+        if error.field in changes:
+            raise error.without_file().at(field=f"--set {error.field}") from None
+        raise
+
+
+def target(args: argparse.Namespace) -> str | None:
+    """The tool of --to; refused before anything is planned where there is none of that name."""
+    if args.to is None:
+        return None
+    from isobatch.tools.detect import writer
+
+    try:
+        writer(args.to)
+    except InputError as error:
+        raise error.at(field="--to") from None
+    return str(args.to)
+
+
+def say_weighted(tool: str | None, made: Any) -> None:
+    """Under a menu of what would work: which of it the tool of --to cannot run."""
+    from isobatch.tools.detect import writer
+
+    how = None if tool is None else writer(tool).writer
+    if how is None or how.runs_ragged:
+        return
+    if any(option.layout.irregular for option in made.options):
+        say(
+            f"the weighted ways cannot be written for {tool}, which gives every replica the same micro-batches"
+        )
+
+
+def job(args: argparse.Namespace, resume: str | None = None) -> Any:
+    """The Job that the options describe."""
+    import shlex
+
+    from isobatch.tools.sheet import Job
+
+    try:
+        command = tuple(shlex.split(args.script))
+    except ValueError as error:
+        raise InputError(f"--script cannot be read: {error}", field="--script") from None
+    return Job(name=args.name, command=command, image=args.image, resume=resume)
+
+
+def show(made: Any) -> None:
+    """Prints a file for a tool under a plan; what a format without comments cannot hold goes to stderr."""
+    print(f"\n{made}", end="")
+    if made.file.endswith(".json"):
+        sys.stdout.flush()
+        for note in made.notes:
+            say(f"{made.tool}: {note}")
+
+
+# ---- what a file is ----
+
+
+def refuse_recipe(path: str) -> None:
+    """Refuses a recipe where a plan is needed.
+
+    Raises:
+        InputError: the file is a recipe; the message has the command that plans it.
+    """
+    from isobatch.tools.detect import is_recipe
+
+    if is_recipe(_fields(path)):
+        raise InputError(
+            f"is a recipe: plan it first, by isobatch plan {path} --gpus N -o plan.json", file=path
+        )
+
+
+def is_plan(path: str) -> bool:
+    """Whether a file is a plan that was saved."""
+    from isobatch.tools import detect
+
+    return detect.is_plan(_fields(path))
+
+
+def _fields(path: str) -> dict[str, Any]:
+    """The table in a file that a recipe or a plan could be; of any other file nothing."""
+    from isobatch.files.formats import read_fields
+
+    if Path(path).suffix not in (".toml", ".yaml", ".yml", ".json") or not Path(path).is_file():
+        return {}
+    try:
+        return read_fields(path)
+    except InputError:
+        return {}  # who reads it says why
+
+
+_LOOK = 1 << 16
+"""Bytes by which the format is told."""
+
+
+@contextmanager
+def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
+    """The arguments of these names, one of which may be `-`: while the context lasts it is the path of a file with what stdin holds.
+
+    Raises:
+        InputError: more than one is `-`.
+    """
+    taken = [name for name in names if getattr(args, name) == "-"]
+    if len(taken) > 1:
+        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(taken)}")
+    if not taken:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
+        raw = Path(folder, "raw")
+        with raw.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
+        setattr(args, taken[0], str(path))
+        with called(str(path), "stdin"):
+            yield
+
+
+def _suffix(path: Path) -> str:
+    """What a file's content is: Parquet by its mark, JSON by its brace, of which one document or many lines, or a list's bracket, else
+    CSV."""
+    with path.open("rb") as file:
+        head = file.read(_LOOK)
+    if head.startswith(b"PAR1"):
+        return ".parquet"
+    if head.lstrip().startswith(b"["):
+        return ".json"
+    if not head.lstrip().startswith(b"{"):
+        return ".csv"
+    first = head.lstrip().split(b"\n", 1)[0]
+    try:
+        found = json.loads(first)
+    except ValueError:
+        return ".json"  # its first line is not whole: it is laid out over many
+    return ".json" if "schema" in found else ".jsonl"

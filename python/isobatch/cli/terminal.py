@@ -1,0 +1,180 @@
+"""What people see: messages on stderr, data on stdout, colours, progress, and the end of the process."""
+
+from __future__ import annotations
+
+import atexit
+import codecs
+import os
+import shutil
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, NoReturn
+
+from isobatch.errors import InputError
+from isobatch.words import redacted
+
+_CALLED: dict[str, str] = {}
+"""What messages call a file that nobody named."""
+
+
+@contextmanager
+def called(path: str, name: str) -> Iterator[None]:
+    """While it lasts messages call the file so; an InputError that leaves it does, too."""
+    _CALLED[path] = name
+    try:
+        yield
+    except InputError as error:
+        if error.file != path:
+            raise
+        raise error.at(file=name) from None
+    finally:
+        del _CALLED[path]
+
+
+def say(text: str) -> None:
+    """Writes a message to stderr; control characters of names that others chose do not reach the terminal."""
+    if sys.stderr is None:
+        return
+    for path, name in _CALLED.items():
+        text = text.replace(path, name)
+    lines = redacted(text).split("\n")
+    print(
+        "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines),
+        file=sys.stderr,
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def write_json(text: str) -> None:
+    """Writes JSON to stdout. It is UTF-8 whatever the terminal is."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode() + b"\n")
+
+
+_PLAINER = {
+    "×": "x", "→": "->", "−": "-", "–": "-", "—": "-", "…": "...", "·": "*", "√": "sqrt ", "≤": "<=", "≥": ">=", "¾": "3/4",
+    "½": "1/2", "η": "eta", "λ": "lambda", "σ": "sigma", "μ": "mu", "µ": "u", "ρ": "rho", "φ": "phi", "β": "beta", "Σ": "Sum",
+    "│": "|", "─": "-", "└": "+", "┴": "+", "┃": "|", "━": "-", "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=", "▃": "-",
+    "▂": "_", "▁": "_", "✓": "ok", "’": "'", "²": "^2",
+}  # fmt: skip
+"""What stands for our own signs where an encoding lacks them."""
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)  # only writing is asked for
+    lost = error.object[error.start : error.end]
+    return "".join(_PLAINER.get(character, "?") for character in lost), error.end
+
+
+def prepare() -> None:
+    """A terminal that lacks a character (cp1252 has no arrow) gets one that says the same, not a traceback."""
+    codecs.register_error("isobatch", _plainer)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="isobatch")
+
+
+# ---- colours ----
+
+_STYLES = {
+    "ok": "32",
+    "pass": "32",
+    "met": "32",
+    "caution": "33",
+    "inconclusive": "35",
+    "infeasible": "1;31",
+    "fail": "1;31",
+    "late": "1;31",
+    "unchecked": "2",
+    "heading": "1",
+}
+
+
+def has_colours(stream: IO[str] | None) -> bool:
+    """Whether to write colours to a stream."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR")
+    if forced:
+        return forced != "0"
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, style: str) -> str:
+    """A text in the colour of a status; as it is where the style is none.
+
+    >>> paint("caution", "caution"), paint("x", "nothing")
+    ('\\x1b[33mcaution\\x1b[0m', 'x')
+    """
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style in _STYLES and text else text
+
+
+def fitted(line: str, room: int) -> list[str]:
+    """A line over as many as it needs to fit a terminal, cut between words; a line of columns stays.
+
+    >>> fitted("  - one two three", 12), fitted("  one   two   three", 12)
+    (['  - one two', '    three'], ['  one   two   three'])
+    """
+    if len(line) <= room or "   " in line.strip():
+        return [line]
+    after = " " * (len(line) - len(line.lstrip(" -")))
+    return textwrap.wrap(line, room, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
+
+
+def show_plan(explanation: str, status: str) -> None:
+    """Prints a plan in words to stdout: its first sentence in the colour of its status, its headings in bold, and on a terminal
+    without a word that is cut at the edge."""
+    colours = has_colours(sys.stdout)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for number, line in enumerate(explanation.split("\n")):
+        is_heading = line.endswith(":") and not line.startswith(" ")
+        style = (
+            status if not number else "caution" if line == "Warnings:" else "heading" if is_heading else ""
+        )
+        for part in fitted(line, room) if room else [line]:
+            print(paint(part, style) if colours else part)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A function that hears how much is done, and of how much where that is known; it shows a bar on a terminal."""
+    if not (sys.stderr and sys.stderr.isatty()):
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process with this exit code. What was written goes out first, and what libraries have registered for the end is done;
+    but Python does not take torch apart object by object, which takes it as long as half of importing it.
+
+    Args:
+        code: of the command.
+
+    Raises:
+        SystemExit: torch is not loaded, a thread still works, or a stream takes nothing any more: Python's own end, which waits or
+            complains, does as it always does.
+    """
+    working = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    if "torch" not in sys.modules or working:
+        raise SystemExit(code)
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except OSError:
+        raise SystemExit(code) from None
+    os._exit(code)

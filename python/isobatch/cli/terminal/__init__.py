@@ -1,1 +1,0 @@
-"""What people see: messages, tables, and data on stdout."""
