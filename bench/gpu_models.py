@@ -1,4 +1,4 @@
-"""Workloads of a day with one GPU, by name: `gpu_parts.models:gpt2`. `ISOBATCH_GPU_SMALL=1` makes small ones of them."""
+"""Workloads of a day with one GPU, by name: `gpu_models:gpt2`. `ISOBATCH_GPU_SMALL=1` makes small ones of them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,8 @@ def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def mlp() -> Workload:
     """A perceptron of 67 M parameters: large matrix products and nothing else."""
     width = 64 if SMALL else 4096
-    model = nn.Sequential(
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Linear(width, width),
-    )
+    layers = [part for _ in range(3) for part in (nn.Linear(width, width), nn.GELU())]
+    model = nn.Sequential(*layers, nn.Linear(width, width))
 
     def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
         x = torch.randn(n, width, generator=generator)
@@ -64,11 +57,8 @@ class Bottleneck(nn.Module):
             nn.BatchNorm2d(outputs),
         )
         same = stride == 1 and inputs == outputs
-        self.short = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-        )
+        short = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
+        self.short = nn.Identity() if same else nn.Sequential(*short)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.main(x) + self.short(x))
@@ -155,9 +145,8 @@ def _faulty(happen: object) -> Workload:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
     def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-        return torch.randn(n, 6, generator=generator).to(device), torch.randint(
-            3, (n,), generator=generator
-        ).to(device)
+        x = torch.randn(n, 6, generator=generator)
+        return x.to(device), torch.randint(3, (n,), generator=generator).to(device)
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         nonlocal calls

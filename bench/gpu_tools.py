@@ -23,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 import isobatch as ib
 from isobatch.diagnosis.tensors import AUTOCAST, float32_as
 from isobatch.validate import Workload
-from isobatch.validate.host import clocks, gpu, nvml
+from isobatch.validate.host import gpu
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-BENCH = Path(__file__).parents[1]
+BENCH = Path(__file__).parent
 
 
 def plan(
@@ -49,57 +49,38 @@ def plan(
 
 
 def command(words: list[str], seconds: float, cwd: Path, **env: str) -> tuple[int, str]:
-    """The exit code and the end of what a command said, all of its processes ended behind it; 124 where it took too long."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")])),
-        **env,
-    }
-    process = subprocess.Popen(
-        words,
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    """The exit code and the end of what a command printed, all of its processes ended behind it; 124 where it took too long."""
+    path = os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")]))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environment = {**os.environ, "PYTHONPATH": path, **env}
+    process = subprocess.Popen(words, cwd=cwd, env=environment, start_new_session=True, **pipes)
     try:
-        said, _ = process.communicate(timeout=seconds)
+        output, _ = process.communicate(timeout=seconds)
         code = process.returncode
     except subprocess.TimeoutExpired:
-        code, said = 124, ""
+        code, output = 124, ""
     finally:
         with suppress(ProcessLookupError):  # what it has left behind
             os.killpg(process.pid, signal.SIGKILL)
     if code == 124:
-        said, _ = process.communicate()
-    return code, said[-3000:]
+        output, _ = process.communicate()
+    return code, output[-3000:]
 
 
 def validate(
     planned: ib.Plan, *options: str, ranks: int = 1, seconds: float = 300.0, device: str = "auto"
 ) -> dict[str, Any]:
-    """`isobatch validate`: its exit code, seconds, and the report; the end of what it said where there is none."""
+    """`isobatch validate`: its exit code, seconds, and the report; the end of its output where there is none."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         planned.save(folder / "plan.json")
-        words = [
-            sys.executable,
-            "-m",
-            "isobatch",
-            "validate",
-            "plan.json",
-            "--nproc-per-node",
-            str(ranks),
-            "--device",
-            device,
-        ]
+        words = [sys.executable, "-m", "isobatch", "validate", "plan.json", "-o", "report.json"]
+        words += ["--nproc-per-node", str(ranks), "--device", device]
         begun = time.perf_counter()
-        code, said = command([*words, "-o", "report.json", *options], seconds, folder)
+        code, output = command([*words, *options], seconds, folder)
         found: dict[str, Any] = {"exit_code": code, "command_seconds": time.perf_counter() - begun}
         file = folder / "report.json"
-        return found | ({"report": json.loads(file.read_text())} if file.exists() else {"said": said})
+        return found | ({"report": json.loads(file.read_text())} if file.exists() else {"output": output})
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, str]:
@@ -110,7 +91,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 def bad(found: dict[str, Any]) -> list[str]:
     """What failed of a validation, in words. A CPU's ranks may be slow because others use it."""
     if "report" not in found:
-        return [f"no report: exit code {found['exit_code']}: {found['said'][-500:]}"]
+        return [f"no report: exit code {found['exit_code']}: {found['output'][-500:]}"]
     return [
         f"{proof['name']}: {proof['text']}"
         for proof in found["report"]["proofs"]
@@ -203,17 +184,18 @@ def machine() -> dict[str, Any]:
     try:
         import pynvml
     except ImportError:
-        return found | {"nvml": nvml.INSTALL}
-    board = nvml.board_at(pynvml, nvml.bus_id(torch.cuda.get_device_properties(DEVICE)))
+        return found | {"nvml": gpu.INSTALL}
+    board = gpu.board_at(pynvml, gpu.bus_id(torch.cuda.get_device_properties(DEVICE)))
     if isinstance(board, str):
         return found | {"nvml": board}
     state = gpu.state(board, 0, int(torch.cuda.memory_reserved(DEVICE)), 1)
-    now = clocks.sample(board)
+    clock, most = (board.ask(name, pynvml.NVML_CLOCK_SM) for name in ("GetClockInfo", "GetMaxClockInfo"))
+    milliwatts = board.ask("GetPowerUsage")
     driver = pynvml.nvmlSystemGetDriverVersion()
     return found | {
         "driver": driver.decode() if isinstance(driver, bytes) else driver,
-        "clocks": {"sm_mhz": now.sm_clock_mhz, "sm_max_mhz": state.sm_clock_max_mhz},
-        "power": {"now_w": now.power_w, "limit_w": state.power_limit_w},
+        "clocks": {"sm_mhz": clock, "sm_max_mhz": most},
+        "power": {"now_w": milliwatts and milliwatts / 1e3, "limit_w": state.power_limit_w},
         "mig": state.mig,
         "other_processes": state.other_processes,
         "state": msgspec.to_builtins(state),
