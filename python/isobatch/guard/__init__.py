@@ -60,7 +60,7 @@ def guard(
     isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate (2× the plan's). Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
     """
     from isobatch.guard.session import Guard
-    from isobatch.planning.given import refuse_no_plan
+    from isobatch.planning.plan import refuse_no_plan
 
     refuse_no_plan(plan)
     return Guard(plan, loss, weight)

@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.checksum import checksum
+from isobatch.diagnosis.tensors import checksum, mapped
 from isobatch.errors import InputError
 from isobatch.integrations.torch import PlanSampler
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.precision import ulp
+from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
 from isobatch.guard.run import Run
 from isobatch.integrations.torch import PlanLR
