@@ -8,6 +8,7 @@ from typing_extensions import disjoint_base
 __all__ = [
     "ELASTIC_MAX",
     "Evaluator",
+    "Planner",
     "Recipe",
     "Workloads",
     "all_reduce_rows",
@@ -26,7 +27,6 @@ __all__ = [
     "micro_batch_rows",
     "noise_over_run",
     "optimizers",
-    "plan_fields",
     "plan_fleet",
     "precisions",
     "reasons",
@@ -46,13 +46,6 @@ _Pairs: TypeAlias = tuple[Any, Any] | None
 @final
 class Recipe:
     def __new__(cls, fields: dict[str, Any]) -> Recipe: ...
-    def plan(
-        self,
-        cluster: tuple[Any, ...],
-        settings: tuple[Any, ...],
-        workloads: Workloads | None = None,
-        consumed: int = 0,
-    ) -> tuple[Any, ...]: ...
     def stages(
         self, batch: int, consumed: int = 0, rule: str = "none"
     ) -> list[tuple[int, int | None, float]]: ...
@@ -67,6 +60,18 @@ class Recipe:
         ragged: bool,
     ) -> tuple[int, int, int, int]: ...
 
+@final
+class Planner:
+    def __new__(cls, cluster: Sequence[str], settings: tuple[Any, ...], plan: Sequence[str]) -> Planner: ...
+    def plan(
+        self,
+        recipe: Recipe,
+        cluster: tuple[Any, ...],
+        settings: tuple[Any, ...],
+        workloads: Workloads | None = None,
+        consumed: int = 0,
+    ) -> tuple[str, int, tuple[Any, ...]]: ...
+
 @disjoint_base
 class Evaluator:
     def __new__(cls, form: Any) -> Self: ...
@@ -78,7 +83,6 @@ def fill_schedules(
 ) -> None: ...
 def schedule_shapes() -> list[str]: ...
 def length(text: str) -> tuple[int, int, str] | None: ...
-def plan_fields() -> list[str]: ...
 def fields() -> list[tuple[str, str, str]]: ...
 def reasons() -> list[tuple[str, str, str, str]]: ...
 def rules() -> list[tuple[str, str, str, str]]: ...
@@ -106,7 +110,7 @@ def choose_rows(
 
 @final
 class Workloads:
-    def __new__(cls, profiles: list[tuple[Any, ...]]) -> Workloads: ...
+    def __new__(cls, profiles: list[dict[str, Any]]) -> Workloads: ...
 
 def fleet_fault(
     jobs: _Table, clusters: _Table, shared: dict[str, Any], pairs: _Pairs, row: int
@@ -135,26 +139,25 @@ def integers(values: Iterable[Any]) -> NDArray[np.int64]: ...
 def integer_groups(groups: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 def goodput_rows(
     rows: int,
-    times: list[NDArray[np.float64]],
-    counts: list[NDArray[np.uint64]],
+    cases: dict[str, NDArray[Any]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
 def forecast_rows(
-    constants: list[tuple[float, float]],
+    constants: dict[str, tuple[float, float]],
     gradient: tuple[float, float, list[tuple[int, int, float]]],
     scatter: float,
     ranges: list[tuple[int, int]],
     rows: int,
-    shapes: list[NDArray[np.uint64]],
+    shapes: dict[str, NDArray[np.uint64]],
 ) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]: ...
 def step_rows(
-    constants: list[tuple[float, float]],
+    constants: dict[str, tuple[float, float]],
     gradient_bytes: float,
     buckets: float,
-    shapes: list[NDArray[np.uint64]],
+    shapes: dict[str, NDArray[np.uint64]],
     sync_seconds: NDArray[np.float64],
 ) -> NDArray[np.float64]: ...
 def all_reduce_rows(
-    constants: list[tuple[float, float]],
+    constants: dict[str, tuple[float, float]],
     per_node: NDArray[np.uint64],
     groups: NDArray[np.uint64],
     bytes: NDArray[np.float64],

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_saved(args: argparse.Namespace) -> int:
     """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
     from isobatch.planning.plan import Plan
-    from isobatch.tools.writing.export import form_of
+    from isobatch.tools.export import form_of
 
     if args.source or args.set or settings(args) or cluster(args, optional=True) is not None:
         raise InputError(
@@ -204,9 +204,9 @@ def _request(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
         if isinstance(found, dict):
-            from isobatch.files.doubles import refuse_double_keys
+            from isobatch.files.formats import refuse_duplicate_keys
 
-            refuse_double_keys(line, found)
+            refuse_duplicate_keys(line, found)
     except InputError:
         raise
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

@@ -73,9 +73,7 @@ def optimize_goodput(
         ),
     }
     rows = common_rows({**times, **counts})
-    micro, accumulation, seconds, efficiency, goodput = _core.goodput_rows(
-        rows, list(times.values()), list(counts.values())
-    )
+    micro, accumulation, seconds, efficiency, goodput = _core.goodput_rows(rows, {**times, **counts})
     batch = np.where(micro > 0, micro * accumulation * counts["replicas"].astype(np.int64), -1)
     return {
         "effective_batch": batch,

@@ -17,7 +17,7 @@ from isobatch.report.frames import columns_of
 from isobatch.report.page import Table, environment
 from isobatch.report.plot import plot
 from isobatch.schedules import Schedule
-from isobatch.validate.report.document import Report
+from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
 _MOST_ROWS = 20

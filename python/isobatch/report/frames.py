@@ -16,7 +16,7 @@ from isobatch.planning.plan import Plan
 from isobatch.reason import reasons_of
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules import Schedule, extent
-from isobatch.validate.report.document import Report
+from isobatch.validate.report import Report
 
 _APART = ("recipe", "cluster", "settings", "moves", "consumed", "nearest_world_sizes", "nearest_batches")
 

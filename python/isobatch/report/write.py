@@ -92,7 +92,7 @@ def _of_document(path: str, title: str, currency: str) -> Page:
         )
     if isinstance(schema, str) and schema.startswith("isobatch.validation/"):
         from isobatch.report import validation
-        from isobatch.validate.report.document import Report
+        from isobatch.validate.report import Report
 
         return validation.page_of(Report.load(path), title=title)
     raise must_be("that of a plan or of a validation", schema, field="schema", file=path)
@@ -107,7 +107,7 @@ def page_of_value(value: Any, *, title: str | None = None, **keywords: Any) -> P
     from isobatch.fleet.sweep import Sweep
     from isobatch.planning.plan import Plan
     from isobatch.report import fleet, plan, sweep, validation
-    from isobatch.validate.report.document import Report
+    from isobatch.validate.report import Report
 
     named: dict[str, Any] = {} if title is None else {"title": title}
     if isinstance(value, Plan):

@@ -10,9 +10,24 @@ use crate::pool;
 /// Fewer rows than this are done on the calling thread.
 const SERIAL_ROWS: usize = 128;
 
-/// A profile's constants, each with its error: αc, βc, floor, update, latency and seconds a byte inside a node, the
-/// same across nodes, γ, memory fixed and per sample, ℓ, memory that the replicas share.
-pub type Constants = [(f64, f64); 13];
+/// A profile's constants by name, each with its error: seconds, seconds a byte, bytes.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Constants {
+    compute_constant: (f64, f64),
+    compute_per_sample: (f64, f64),
+    compute_floor: (f64, f64),
+    update: (f64, f64),
+    intra_latency: (f64, f64),
+    intra_per_byte: (f64, f64),
+    inter_latency: (f64, f64),
+    inter_per_byte: (f64, f64),
+    overlap: (f64, f64),
+    lead: (f64, f64),
+    memory_fixed: (f64, f64),
+    memory_sharded: (f64, f64),
+    memory_per_sample: (f64, f64),
+}
 
 type Range = (u64, u64);
 
@@ -22,41 +37,28 @@ pub type Gradient = (f64, f64, Vec<(u64, u64, f64)>);
 /// The core's profile and its table of all-reduces. The ranges are those of the micro-batch, the replicas of a node and
 /// the nodes.
 pub fn profile(
-    constants: Constants,
+    constants: &Constants,
     gradient: &Gradient,
     scatter: f64,
     ranges: [Range; 3],
 ) -> (Profile, AllReduceTable) {
-    let [
-        a,
-        b,
-        floor,
-        update,
-        intra_latency,
-        intra_byte,
-        inter_latency,
-        inter_byte,
-        overlap,
-        fixed,
-        per_sample,
-        lead,
-        sharded,
-    ] = constants.map(|(value, error)| Constant { value, error });
+    let constant = |(value, error)| Constant { value, error };
+    let link = |latency, per_byte| Link { latency: constant(latency), per_byte: constant(per_byte) };
     let (gradient_bytes, buckets, measured) = gradient;
     let profile = Profile {
-        compute_constant: a,
-        compute_per_sample: b,
-        compute_floor: floor,
-        update,
+        compute_constant: constant(constants.compute_constant),
+        compute_per_sample: constant(constants.compute_per_sample),
+        compute_floor: constant(constants.compute_floor),
+        update: constant(constants.update),
         gradient_bytes: *gradient_bytes,
         buckets: *buckets,
-        intra: Link { latency: intra_latency, per_byte: intra_byte },
-        inter: Link { latency: inter_latency, per_byte: inter_byte },
-        overlap,
-        lead,
-        memory_fixed: fixed,
-        memory_sharded: sharded,
-        memory_per_sample: per_sample,
+        intra: link(constants.intra_latency, constants.intra_per_byte),
+        inter: link(constants.inter_latency, constants.inter_per_byte),
+        overlap: constant(constants.overlap),
+        lead: constant(constants.lead),
+        memory_fixed: constant(constants.memory_fixed),
+        memory_sharded: constant(constants.memory_sharded),
+        memory_per_sample: constant(constants.memory_per_sample),
         scatter,
         measured: Measured { micro_batch: ranges[0], replicas_per_node: ranges[1], nodes: ranges[2] },
     };
@@ -65,9 +67,36 @@ pub fn profile(
     (profile, table)
 }
 
+/// Columns of shapes by name, with one value for all rows or one each.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Shapes<'py> {
+    gpus: PyReadonlyArray1<'py, u64>,
+    gpus_per_node: PyReadonlyArray1<'py, u64>,
+    model_parallel: PyReadonlyArray1<'py, u64>,
+    micro_batch: PyReadonlyArray1<'py, u64>,
+    accumulation: PyReadonlyArray1<'py, u64>,
+}
+
+impl Shapes<'_> {
+    /// The shape of a row.
+    fn rows(&self) -> PyResult<impl Fn(usize) -> Shape> {
+        let (gpus, gpus_per_node) = (self.gpus.as_slice()?, self.gpus_per_node.as_slice()?);
+        let model_parallel = self.model_parallel.as_slice()?;
+        let (micro_batch, accumulation) = (self.micro_batch.as_slice()?, self.accumulation.as_slice()?);
+        let value = |column: &[u64], row: usize| column[if column.len() == 1 { 0 } else { row }];
+        Ok(move |row| Shape {
+            world_size: value(gpus, row),
+            gpus_per_node: value(gpus_per_node, row),
+            model_parallel: value(model_parallel, row),
+            micro_batch: value(micro_batch, row),
+            accumulation: value(accumulation, row),
+        })
+    }
+}
+
 /// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row, whether it lies
-/// inside the measured ranges, and whether its reducing does inside the table. Columns of shapes are world size, GPUs a node, model-parallel size,
-/// micro-batch, accumulation, with one value for all rows or one each.
+/// inside the measured ranges, and whether its reducing does inside the table.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // What pyo3 hands over, and back.
 pub fn forecast_rows<'py>(
@@ -77,20 +106,12 @@ pub fn forecast_rows<'py>(
     scatter: f64,
     ranges: [Range; 3],
     rows: usize,
-    shapes: [PyReadonlyArray1<'py, u64>; 5],
+    shapes: Shapes<'py>,
 ) -> PyResult<([Bound<'py, PyArray1<f64>>; 6], [Bound<'py, PyArray1<bool>>; 2])> {
-    let (profile, table) = profile(constants, &gradient, scatter, ranges);
-    let mut columns: [&[u64]; 5] = Default::default();
-    for (slice, column) in columns.iter_mut().zip(&shapes) {
-        *slice = column.as_slice()?;
-    }
-    let forecast = |row: usize| {
-        let [world_size, gpus_per_node, model_parallel, micro_batch, accumulation] =
-            columns.map(|column| column[if column.len() == 1 { 0 } else { row }]);
-        let shape = Shape { world_size, gpus_per_node, model_parallel, micro_batch, accumulation };
-        profile.forecast(&shape, &table)
-    };
-    let found: Vec<Forecast> = pool::run_rows(py, rows, SERIAL_ROWS, forecast)?;
+    let (profile, table) = profile(&constants, &gradient, scatter, ranges);
+    let shape = shapes.rows()?;
+    let found: Vec<Forecast> =
+        pool::run_rows(py, rows, SERIAL_ROWS, |row| profile.forecast(&shape(row), &table))?;
     let reals: [fn(&Forecast) -> f64; 6] = [
         |f| f.sync_seconds,
         |f| f.step_seconds,
@@ -105,8 +126,6 @@ pub fn forecast_rows<'py>(
     Ok((reals, flags))
 }
 
-/// Columns of shapes: world size, GPUs a node, model-parallel size, micro-batch, accumulation.
-type Shapes<'py> = [PyReadonlyArray1<'py, u64>; 5];
 type Reals<'py> = Bound<'py, PyArray1<f64>>;
 
 /// Seconds of each step of a fit, one for every value of `sync_seconds`: what is known of its all-reduces, NaN where the formula
@@ -121,21 +140,16 @@ pub fn step_rows<'py>(
     shapes: Shapes<'py>,
     sync_seconds: PyReadonlyArray1<'py, f64>,
 ) -> PyResult<Reals<'py>> {
-    let (profile, _) = profile(constants, &(gradient_bytes, buckets, vec![]), 0.0, [(1, 0); 3]);
-    let mut columns: [&[u64]; 5] = Default::default();
-    for (slice, column) in columns.iter_mut().zip(&shapes) {
-        *slice = column.as_slice()?;
-    }
+    let (profile, _) = profile(&constants, &(gradient_bytes, buckets, vec![]), 0.0, [(1, 0); 3]);
+    let shape = shapes.rows()?;
     let seconds = |(row, &known): (usize, &f64)| {
-        let [world_size, gpus_per_node, model_parallel, micro_batch, accumulation] =
-            columns.map(|column| column[row]);
-        let shape = Shape { world_size, gpus_per_node, model_parallel, micro_batch, accumulation };
+        let shape = shape(row);
         let sync = if known.is_nan() {
-            profile.sync_by_formula(Placement::of(&shape), model_parallel, gpus_per_node)
+            profile.sync_by_formula(Placement::of(&shape), shape.model_parallel, shape.gpus_per_node)
         } else {
             known
         };
-        profile.step_seconds(micro_batch, accumulation, sync)
+        profile.step_seconds(shape.micro_batch, shape.accumulation, sync)
     };
     let found: Vec<f64> = sync_seconds.as_slice()?.iter().enumerate().map(seconds).collect();
     Ok(found.into_pyarray(py))
@@ -151,7 +165,7 @@ pub fn all_reduce_rows<'py>(
     groups: PyReadonlyArray1<'py, u64>,
     bytes: PyReadonlyArray1<'py, f64>,
 ) -> PyResult<Reals<'py>> {
-    let (profile, _) = profile(constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
+    let (profile, _) = profile(&constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
     let placements = per_node.as_slice()?.iter().zip(groups.as_slice()?);
     let seconds = |((&per_node, &groups), &gradient_bytes): ((&u64, &u64), &f64)| {
         let placement = Placement { all: per_node * groups, per_node, groups };
@@ -178,10 +192,9 @@ pub fn micro_batch_rows<'py>(
     bytes: PyReadonlyArray1<'py, f64>,
     most: u64,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let unknown = (f64::NAN, 0.0);
-    let mut constants = [unknown; 13];
-    (constants[9].0, constants[10].0, constants[12].0) = (fixed, per_sample, 0.0);
-    let (profile, _) = profile(constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
+    let known = |value| Constant { value, error: 0.0 };
+    let profile =
+        Profile { memory_fixed: known(fixed), memory_per_sample: known(per_sample), ..Profile::default() };
     let fits = |&bytes: &f64| profile.largest_micro_batch(bytes, 1, most).map_or(-1, u64::cast_signed);
     Ok(bytes.as_slice()?.iter().map(fits).collect::<Vec<i64>>().into_pyarray(py))
 }

@@ -34,7 +34,7 @@ mod _core {
     #[pymodule_export]
     use crate::outlook::Workloads;
     #[pymodule_export]
-    use crate::plan::{Recipe, length, plan_fields};
+    use crate::plan::{Planner, Recipe, length};
     #[pymodule_export]
     use crate::schedule::{Evaluator, fill_schedules, schedule_shapes};
     #[pymodule_export]

@@ -11,17 +11,34 @@ pub struct Workloads {
     pub list: Vec<Workload>,
 }
 
-/// GPU type, constants, gradient, scatter, ranges, whether times and memory are estimates, noise by progress.
-type Given = (Option<String>, Constants, Gradient, f64, [(u64, u64); 3], bool, bool, Vec<(f64, f64)>);
+/// What a profile says, by name.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct ProfileFields {
+    gpu: Option<String>,
+    constants: Constants,
+    gradient: Gradient,
+    scatter: f64,
+    ranges: [(u64, u64); 3],
+    times_estimated: bool,
+    memory_estimated: bool,
+    noise_by_progress: Vec<(f64, f64)>,
+}
 
 #[pymethods]
 impl Workloads {
     #[new]
-    fn new(profiles: Vec<Given>) -> Workloads {
-        let workload = |given: Given| {
-            let (gpu, constants, gradient, scatter, ranges, estimated, memory_estimated, noise) = given;
-            let (profile, table) = profile(constants, &gradient, scatter, ranges);
-            Workload { gpu: gpu.map(Into::into), profile, table, estimated, memory_estimated, noise }
+    fn new(profiles: Vec<ProfileFields>) -> Workloads {
+        let workload = |of: ProfileFields| {
+            let (profile, table) = profile(&of.constants, &of.gradient, of.scatter, of.ranges);
+            Workload {
+                gpu: of.gpu.map(Into::into),
+                profile,
+                table,
+                estimated: of.times_estimated,
+                memory_estimated: of.memory_estimated,
+                noise: of.noise_by_progress,
+            }
         };
         Workloads { list: profiles.into_iter().map(workload).collect() }
     }

@@ -11,7 +11,7 @@ use super::{Constant, Link, Placement, Shape};
 
 /// The constants of a workload on one kind of GPU and network. One that is not known is NaN, and so is every
 /// forecast that needs it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Profile {
     /// αc, seconds a micro-batch.
     pub compute_constant: Constant,
@@ -46,7 +46,7 @@ pub struct Profile {
 }
 
 /// The ranges that were measured, both ends in them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Samples a micro-batch.
     pub micro_batch: (u64, u64),
