@@ -23,10 +23,8 @@ ROOMS = {
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "charts": set(),
-    "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
     "cli": {
-        "charts",
         "doctor",
         "files",
         "schedules",
