@@ -16,7 +16,6 @@ ROOMS = {
     "recipes": {"files", "schedules", "tools"},
     "forecast": {"files"},
     "planning": {"files", "schedules", "tools", "recipes", "forecast"},
-    "doctor": {"tools", "recipes", "planning"},
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
@@ -25,7 +24,6 @@ ROOMS = {
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
     "cli": {
-        "doctor",
         "files",
         "schedules",
         "tools",

@@ -11,7 +11,7 @@ TYPES = (
     "isobatch.planning.plan.Plan",
     "isobatch.recipes.recipe.Recipe",
     "isobatch.schedules.schedule.Schedule",
-    "isobatch.validate.report.document.Report",
+    "isobatch.validate.report.Report",
 )
 """The types that have a cell, where they are defined: naming them loads none."""
 

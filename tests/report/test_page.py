@@ -194,7 +194,7 @@ def test_a_sweep_has_its_knee():
 def validation():
     from isobatch.diagnosis.causes import Cause
     from isobatch.validate import Options, Proof, Report, Verdict
-    from isobatch.validate.report.figures import AllReduce, AllReduceRow, Fit, Machine, Rank
+    from isobatch.validate.figures import AllReduce, AllReduceRow, Fit, Machine, Rank
 
     def row(size, mode):
         return AllReduceRow(

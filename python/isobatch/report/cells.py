@@ -21,7 +21,7 @@ from isobatch.report.page import Table, environment
 from isobatch.report.pages import plot
 from isobatch.report.plan_page import ways
 from isobatch.schedules import Schedule, extent
-from isobatch.validate.report.document import Report
+from isobatch.validate.report import Report
 from isobatch.words import count, counted
 
 _MAX_ROWS = 20

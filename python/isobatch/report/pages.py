@@ -17,7 +17,7 @@ from isobatch.report.page import Page, html, picture
 from isobatch.report.plan_page import curve, plan_page
 from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule, extent
-from isobatch.validate.report.document import Report
+from isobatch.validate.report import Report
 from isobatch.words import count, real
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from isobatch import words
 from isobatch.report.charts import all_reduce, step_parts
 from isobatch.report.page import Drawing, Headline, Page, Section, Table
-from isobatch.validate.report.document import Report
-from isobatch.validate.report.figures import AllReduce, Machine, Step
+from isobatch.validate.figures import AllReduce, Machine, Step
+from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
 
