@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from isobatch.reason import reasons_of as reasons_of
     from isobatch.recipes.cluster import Cluster as Cluster
     from isobatch.recipes.recipe import Recipe as Recipe
-    from isobatch.report.plot import plot as plot
+    from isobatch.report.pages import plot as plot
     from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
     from isobatch.validate.memory import memory_of as memory_of
 
@@ -77,7 +77,7 @@ _HOMES = {
     "plan_files": "fleet.plan_fleet",
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
-    "plot": "report.plot",
+    "plot": "report.pages",
     "probe": "probing.probe",
     "reasons_of": "reason",
     "replan": "planning.replan",
