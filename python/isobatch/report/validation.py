@@ -9,7 +9,7 @@ import numpy as np
 
 from isobatch import words
 from isobatch.report.page import Drawing, Headline, Page, Section, Table
-from isobatch.validate.figures import AllReduce, Step
+from isobatch.validate.figures import AllReduce, StepTimes
 from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
@@ -79,19 +79,17 @@ def _all_reduce(found: AllReduce | None) -> list[Section]:
     from isobatch.charts.measured import all_reduce
 
     points = [
-        {"kind": _kind(row.dtype, row.mode), "bytes": row.bytes, "time_us": row.time_us}
+        {"kind": row.dtype, "bytes": row.bytes, "time_us": row.time_us}
         for row in found.table
         if row.time_us > 0 and row.bytes > 0
     ]
     fits = []
     for fit in found.fits:
-        sizes = [
-            row.bytes for row in found.table if (row.dtype, row.mode) == (fit.dtype, fit.mode) and row.bytes
-        ]
+        sizes = [row.bytes for row in found.table if row.dtype == fit.dtype and row.bytes]
         for size in np.geomspace(min(sizes), max(sizes), 40).tolist() if sizes else ():
             time_us = fit.alpha_us + fit.us_per_byte * size
             if time_us > 0:
-                fits.append({"kind": _kind(fit.dtype, fit.mode), "bytes": size, "time_us": time_us})
+                fits.append({"kind": fit.dtype, "bytes": size, "time_us": time_us})
     large = max(found.table, key=lambda row: row.bytes)
     described = (
         f"Points: measured, medians of the slowest rank. Dashed: the fitted line, latency + bytes / bandwidth. The largest, "
@@ -99,7 +97,7 @@ def _all_reduce(found: AllReduce | None) -> list[Section]:
     )
     rows = [
         (
-            _kind(fit.dtype, fit.mode),
+            fit.dtype,
             words.figure(fit.alpha_us),
             words.figure(1e-3 / fit.us_per_byte) if fit.us_per_byte > 0 else "",
             percent(round(fit.median_residual, 5)),
@@ -113,10 +111,6 @@ def _all_reduce(found: AllReduce | None) -> list[Section]:
     return [Section("All-reduce", drawings=[drawing] if points else [], tables=[*tables, _sizes(found)])]
 
 
-def _kind(dtype: str, mode: str) -> str:
-    return f"{dtype}, {mode.replace('_', ' ')}"
-
-
 def _bytes(size: float) -> str:
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
@@ -128,18 +122,18 @@ def _sizes(found: AllReduce) -> Table:
     rows = [
         (
             _bytes(row.bytes),
-            _kind(row.dtype, row.mode),
+            row.dtype,
             "yes" if row.bucket else "",
             words.figure(row.time_us),
             words.figure(row.p95_us),
             words.figure(row.bus_bw_gb_s),
-            "" if row.wrong_elements is None else count(row.wrong_elements),
+            count(row.wrong_elements),
         )
         for row in found.table[:200]
     ]
     headers = (
         "array",
-        "kind",
+        "number format",
         "a bucket of DDP",
         "median, µs",
         "95 %, µs",
@@ -181,7 +175,7 @@ def _step(report: Report) -> list[Section]:
     return [Section("The step", drawings=[drawing], tables=[table])]
 
 
-def _parts(step: Step) -> list[dict[str, Any]]:
+def _parts(step: StepTimes) -> list[dict[str, Any]]:
     """The measured step as computing and what communication adds; a long accumulation by its share."""
     scale = step.planned_step_seconds / step.sync_median_seconds if step.sync_median_seconds else 1.0
     added = max(0.0, step.sync_median_seconds - step.compute_median_seconds)
