@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isobatch import words
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.reason import reasons_of
+from isobatch.reason import Reason
 from isobatch.report.page import Rows
 from isobatch.report.plans import Plans
 from isobatch.words import printable
@@ -115,7 +115,7 @@ def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]
         return "status", STATUS.tolist(), plans.status
     if name == "reasons":
         sets, at = np.unique(plans.reasons, return_inverse=True)
-        return "text", ["; ".join(reasons_of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
+        return "text", ["; ".join(Reason.of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
     if name in plans.texts:
         texts, at = plans.texts[name]
         return "text", list(texts), at
