@@ -367,26 +367,3 @@ def test_every_kind_that_builds_has_a_text():
 def test_every_shape_of_the_form_is_one_of_the_core():
     shapes = {shape.__struct_config__.tag for shape in Shape.__args__}
     assert shapes == {*_core.schedule_shapes(), "inner"}
-
-
-def test_tools_documents_and_files_agree():
-    """Each reader and writer is a file, a row of docs/tools.md with its versions, and drawn by a test of its own."""
-    from isobatch.tools.reading.readers import READERS, reader
-    from isobatch.tools.writing.export import WRITERS, writer
-
-    rows = re.findall(
-        r"^\| `([\w-]+)` \|(.*)$", (ROOT / "docs/tools.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    listed = {name.replace("-", "_"): row for name, row in rows}
-    agree("docs/tools.md", listed, sorted({*READERS, *WRITERS}), ordered=False)
-    for folder, names in (("reading", READERS), ("writing", WRITERS)):
-        files = {path.stem for path in (ROOT / f"python/isobatch/tools/{folder}").glob("*.py")}
-        modules = {
-            name
-            for name in files
-            if "\nVERSIONS = " in (ROOT / f"python/isobatch/tools/{folder}/{name}.py").read_text()
-        }
-        agree(f"the list of python/isobatch/tools/{folder}", names, sorted(modules), ordered=False)
-    for name in {*READERS, *WRITERS}:
-        first = (reader(name) if name in READERS else writer(name)).VERSIONS.split(" to ")[0]
-        assert first.split()[-1] in listed[name], f"docs/tools.md: versions of {name}"

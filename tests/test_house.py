@@ -16,7 +16,6 @@ ROOMS = {
     "recipes": {"files", "schedules", "tools"},
     "forecast": {"files"},
     "planning": {"files", "schedules", "tools", "recipes", "forecast"},
-    "doctor": {"tools", "recipes", "planning"},
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "integrations": {"schedules", "recipes", "planning"},
     "diagnosis": set(),
@@ -27,7 +26,6 @@ ROOMS = {
     "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
     "cli": {
         "charts",
-        "doctor",
         "files",
         "schedules",
         "tools",

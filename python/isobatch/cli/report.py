@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_files(args: argparse.Namespace) -> int:
     """Writes the plans of a table as another tool's files."""
     from isobatch.files.read import read_table
-    from isobatch.tools.writing.folder import export_rows
+    from isobatch.tools.folder import export_rows
 
     if is_plan(args.source):
         raise InputError(

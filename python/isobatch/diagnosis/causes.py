@@ -179,11 +179,7 @@ class Cause(StrEnum):
         "a run that goes on with a new state of the optimizer",
         "load the optimizer's state of the same step, too",
     )
-    RESUMED = (
-        "resumed",
-        "a resumed run",
-        "say where the run resumes: attach(..., start_step=...)",
-    )
+    RESUMED = ("resumed", "a resumed run", "say where the run resumes: attach(..., start_step=...)")
 
     # Samples, micro-batches, steps.
     ANOTHER_WORLD_SIZE = (
@@ -347,26 +343,14 @@ class Cause(StrEnum):
         "out of memory at the planned micro-batch",
         "plan with a smaller max_micro_batch (--find-micro-batch finds the largest that fits)",
     )
-    MORE_MEMORY = (
-        "more_memory",
-        "more memory than forecast",
-        "calibrate with this report, and plan again",
-    )
+    MORE_MEMORY = ("more_memory", "more memory than forecast", "calibrate with this report, and plan again")
     SLOWER_STEP = (
         "slower_step",
         "slower than forecast",
         "look at the slow ranks and links above; if there are none, calibrate with this report, and plan again",
     )
-    FASTER_STEP = (
-        "faster_step",
-        "faster than forecast",
-        "calibrate with this report, and plan again",
-    )
-    NOISY_HOST = (
-        "noisy_host",
-        "the host is too noisy to tell",
-        "run again when other programs are quiet",
-    )
+    FASTER_STEP = ("faster_step", "faster than forecast", "calibrate with this report, and plan again")
+    NOISY_HOST = ("noisy_host", "the host is too noisy to tell", "run again when other programs are quiet")
     SLOW_RANK = (
         "slow_rank",
         "slow rank",

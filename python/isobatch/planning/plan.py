@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course, Position, Stage
     from isobatch.schedules.schedule import Schedule
-    from isobatch.tools.writing.export import Export
-    from isobatch.tools.writing.planned import Job
+    from isobatch.tools.export import Export
+    from isobatch.tools.sheet import Job
 
 
 class Move(Handover, frozen=True, forbid_unknown_fields=True):
@@ -279,7 +279,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> print(str(made).splitlines()[3])
         gradient_accumulation_steps: 2  # was 1
         """
-        from isobatch.tools.writing.export import export
+        from isobatch.tools.export import export
 
         return export(self.require(), tool, was=self.tuned(), form=form, job=job)
 

@@ -25,11 +25,7 @@ class FakeStep:
     """A training step, to be asked for its peak by micro-batch; `weights`, `gradients` and `states` are bytes."""
 
     def __init__(
-        self,
-        workload: str | Callable[[], Workload],
-        precision: str,
-        clip_norm: float | None,
-        device: str,
+        self, workload: str | Callable[[], Workload], precision: str, clip_norm: float | None, device: str
     ) -> None:
         self._factory = factory_of(workload) if isinstance(workload, str) else workload
         self._dtype, self._clip_norm, self._device = AUTOCAST[precision], clip_norm, device

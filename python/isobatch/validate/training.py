@@ -183,11 +183,7 @@ class Training:
                 loss = self.loss(self._wrapper.forward, batch, dtype) * weight
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
-    def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        scaler: torch.amp.GradScaler | None,
-    ) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
         """Clipping as planned, then the optimizer."""
         if self.plan.recipe.clip_norm is not None:
             if scaler is not None:

@@ -216,11 +216,7 @@ def _not_finite(training: Training, how: _How, broken: list[int]) -> Proof:
 
 
 def _step(
-    training: Training,
-    how: _How,
-    step: tuple[list[float], float],
-    theirs: Reference,
-    exact: Copies | None,
+    training: Training, how: _How, step: tuple[list[float], float], theirs: Reference, exact: Copies | None
 ) -> list[Proof]:
     """Takes the step for real; the proofs are whole on rank 0, which also keeps the weights for all."""
     group, model = training.group, training.model
@@ -376,11 +372,7 @@ def prove(trial: Trial) -> list[Proof]:
 
 
 def _prove_fitting(
-    training: Training,
-    measured: str,
-    amp: torch.dtype | None,
-    exact: Copies | None,
-    smaller: str | None,
+    training: Training, measured: str, amp: torch.dtype | None, exact: Copies | None, smaller: str | None
 ) -> tuple[list[Proof], Copies | None]:
     """`prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
     gradient that cannot be computed in full precision is no fault of a plan in another one."""
