@@ -31,7 +31,7 @@ from isobatch.probing.probe import probe as probe
 from isobatch.reason import Reason as Reason
 from isobatch.recipes.cluster import Cluster as Cluster
 from isobatch.recipes.recipe import Recipe as Recipe
-from isobatch.report.plot import plot as plot
+from isobatch.report.pages import plot as plot
 from isobatch.schedules.matrix import schedule_matrix as schedule_matrix
 from isobatch.validate.memory import memory_of as memory_of
 

@@ -14,7 +14,7 @@ from isobatch.cli import fleet  # noqa: E402
 from isobatch.files import cells  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
 from isobatch.fleet.folder import blocks  # noqa: E402
-from isobatch.report.plans import plans_of  # noqa: E402
+from isobatch.report.table import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
 
