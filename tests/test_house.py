@@ -22,10 +22,8 @@ ROOMS = {
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "charts": set(),
-    "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
     "cli": {
-        "charts",
         "files",
         "schedules",
         "tools",
