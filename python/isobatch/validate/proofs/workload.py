@@ -83,7 +83,7 @@ def _try(training: Training) -> bool:
 
 
 def _fault_of(loss: Any) -> str | None:
-    """Says what a loss should have been."""
+    """Describes a wrong loss, as the end of a sentence."""
     if not isinstance(loss, Tensor):
         hint = ", without .item()" if isinstance(loss, int | float) else ""
         return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
@@ -95,7 +95,7 @@ def _fault_of(loss: Any) -> str | None:
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:
-    """Compiles, which takes minutes: how long it took is added to the limit of the phases that follow, where another size, eval mode
+    """Compiles, in minutes: how long it took is added to the limit of the phases that follow, where another size, eval mode
     or the all-reduce may have it compile again."""
     group, training = trial.group, trial.training
     group.allow(COMPILE_SECONDS)
