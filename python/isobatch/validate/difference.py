@@ -23,7 +23,7 @@ class Difference(NamedTuple):
     residual: float
 
     def after(self, other: Difference) -> Difference:
-        """Combines it with that of the reference from another one: the larger error, and both factors."""
+        """Combines it with the reference's own difference: the larger error, and both factors."""
         return Difference(
             max(self.error, other.error), self.ratio * other.ratio, max(self.residual, other.residual)
         )

@@ -26,7 +26,7 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 
 
 class _Wrapper:
-    """The DDP wrapper and what is called in its place, shared by all shortened copies of a training: each wrapper has buckets as large
+    """The DDP wrapper or its compiled form, shared by all shortened copies of a training: each wrapper has buckets as large
     as the gradients, so that there must never be two."""
 
     ddp: DistributedDataParallel
@@ -135,7 +135,7 @@ class Training:
         return (self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank]))
 
     def few_in_turn(self, seed: int) -> list[Any]:
-        """Makes micro-batches in advance, for a step that is timed: of this rank's sizes, and the same two in
+        """Makes micro-batches in advance, for a timed step: of this rank's sizes, and the same two in
         turn, or one of each size where a ragged plan has several."""
         sizes = self.sizes[self.group.rank]
         turns = 2 if len(set(sizes)) == 1 else 1
@@ -154,7 +154,7 @@ class Training:
         return [ranks / total if summed else n * ranks / total for n in units]
 
     def units(self, batches: Iterable[Any]) -> list[float]:
-        """Counts what the loss of each of this rank's micro-batches is a mean or sum over. They are looked at only where the plan does not
+        """Counts the units under the loss of each of this rank's micro-batches. They are looked at only where the plan does not
         know it."""
         if self.workload.weight is None:
             return list(map(float, self.sizes[self.group.rank]))

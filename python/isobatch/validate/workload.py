@@ -1,4 +1,4 @@
-"""What is trained in a validation: built in, or the user's own."""
+"""The training step to validate: built in, or the user's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Workload:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tells whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    """Tells whether an error means want of memory: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
     signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
@@ -60,7 +60,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Turns what the user's own function raises into an InputError that says where.
+    """Turns an exception of the user's own function into an InputError with its place.
 
     Raises:
         InputError: something was raised that is neither one already, nor want of memory.

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class HostFault(msgspec.Struct, frozen=True):
-    """A bad (`fails`) or suspicious state, in words that name the part but not the host, and its cause."""
+    """A bad (`fails`) or suspicious state, in words without the host's name, and its cause."""
 
     text: str
     cause: Cause

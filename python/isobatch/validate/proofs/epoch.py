@@ -1,4 +1,4 @@
-"""What an epoch of the plan serves, by the real sampler and the real loader; a ramp stage by stage."""
+"""An epoch of the plan, by the real sampler and the real loader; a ramp stage by stage."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
 
 
 class _Served(NamedTuple):
-    """What this rank's share of the replicas serves: how often each sample is in the first step, and in the epoch; and the numbers of
+    """The samples of this rank's share of the replicas: how often each sample is in the first step, and in the epoch; and the numbers of
     steps that a replica takes."""
 
     first: Tensor
@@ -182,7 +182,7 @@ class _Served(NamedTuple):
 
 
 def _serve(plan: Plan, group: Group, size: int) -> _Served | str:
-    """Serves an epoch of `size` samples; or names the library that is not installed."""
+    """Serves an epoch of `size` samples; or names the missing library."""
     first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
     counts = set[int]()
     for replica in range(group.rank, plan.data_parallel or 1, group.world_size):

@@ -62,7 +62,7 @@ class _How:
 
 
 class Reference(NamedTuple):
-    """On rank 0 the gradient, and how far the sum that it is was off from one process; on the others nothing."""
+    """On rank 0 the gradient, and how far such a sum was off from one process; on the others nothing."""
 
     gradient: Copies | None
     off: Difference = SAME
@@ -326,7 +326,7 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
 
 
 def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
-    """Adds to a proof what the number format itself does to the gradient: a figure, not a gate."""
+    """Adds to a proof the error of the number format itself to the gradient: a figure, not a gate."""
     return msgspec.structs.replace(
         proof,
         text=f"{proof.text}; {number_format} itself is {d.error:.2g} off float32",

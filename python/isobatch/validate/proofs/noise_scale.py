@@ -24,7 +24,7 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Norms:
-    """A communication hook around another one, which takes the squared norms of what goes in and what comes out.
+    """A communication hook around another one: it takes the squared norms before and after.
 
     Each bucket's stay apart until the step is over: on a GPU buckets are on streams of their own, which may run at once.
     """

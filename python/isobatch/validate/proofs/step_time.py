@@ -43,12 +43,12 @@ WINDOW_SHARE = {"quick": 1 / 30, "usual": 1 / 45, "full": 1 / 45}
 
 
 def window_seconds(extent: str) -> float:
-    """Returns the length of each window in which the ranks' own steps are compared."""
+    """Returns the length of a window for comparing the ranks' own steps."""
     return SECONDS[extent] * WINDOW_SHARE[extent]
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float, within: float = 0.0) -> list[float]:
-    """This rank's seconds of some work that all ranks start together, repeated for about so long, or until the median is known."""
+    """Times some work on this rank, started by all ranks together and repeated for about so long, or until the median is known."""
     return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES, within)
 
 
@@ -59,7 +59,7 @@ def spread(samples: list[float]) -> float:
 
 
 def of_ranks(group: Group, samples: list[float]) -> Times:
-    """Gathers what each rank's samples come to: all of them would be too much to gather from many ranks."""
+    """Gathers a summary of each rank's samples: all of them would be too much to gather from many ranks."""
     mine = statistics.median(samples), float(np.quantile(samples, 0.95)), max(samples)
     median, p95, most = (list(values) for values in zip(*group.gather(mine), strict=True))
     return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
@@ -205,7 +205,7 @@ def _times(
 
 
 def _free_running(group: Group, works: Works, step: float, seconds: float) -> float | None:
-    """Times a step, median of blocks in which no step waits for a clock, which take about `seconds` together at most; None where a
+    """Times a step by blocks without a clock between steps, the median, in about `seconds` together at most; None where a
     step takes so long that it does not matter. Equal on all ranks, as `step` must be."""
     if step > SHORT_SECONDS:
         return None
@@ -299,7 +299,7 @@ def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | Non
 
 
 def _foreign(training: Training) -> str | None:
-    """Says why a forecast says nothing about what was measured; None where it does."""
+    """Says why a forecast does not apply here; None where it does."""
     if training.group.world_size != training.plan.data_parallel:
         return f"rehearsal {training.group.world_size}/{training.plan.data_parallel}"
     if training.group.emulated:
@@ -308,7 +308,7 @@ def _foreign(training: Training) -> str | None:
 
 
 def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
-    """Returns what was given as an option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
+    """Returns the option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
     return given if given is not None or training.workload.stand_in else planned
 
 
@@ -343,7 +343,7 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
 
 
 def judge_memory(training: Training, peak: Peak) -> Proof:
-    """Judges the peak memory by its forecast; and says what the GPU itself has left."""
+    """Judges the peak memory by its forecast; and says how much the GPU itself has left."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak.bytes / 2**30

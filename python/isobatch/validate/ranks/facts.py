@@ -1,4 +1,4 @@
-"""What each rank finds on its host, agreed through the store before the ranks connect: where hosts differ, they would wait for each
+"""Each rank's facts of its host, agreed through the store before the ranks connect: where hosts differ, they would wait for each
 other, and nobody would say why."""
 
 from __future__ import annotations

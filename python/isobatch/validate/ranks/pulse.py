@@ -1,4 +1,4 @@
-"""How it is noticed that a process of a validation is gone, hangs or has failed, and which one."""
+"""Notices a process of a validation that is gone, hangs or has failed, by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Pulse:
         self._deadline += seconds
 
     def fail(self, text: str) -> None:
-        """Tells rank 0 what went wrong on this rank, and waits for the end."""
+        """Tells rank 0 this rank's error, and waits for the end."""
         store = self._connect()
         store.set(f"{self._key}/error/{self._rank}", text)
         store.add(f"{self._key}/errors", 1)
