@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from isobatch._core import __version__ as __version__
     from isobatch.errors import InputError as InputError
     from isobatch.fleet.explain import explain as explain
-    from isobatch.fleet.folder.manifest import Manifest as Manifest
+    from isobatch.fleet.folder.folder import Manifest as Manifest
     from isobatch.fleet.plan_fleet import plan_files as plan_files
     from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
     from isobatch.fleet.plan_fleet import plan_table as plan_table
