@@ -105,7 +105,7 @@ def test_an_all_reduce_outside_the_table_is_said():
     assert ib.plan(RECIPE, 1, profile=known).status == ib.plan(RECIPE, 8, profile=profile()).status == "ok"
     columns = ib.plan_fleet([RECIPE], [NODE, 8], profile=known, columns=["step_seconds", "reasons"])
     assert columns["step_seconds"][0] == plan.step_seconds
-    assert [ib.reasons_of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.ALL_REDUCE_FITTED,)]
+    assert [ib.Reason.of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.ALL_REDUCE_FITTED,)]
 
 
 def test_links_that_were_not_measured_come_from_the_cluster_as_estimates():
@@ -127,7 +127,7 @@ def test_each_row_takes_the_profile_of_its_gpu_type():
     ]
     assert table["step_seconds"][:2].tolist() == alone
     assert np.isnan(table["step_seconds"][2:]).all()
-    assert [Reason.OTHER_HARDWARE in ib.reasons_of(int(bits)) for bits in table["reasons"]] == [
+    assert [Reason.OTHER_HARDWARE in ib.Reason.of(int(bits)) for bits in table["reasons"]] == [
         False,
         False,
         True,
@@ -317,7 +317,7 @@ def test_a_sweep_has_its_knee():
     assert (bare.fastest, bare.cheapest, bare.knee) == (None, None, None)
     assert bare.columns["micro_batch"].tolist() == [ib.plan(RECIPE, gpus).micro_batch for gpus in (8, 16)]
     for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
-        with pytest.raises(ib.InputError, match="profile: is 3, must be a Profile or several"):
+        with pytest.raises(ib.InputError, match="profile must be a Profile or several, got 3"):
             planned(RECIPE, 8, profile=[profile(), 3])
 
 

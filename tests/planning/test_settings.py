@@ -12,7 +12,7 @@ import isobatch as ib
 from isobatch import _core
 from isobatch.cli.options import add_settings
 from isobatch.planning import settings as home
-from isobatch.planning.planned import VALUES
+from isobatch.planning.record import VALUES
 from isobatch.recipes import recipe as recipes
 from reference.profile import PROFILE
 from reference.settings import CASES, RECIPE
@@ -79,7 +79,7 @@ def planned(case, settings):
     table = ib.plan_fleet([recipe], [cluster], **given)
     row = {name: column.tolist()[0] for name, column in table.items() if name in VALUES}
     known = {name: None if value in (-1, -1.0) or value != value else value for name, value in row.items()}
-    return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.reasons_of(row["reasons"])}
+    return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.Reason.of(row["reasons"])}
 
 
 @pytest.mark.parametrize("name", CASES)

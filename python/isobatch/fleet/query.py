@@ -21,9 +21,8 @@ from isobatch.fleet.results import ECHOED, ON_REQUEST, RESULTS, USUAL
 from isobatch.fleet.rows import Fleet, Pairs
 from isobatch.fleet.table import InputTable, field_names, input_table, read_input, required_fields
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.nearest import nearest
 from isobatch.planning.settings import settings_of
-from isobatch.words import few, printable, shown
+from isobatch.words import few, nearest, printable, shown
 
 SELECT = ("all", "fastest", "cheapest", "goodput")
 """By what the rows of a job are chosen."""

@@ -27,11 +27,10 @@ from isobatch.fleet.columns import (
     without_views,
 )
 from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates
-from isobatch.nearest import OURS, nearest
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.product import how_to_multiply
+from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import few, printable, redacted
+from isobatch.words import OURS, few, nearest, printable, redacted
 
 if TYPE_CHECKING:
     import pyarrow as pa

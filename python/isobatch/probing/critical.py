@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from isobatch.diagnosis.chunks import square
+from isobatch.diagnosis.tensors import square
 from isobatch.errors import InputError
 from isobatch.probing.findings import Branch, CriticalFinding
 from isobatch.probing.lab import Lab
@@ -34,7 +34,7 @@ NOISE_STEPS = 16
 def measure_critical(
     lab: Lab, say: Callable[[str], None], publish: Callable[[CriticalFinding], None]
 ) -> None:
-    """Measures the critical batch at the checkpoint; without one, at weights that are first trained on as many samples as a branch.
+    """Measures the critical batch at the checkpoint; without one, at weights first trained on as many samples as a branch.
 
     Args:
         lab: trains.
@@ -69,7 +69,7 @@ def measure_critical(
 
 
 def _branches(lab: Lab, base: int, state: dict[str, object], samples: int) -> Iterator[Branch]:
-    """Trains at ever larger batches, up to the first that does not hold."""
+    """Trains at ever larger batches, up to the first failure."""
     first: list[float | None] = []
     for doubling in range(MAX_DOUBLINGS + 1):
         k = 2**doubling
@@ -103,7 +103,7 @@ def _judged(lab: Lab, base: int, k: int, losses: list[float | None], first: list
 
 
 def _factor(lab: Lab, k: int) -> float:
-    """Returns what multiplies the learning rate at k times the batch."""
+    """Returns the factor of the learning rate at k times the batch."""
     return float(k) if lab.plan.recipe.optimizer == "sgd" else math.sqrt(k)
 
 

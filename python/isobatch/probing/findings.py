@@ -1,4 +1,4 @@
-"""What a probe measures: learning rates, sameness, the critical batch. No torch."""
+"""The findings of a probe: learning rates, sameness, the critical batch. No torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ last one tried; or the recipe's is far from the best one at its own batch, so th
 Interval = tuple[float, float]
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """Records one short training: its effective batch, peak learning rate, seed, samples, and the losses on each part of the evaluation
     samples; none where it diverged."""
 
@@ -44,7 +44,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Says what the trials tell at one batch.
+    """Summarizes the trials at one batch.
 
     `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie beyond those tried.
     `rule_lr` is the tuned batch's by the rule; `rule_gap` what it loses against the best one tried, and `rule_gap_interval` that
@@ -85,7 +85,7 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     whole_samples: int
     asked_seeds: int
-    trials: tuple[Trial, ...]
+    trials: tuple[TrialResult, ...]
 
 
 class SplitFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class SameFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """Judges a training that goes on at k times the batch: its smoothed loss at the end, the mean over seeds, None where one diverged; the
+    """Judges a training continued at k times the batch: its smoothed loss at the end, the mean over seeds, None where one diverged; the
     standard error of its difference from k = 1, None from one seed; and whether it is within the tolerance."""
 
     k: int

@@ -12,7 +12,7 @@ import numpy as np
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
-from isobatch.probing.findings import Trial
+from isobatch.probing.findings import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
 from isobatch.probing.training import (
     Ranks,
@@ -86,7 +86,7 @@ class Lab:
             self._check_finite(np.array([loss]), ", in training mode")
 
     def _check_workload(self, factory: Callable[[], Any] | None) -> None:
-        """Refuses to ask the built-in workload for what it cannot know."""
+        """Refuses the built-in workload where it cannot answer."""
         same = self.options.measure == "same" and self.planned_batch == self.tuned_batch
         if factory is None and self.options.workload is None and not same:
             raise missing(
@@ -96,7 +96,7 @@ class Lab:
             )
 
     def _check_finite(self, losses: Any, how: str) -> None:
-        """Refuses a loss that is not finite from the start: it measures nothing."""
+        """Refuses a loss of NaN or infinity at the start: it measures nothing."""
         if not np.isfinite(losses).all():
             raise InputError(
                 f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and "
@@ -130,7 +130,7 @@ class Lab:
     def training(
         self, batch: int, seed: int, *, plan: Plan | None = None, checkpoint: Any = None, double: bool = False
     ) -> ShortTraining:
-        """Returns a training that has not begun, by the plan of that batch or another, from the probe's checkpoint or another."""
+        """Makes a training, by the plan of that batch or another, from the probe's checkpoint or another."""
         return ShortTraining(
             plan if plan is not None else self.plan_of(batch),
             self.make,
@@ -146,7 +146,7 @@ class Lab:
         """Splits a batch over the ranks."""
         return shares(even(batch, self.ranks.world_size, self.micro))
 
-    def train(self, batch: int, lr: float, seed: int, samples: int) -> Trial:
+    def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
         """Makes one trial.
 
         Raises:
@@ -159,7 +159,7 @@ class Lab:
             course = lr_course(training.plan, lr, steps, constant=self.checkpoint is not None)
             if not diverges(training, self.split(batch), steps, course):
                 losses = training.evaluate(self.part)
-        return Trial(
+        return TrialResult(
             batch=batch,
             lr=lr,
             seed=seed,
@@ -172,7 +172,7 @@ class Lab:
     def fitting_samples(
         self, batches: list[int], trials: int, wholes: float, *, least: int, first: float = 1.0
     ) -> float:
-        """Returns the samples of a whole trial that the budget allows, and `least` at least.
+        """Returns the samples of a whole trial within the budget, and `least` at least.
 
         Args:
             batches: at which trials are made.
@@ -204,7 +204,7 @@ class Lab:
         return float(self.ranks.from_first(max(fitting, least)))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Times (what each trial takes beside its steps, a sample), in seconds; a batch of many micro-batches by four of them on each
+        """Times (a trial beside its steps, a sample), in seconds; a batch of many micro-batches by four of them on each
         rank."""
         clock, timed = self.budget.clock, min(batch, 4 * self.micro * self.ranks.world_size)
         begun = clock()
@@ -219,6 +219,6 @@ class Lab:
 
 
 def tuned_batch(plan: Plan) -> int:
-    """Returns the batch that was tuned; the planned one where that is within a tenth of it."""
+    """Returns the tuned batch; the planned one within a tenth of it."""
     planned, tuned = plan.require().effective_batch, plan.recipe.effective_batch
     return planned if 0.9 < planned / tuned < 1.1 else tuned

@@ -15,7 +15,7 @@ import numpy as np
 
 from isobatch.errors import InputError
 from isobatch.probing.estimate import Floats, Interval, Rates, exponent, interval, learned
-from isobatch.probing.findings import BatchRates, Doubt, LrFinding, Rate, Trial
+from isobatch.probing.findings import BatchRates, Doubt, LrFinding, Rate, TrialResult
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
 from isobatch.probing.options import Expired, budget_text
 from isobatch.probing.training import PARTS
@@ -50,11 +50,11 @@ def measure_lr(lab: Lab, say: Callable[[str], None], publish: Callable[[LrFindin
 
 
 class _Search:
-    """Makes the trials of each round, and concludes from the last one that is complete."""
+    """Makes the trials of each round, and concludes from the last complete one."""
 
     def __init__(self, lab: Lab, say: Callable[[str], None], publish: Callable[[LrFinding], None]) -> None:
         self.lab, self._say, self._publish = lab, say, publish
-        self._trials: dict[tuple[int, int, int, int], Trial] = {}
+        self._trials: dict[tuple[int, int, int, int], TrialResult] = {}
         self._seconds: dict[int, float] = {}
         self._whole = 0
 
@@ -84,7 +84,7 @@ class _Search:
         self._complete(self._whole, seeds, last, done=True)
 
     def _samples(self) -> int:
-        """Returns the samples of a whole trial, by how long steps take and what the budget allows."""
+        """Returns the samples of a whole trial, by the time of a step and the budget."""
         lab, asked = self.lab, self.lab.options.samples
         largest = max(lab.batches)
         unit = 4 * largest  # whole steps at every batch of a power-of-two family, also of a quarter
@@ -111,8 +111,8 @@ class _Search:
         """Returns the learning rate at a place of a batch's grid."""
         return self.lab.plan_of(batch).require().lr * STEP**place
 
-    def _train(self, batch: int, places: list[int], seed: int, samples: int) -> list[Trial]:
-        """Makes the trials that are not made yet."""
+    def _train(self, batch: int, places: list[int], seed: int, samples: int) -> list[TrialResult]:
+        """Makes the missing trials."""
         lab, made = self.lab, []
         for place in places:
             key = (batch, place, seed, samples)
@@ -140,7 +140,7 @@ class _Search:
         return Rates([self.lr(batch, place) for place in places], np.array(rows, np.float64))
 
     def _first_round(self, batch: int) -> list[int]:
-        """Makes the first round of a batch; returns the places that were tried. A grid that only diverges, or whose best one lies at an
+        """Makes the first round of a batch; returns the places it tried. A grid that only diverges, or whose best one lies at an
         edge, grows: trials are short here."""
         samples, places = self._whole // 4, list(range(-WIDE, WIDE + 1))
         made = self._train(batch, places, 0, samples)
@@ -189,8 +189,8 @@ class _Search:
             if wide:
                 self._complete(self._whole, seeds, last)
 
-    def _check_moving(self, trials: list[Trial]) -> None:
-        """Refuses a loss that no learning rate lowers: it says nothing of learning rates."""
+    def _check_moving(self, trials: list[TrialResult]) -> None:
+        """Refuses a loss that never falls: it says nothing of learning rates."""
         before = self.lab.first_losses
         ended = [trial for trial in trials if not trial.diverged]
         tried = f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples each"
@@ -212,7 +212,7 @@ class _Search:
     def _complete(
         self, samples: int, seeds: int, places: dict[int, list[int]], *, done: bool = False
     ) -> None:
-        """Publishes what a round that is complete says."""
+        """Publishes the finding of a complete round."""
         lab = self.lab
         rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in lab.batches}
         for batch, one in rates.items():
@@ -283,7 +283,7 @@ class _Search:
 
 
 def _at_batch(batch: int, rates: Rates, drawn: tuple[Floats, Floats], rule_lr: float) -> BatchRates:
-    """Returns what the trials say at one batch."""
+    """Summarizes the trials at one batch."""
     logs, means = drawn
     gap = rates.gap(rule_lr, means)
     return BatchRates(

@@ -1,4 +1,4 @@
-"""What a probe may be asked for, and its budget. No torch."""
+"""Options of a probe, and its budget. No torch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Expired(Exception):
 
 
 class Budget:
-    """Counts the seconds that are left, from the call: importing torch, starting ranks, trials and stopping.
+    """Counts the seconds left, from the call: importing torch, starting ranks, trials and stopping.
 
     Args:
         seconds: of the whole.

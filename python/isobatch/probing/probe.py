@@ -46,7 +46,7 @@ def probe(
     say: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Probe:
-    """Trains for a short time, to measure what a scaling rule assumes.
+    """Trains for a short time, to measure the assumptions of a scaling rule.
 
     Args:
         plan: a plan, or the path of one.
@@ -104,7 +104,7 @@ def experiment(
     say: Callable[[str], None] | None = None,
     publish: Callable[[Probe], None] | None = None,
 ) -> Probe:
-    """Measures what the options ask for; every rank calls it.
+    """Measures by the options; every rank calls it.
 
     Args:
         plan, options, factory: as in `ib.probe`.
@@ -170,7 +170,7 @@ def experiment(
 def _nothing_known(
     options: ProbeOptions, stopped: str | None, seconds: float, needed: float | None = None
 ) -> InputError:
-    """Refuses a probe that ended before anything was known; says which budget would do."""
+    """Refuses a probe without any finding; says which budget would do."""
     why = {
         "budget": f"{duration(options.budget_seconds)} were spent before",
         "interrupted": f"interrupted after {duration(seconds)}, before",
@@ -185,7 +185,7 @@ def _nothing_known(
 
 
 def _quiet(_: str) -> None:
-    """Ignores a line that nobody asked for."""
+    """Ignores a line."""
 
 
 def _name_of(options: ProbeOptions, factory: Callable[[], Any] | None) -> str:
@@ -195,7 +195,7 @@ def _name_of(options: ProbeOptions, factory: Callable[[], Any] | None) -> str:
 
 
 def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:
-    """Says what of the plan was not trained as it is."""
+    """Lists departures from the plan."""
     notes = []
     if plan.recipe.precision == "fp16" and options.measure != "same":
         notes.append("the recipe's fp16 was trained as bf16, which needs no loss scaling.")
@@ -235,7 +235,7 @@ def _launched(
 
 
 def _run_ranks(nproc: int, args: tuple[Any, ...]) -> str:
-    """Runs the ranks; says what ended them, should they not have answered."""
+    """Runs the ranks; returns the cause of their end, should they not have answered."""
     from isobatch.validate.launching import start_ranks
 
     folder, factory = Path(args[2]), args[3]

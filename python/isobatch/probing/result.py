@@ -1,4 +1,4 @@
-"""What a probe found, and how it reads: first the answer and what to do with it, then what it rests on. No torch."""
+"""The result of a probe, and its words: first the answer and what to do with it, then what it rests on. No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDE_INTERVAL = 4.0
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds what a probe found: one of `lr`, `same` and `critical`, by what was measured.
+    """Holds one finding: one of `lr`, `same` and `critical`, by what was measured.
 
     `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget", "interrupted", or a lost
     rank; `needed_seconds` is then a budget that would likely do, where it is known.
@@ -112,7 +112,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _finite(value: object) -> object:
-    """Replaces what JSON does not know: infinity."""
+    """Replaces infinity, unknown to JSON."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -130,7 +130,7 @@ def _head(probe: Probe) -> str:
 
 
 def _early(probe: Probe) -> list[str]:
-    """Says what ended the probe early, and what would be enough."""
+    """Says how the probe ended early, and a budget that would do."""
     if probe.stopped is None:
         return []
     ended = {"budget": "The budget ended", "interrupted": "It was interrupted"}.get(
@@ -203,12 +203,12 @@ def _why(found: LrFinding, tuned: int) -> str:
 
 
 def _at(found: LrFinding, batch: int) -> BatchRates:
-    """Picks what was found at one of the batches."""
+    """Picks the finding at one of the batches."""
     return next(one for one in found.batches if one.batch == batch)
 
 
 def _next(found: LrFinding, *, planned: int, tuned: int) -> str:
-    """Says what to do with it."""
+    """Advises the next step."""
     if found.doubt == "short":
         return "let the probe come to its end: a larger --budget."
     if found.doubt == "edge":
@@ -336,7 +336,7 @@ def _critical_lines(found: CriticalFinding, planned: int) -> list[str]:
 
 
 def _critical_next(found: CriticalFinding, planned: int) -> str:
-    """Says what to do with a critical batch."""
+    """Advises what to do with a critical batch."""
     if planned <= found.critical_batch:
         return f"train with the plan as it is: its batch of {planned:,} is not above that."
     if not found.bounded:

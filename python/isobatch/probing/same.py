@@ -12,11 +12,11 @@ from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as plan_recipe
 from isobatch.probing.estimate import interval, resampled_means
-from isobatch.probing.findings import SameFinding, SplitFinding, Trial
+from isobatch.probing.findings import SameFinding, SplitFinding, TrialResult
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
 from isobatch.probing.training import lr_course, shares
 from isobatch.probing.workload import own_randomness
-from isobatch.validate.step.difference import difference
+from isobatch.validate.difference import difference
 
 STEPS = 12
 SAME = 1e-9
@@ -28,7 +28,7 @@ Legs: TypeAlias = list[tuple[int, Sizes]]
 
 
 def measure_same(lab: Lab, say: Callable[[str], None], publish: Callable[[SameFinding], None]) -> None:
-    """Trains the tuned recipe on one replica and the plan in many splits, from one seed; of a plan whose batch grows it measures the
+    """Trains the tuned recipe on one replica and the plan in many splits, from one seed; of a growing batch it measures the
     gap of the loss at equal samples.
 
     Args:
@@ -82,7 +82,7 @@ def splits_of(batch: int, own: Sizes) -> list[tuple[str, Sizes]]:
 
 
 def _tuned(lab: Lab) -> Plan:
-    """Plans the tuned recipe where it was tuned, at the batch that is compared; the plan itself where the batch changed within a
+    """Plans the tuned recipe on its own hardware, at the planned batch; the plan itself where the batch changed within a
     tolerance."""
     recipe = lab.plan.recipe
     if recipe.effective_batch != lab.planned_batch:
@@ -92,7 +92,7 @@ def _tuned(lab: Lab) -> Plan:
 
 
 def _wanted(lab: Lab, tuned: Plan, steps: int) -> list[tuple[str, Plan, Legs]]:
-    """Lists what is compared: a name, whose learning rates and optimizer, and the splits one after the other."""
+    """Lists the comparisons: a name, whose learning rates and optimizer, and the splits one after the other."""
     own = _sizes(lab.plan)
     splits = splits_of(lab.planned_batch, own)
     found = [(name, lab.plan, [(steps, sizes)]) for name, sizes in splits]
@@ -109,7 +109,7 @@ def _sizes(plan: Plan) -> Sizes:
 
 def _trained(lab: Lab, plan: Plan, legs: Legs, steps: int) -> list[torch.Tensor]:
     """Returns the weights after some steps in one split after the other, with the plan's whole schedule made so short; between two
-    splits the run is stopped, and goes on from its checkpoint in a training that is made anew."""
+    splits the run is stopped, and goes on from its checkpoint in a new training."""
     lr_at = lr_course(plan, plan.require().lr, steps, constant=lab.checkpoint is not None)
     training = lab.training(lab.planned_batch, 0, plan=plan, double=True)
     step = 0
@@ -136,7 +136,7 @@ def _measure_gap(lab: Lab, publish: Callable[[SameFinding], None]) -> None:
         both = [tuned, lab.planned_batch]
         fitting = lab.fitting_samples(both, seeds, seeds, least=MIN_STEPS * largest)
         samples = int(min(fitting, MAX_STEPS * largest))
-    rows: list[tuple[Trial, Trial]] = []
+    rows: list[tuple[TrialResult, TrialResult]] = []
     for seed in range(seeds):
         row = (
             lab.train(tuned, lab.start_lr, seed, samples),

@@ -12,14 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, mapped
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Expired
 from isobatch.probing.workload import EVALUATION_SEED, Make, Stream, load_optimizer, load_weights
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.trying import user_code
+from isobatch.validate.workload import user_code
 
 GROWTH = 4.0
 """A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS steps."""
@@ -59,7 +58,7 @@ Ranks: TypeAlias = Alone | Group
 
 
 def sum_gradients(ranks: Ranks, parameters: list[torch.nn.Parameter]) -> None:
-    """Sums all ranks' gradients on every rank; one that a rank lacks counts as zeros."""
+    """Sums all ranks' gradients on every rank; missing ones count as zeros."""
     if ranks.world_size == 1:
         return
     works = []
@@ -194,7 +193,7 @@ class ShortTraining:
         return mean
 
     def gradient(self, replicas: Replicas) -> float:
-        """Leaves the gradient of the mean over the next samples in the model, on all ranks; returns that mean loss.
+        """Computes the gradient of the mean over the next samples, on all ranks; returns the mean loss.
 
         Raises:
             Expired: the budget is spent. A rank that sees so skips its other micro-batches and still meets the others, so that none
@@ -238,7 +237,7 @@ class ShortTraining:
         return mapped(batch, wide)
 
     def _units(self, mine: list[range], batch: int) -> list[float]:
-        """Returns the factor of each micro-batch's loss, so that the sum over all ranks is the mean over the step."""
+        """Returns the factor of each micro-batch's loss: the sum over all ranks is then the mean over the step."""
         weigh, summed = self.workload.weight, self.workload.reduction == "sum"
         own, total = [float(len(share)) for share in mine], float(batch)
         if weigh is not None:
@@ -267,7 +266,7 @@ class ShortTraining:
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """Returns the mean loss on each of PARTS parts of `size` samples that no trial trains on, the same for every trial, on all ranks.
+        """Returns the mean loss on each of PARTS parts of `size` samples apart from training, the same for every trial, on all ranks.
 
         Raises:
             Expired: the budget is spent.

@@ -1,4 +1,4 @@
-"""What a probe trains: the workload made from a seed, and its samples as one stream that depends on the seed alone, not on the batch."""
+"""The workload of a probe, made from a seed, and its samples as one stream, whatever the batch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import part
+from isobatch.diagnosis.tensors import part
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload, factory_of, load, made
+from isobatch.validate.workload import Workload, call_factory, factory_of, load, user_code
 
 EVALUATION_SEED = 7_919
 """Of the samples on which every trial is evaluated."""
@@ -42,7 +41,7 @@ def own_randomness() -> Iterator[None]:
 
 
 def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
-    """Returns what makes the workload for a seed and a plan.
+    """Returns a maker of the workload for a seed and a plan.
 
     Raises:
         InputError: there is no such factory.
@@ -56,7 +55,7 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
         if found is None:
             return _built_in(plan)
         with user_code("the workload's factory"):
-            workload = made(found)
+            workload = call_factory(found)
         optimizer = workload.optimizer
         return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 
@@ -64,7 +63,7 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
 
 
 def _built_in(plan: Plan) -> Workload:
-    """Makes the validator's perceptron, which tells whether splits train the same and nothing of learning rates."""
+    """Makes the validator's perceptron: it tells whether splits train the same, and nothing of learning rates."""
     if plan.recipe.optimizer not in BUILT_IN:
         raise InputError(
             f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
@@ -74,7 +73,7 @@ def _built_in(plan: Plan) -> Workload:
 
 
 def _with_values(optimizer: Any, plan: Plan) -> Any:
-    """Gives the user's optimizer what the plan changes against the tuned recipe: weight decay by its factor, betas and eps as planned."""
+    """Sets the plan's changes against the tuned recipe in the user's optimizer: weight decay by its factor, betas and eps as planned."""
     recipe = plan.recipe
     factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
     betas = recipe.betas or (0.9, 0.999)
@@ -154,7 +153,7 @@ def tensors(batch: Any) -> list[Tensor]:
 
 
 def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
-    """Checks that a workload made twice from one seed, and a batch drawn twice, are the same.
+    """Checks a workload made twice from one seed, and a batch drawn twice, for equality.
 
     Raises:
         InputError: they differ, or the samples are the same whatever the generator.
@@ -230,7 +229,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
 
 
 def read_checkpoint(path: str, device: torch.device) -> dict[str, Any]:
-    """Reads what torch.save wrote: tensors and plain values only.
+    """Reads a file of torch.save: tensors and plain values only.
 
     Raises:
         InputError: it cannot be read.

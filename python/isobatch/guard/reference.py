@@ -1,0 +1,187 @@
+"""Computes the gradient of a step once more: of the script's own batches, with its own random numbers, by the intended loss.
+
+With the script's random numbers dropout is no disturbance: what differs is the script's own doing. Mixup, noise and the like change batches
+between loader and model: then no reference can be computed from the loader's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, mapped, part, reduction_of
+from isobatch.guard.run import Run, divisor, local, reentrant, sharded
+
+Loss = Callable[[nn.Module, Any], Tensor]
+Weight = Callable[[Any], float]
+Digest = tuple[int, int]
+
+
+class OtherUnits(NamedTuple):
+    """Names other units for a healthy script to divide by; `note` is noted then, with their `ratio`."""
+
+    units: Weight
+    note: str
+
+
+class ReferenceLoss(NamedTuple):
+    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may be another."""
+
+    loss: Loss | None
+    weight: Weight | None
+    other: OtherUnits | None = None
+    assumed: bool = False
+
+
+class ModelInputs:
+    """Collects the checksums of the model's inputs in each micro-batch of a step, and in the guard's own forwards."""
+
+    def __init__(self, run: Run, model: nn.Module) -> None:
+        self._run, self._model = run, model
+        self._script: list[set[Digest]] = []
+        self._own = set[Digest]()
+        self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def __deepcopy__(self, _: Any) -> ModelInputs:
+        return self  # the hook of a model's copy: it asks for nothing of its own
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._handle.remove()
+
+    def forward(self) -> None:
+        """Begins a micro-batch."""
+        self._script.append(set())
+
+    def _note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled() or not (self._run.own or self._script):
+            return
+        seen = self._own if self._run.own else self._script[-1]
+
+        def add(one: Any) -> Any:
+            if isinstance(one, Tensor):
+                seen.add(checksum([one]))
+            return one
+
+        mapped([*args, *kwargs.values()], add)
+
+    def begin_own(self) -> None:
+        """Begins the guard's own forward of a micro-batch."""
+        self._own.clear()
+
+    def same(self, back: int) -> bool:
+        """Tells whether the guard's own forward had the script's inputs only, in the micro-batch so far back."""
+        return self._own <= self._script[-back]
+
+    def step(self) -> None:
+        """Begins the next step."""
+        self._script.clear()
+
+
+class Recomputation:
+    """Computes the gradients of a reference on a model with the trained parameters `params`."""
+
+    def __init__(
+        self,
+        run: Run,
+        model: nn.Module,
+        params: list[nn.Parameter],
+        inputs: ModelInputs,
+        reference: ReferenceLoss,
+    ) -> None:
+        self._run, self._model, self._params, self._inputs = run, model, params, inputs
+        self._loss, self._weight = reference.loss, reference.weight
+        self._precision = AUTOCAST[run.plan.recipe.precision]
+        self._sharded = sharded(model)
+        self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
+
+    def is_summed(self, batch: Any) -> bool:
+        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
+        plan, loss = self._run.plan, self._loss
+        n = int(plan.micro_batches(self._run.rank)[0])
+        if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
+            return False
+        modes = {module: module.training for module in self._model.modules()}
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                batch = self._moved(batch)
+                parts = [part(batch, 0, 1), part(batch, 1, n)]
+                units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
+                whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        return reduction_of(whole, (first, rest), (units[0], units[1])) == "sum"
+
+    def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
+        """Returns the gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model had the
+        script's inputs."""
+        total, same = [torch.zeros_like(local(p)) for p in self._params], True
+        for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
+            self._inputs.begin_own()
+            torch.set_rng_state(cpu)
+            if cuda is not None:
+                torch.cuda.set_rng_state(cuda)
+            kind, precision = total[0].device.type, self._precision
+            with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
+                loss = self._loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
+            same = same and self._inputs.same(len(batches) - index)
+            for t, g in zip(total, self._gradients(loss), strict=True):
+                if g is not None:
+                    t += g
+        return total, same
+
+    def averaged(self, total: list[Tensor]) -> list[Tensor]:
+        """Averages over ranks, in place."""
+        if self._run.ranks > 1 and not self._sharded:
+            for t in total:
+                dist.all_reduce(t, group=self._run.group)
+                t /= self._run.ranks
+        return total
+
+    def _moved(self, batch: Any) -> Any:
+        """Moves a micro-batch to the model's device, where no other one is at the same time."""
+        device = self._params[0].device
+        return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
+
+    def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        if not (self._sharded or reentrant(loss)):
+            return torch.autograd.grad(loss, self._params, allow_unused=True)
+        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the script's own
+        # gradients step aside.
+        kept = [p.grad for p in self._params]
+        for p in self._params:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = tuple(None if p.grad is None else local(p.grad) for p in self._params)
+        for p, grad in zip(self._params, kept, strict=True):
+            p.grad = grad
+        return found
+
+    @contextlib.contextmanager
+    def replay(self) -> Iterator[None]:
+        """Restores the model's buffers and the random state afterwards."""
+        buffers = [(b, b.clone()) for b in self._model.buffers()]
+        self._run.own = True
+        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        try:
+            with torch.random.fork_rng(devices):
+                yield
+        finally:
+            self._run.own = False
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def has_room(device: torch.device, needed: int) -> bool:
+    """Tells whether a GPU has so many bytes to spare: free, or the allocator's own and not given out."""
+    if device.type != "cuda":
+        return True
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed

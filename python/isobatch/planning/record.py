@@ -1,0 +1,125 @@
+"""The record that all parts of planning work on: what was asked, and what the core made of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from isobatch import _core
+from isobatch.errors import InputError
+from isobatch.planning.settings import DEFAULTS, Settings
+from isobatch.reason import Reason, reasons_in
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
+
+
+class Layout(NamedTuple):
+    """How the samples of a step lie over replicas and micro-batches; of a feasible plan, so that all is known.
+
+    `effective_batch` is micro_batch × accumulation × data_parallel, unless micro-batches differ in size or number
+    (`irregular`).
+    """
+
+    micro_batch: int
+    accumulation: int
+    data_parallel: int
+    effective_batch: int
+    irregular: bool
+
+
+class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a move found the run, and what it means for the data and the optimizer."""
+
+    step: int
+    samples: int
+    epoch: int | None
+    offset: int | None
+    repeated_samples: int
+    skipped_samples: int
+    velocity_factor: float
+
+
+class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """What was asked for (recipe, cluster, settings), and the values that the core gives, by name; behind them `consumed`, the
+    samples that a run with a batch ramp had consumed when this plan took over: the stages before do not count.
+
+    A field that is added here has a default: plans that were saved before it are still read.
+    """
+
+    recipe: Recipe
+    cluster: Cluster
+    settings: Settings
+    status: str
+    reasons: tuple[Reason, ...]
+    world_size: int
+    data_parallel: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    effective_batch: int | None = None
+    batch_change: float | None = None
+    lr: float | None = None
+    lr_scale: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    ema_decay: float | None = None
+    warmup_steps: int | None = None
+    steps_per_epoch: int | None = None
+    total_steps: int | None = None
+    eval_steps: int | None = None
+    save_steps: int | None = None
+    log_steps: int | None = None
+    samples_per_epoch: int | None = None
+    padded_samples: int | None = None
+    dropped_samples: int | None = None
+    step_seconds: float | None = None
+    step_error: float | None = None
+    samples_per_second: float | None = None
+    efficiency: float | None = None
+    hours: float | None = None
+    gpu_hours: float | None = None
+    cost: float | None = None
+    memory_gib: float | None = None
+    nearest_world_size: int | None = None
+    nearest_batch: int | None = None
+    warmup_lr: float | None = None
+    min_lr: float | None = None
+    rule: str = "none"
+    nearest_world_sizes: tuple[int | None, int | None] = (None, None)
+    nearest_batches: tuple[int | None, int | None] = (None, None)
+    micro_batch_cap: int | None = None
+    cap_source: str = "open"
+    consumed: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        """How a step is laid out.
+
+        Raises:
+            InputError: the plan is infeasible.
+        """
+        if self.status == "infeasible":
+            raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
+        counts = self.micro_batch, self.accumulation, self.data_parallel, self.effective_batch
+        irregular = Reason.RAGGED in self.reasons or Reason.UNEVEN in self.reasons
+        return Layout(*cast(tuple[int, int, int, int], counts), irregular)
+
+
+VALUES = PlanRecord.__struct_fields__[3:]
+"""The names of what the core works out of a recipe, a cluster and settings."""
+PLANNER = _core.Planner(cluster=Cluster.__struct_fields__, settings=DEFAULTS, plan=VALUES[2:])
+"""Plans. It binds the names of the records here to those of the core, and fails where they differ."""
+
+
+def worked_out(recipe: Recipe, cluster: Cluster, settings: Settings, consumed: int = 0) -> dict[str, Any]:
+    """Returns the values of a plan by name.
+
+    Raises:
+        InputError: a value is illegal; the message names the field and what is legal.
+    """
+    where = msgspec.structs.astuple(cluster)
+    status, bits, values = PLANNER.plan(recipe.core, where, settings, None, consumed)
+    return dict(zip(VALUES, (status, reasons_in(bits), *values), strict=True))

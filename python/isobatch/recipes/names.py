@@ -1,0 +1,116 @@
+"""Other tools' names for our fields: in recipe files, and as the factors of the effective batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.words import OURS, printable, share
+
+_UNITS = {
+    "epochs": "ep",
+    "num_epochs": "ep",
+    "num_train_epochs": "ep",
+    "max_epochs": "ep",
+    "max_steps": "st",
+    "train_iters": "st",
+    "train_samples": "sp",
+    "warmup_steps": "st",
+    "num_warmup_steps": "st",
+}
+"""Lengths that are bare numbers there."""
+
+_AMBIGUOUS = {"batch", "batch_size", "train_batch_size", "step_size"}
+"""Of one GPU with some tools, of all with others: these are only suggested."""
+
+
+def with_our_names(fields: Mapping[str, Any], legal: Collection[str]) -> dict[str, Any]:
+    """The fields by our names.
+
+    Args:
+        fields: as a file has them.
+        legal: our names.
+
+    Raises:
+        InputError: a field is given by two names.
+
+    >>> with_our_names({"learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03}, ["lr", "duration", "warmup"])
+    {'lr': 2e-05, 'duration': '3ep', 'warmup': '3%'}
+    """
+    known: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for name, value in fields.items():
+        ours = name if name in legal or name in _AMBIGUOUS else OURS.get(name, name)
+        ours = ours if ours in legal else name
+        if ours in known:
+            raise InputError(f"{said[ours]} and {name} are the same field: give one of them", field=ours)
+        said[ours] = name
+        known[ours] = value if ours == name else _length(name, value)
+    return known
+
+
+def _length(name: str, value: Any) -> Any:
+    """A bare number with the unit that its name implies; a share as a percentage."""
+    if type(value) not in (int, float):
+        return value
+    if name == "warmup_ratio" or (name == "warmup_steps" and 0 < value < 1):
+        return share(value)
+    unit = _UNITS.get(name)
+    return value if unit is None else f"{int(value) if value == int(value) else value}{unit}"
+
+
+# ---- the effective batch in the words of trainers: samples on a GPU × accumulation × replicas ----
+
+_SAMPLES = ("micro_batch", "batch_per_gpu")
+_REPLICAS = ("data_parallel", "gpus", "world_size")
+
+
+def product_of(names: Iterable[str]) -> list[str]:
+    """Of a table's or a recipe's names those whose product is the effective batch; none where there is no batch of a GPU.
+
+    >>> product_of(["lr", "world_size", "per_device_train_batch_size", "gradient_accumulation_steps"])
+    ['per_device_train_batch_size', 'gradient_accumulation_steps', 'world_size']
+    >>> product_of(["micro_batch", "gpus"]), product_of(["gpus", "lr"])
+    (['micro_batch', 'gpus'], [])
+    """
+    ours = {name: OURS.get(name.lower(), name.lower()) for name in names}
+
+    def first(known: tuple[str, ...]) -> list[str]:
+        return [name for wanted in known for name, meant in ours.items() if meant == wanted][:1]
+
+    samples = first(_SAMPLES)
+    return [*samples, *first(("accumulation",)), *first(_REPLICAS)] if samples else []
+
+
+def how_to_multiply(names: Iterable[str], *, in_python: bool) -> str | None:
+    """What to do where effective_batch is missing and its factors are there; None where they are not.
+
+    >>> how_to_multiply(["micro_batch", "accumulation", "gpus", "lr"], in_python=False)
+    'add the column, micro_batch × accumulation × gpus'
+    >>> how_to_multiply(["micro_batch", "gpus", "model_parallel"], in_python=False)
+    'add the column, micro_batch × gpus / model_parallel (× the accumulation steps, where there are any)'
+    >>> how_to_multiply(["micro_batch", "accumulation"], in_python=True)
+    'jobs["effective_batch"] = jobs["micro_batch"] * jobs["accumulation"] (× the data-parallel replicas of the tuned run)'
+    """
+    every = list(names)
+    factors = product_of(every)
+    if not factors:
+        return None
+    meant = [OURS.get(name.lower(), name.lower()) for name in factors]
+    divided = "model_parallel" in every and not {"data_parallel"} & {*meant} and {*_REPLICAS} & {*meant}
+    lacks = []
+    if "accumulation" not in meant:
+        lacks.append("× the accumulation steps, where there are any")
+    if not {*_REPLICAS} & {*meant}:
+        lacks.append("× the data-parallel replicas of the tuned run")
+    if "gpus" not in meant and (taken := [name for name in factors if name in _REPLICAS]):
+        lacks.append(f"and rename {taken[0]} to gpus: plans have a column of that name")
+    rest = f" ({', '.join(lacks)})" if lacks else ""
+    if in_python:
+        text = " * ".join(f'jobs["{printable(name, 60)}"]' for name in factors)
+        text = f'jobs["effective_batch"] = {text}' + (' // jobs["model_parallel"]' if divided else "")
+    else:
+        text = f"add the column, {' × '.join(printable(name, 60) for name in factors)}"
+        text += " / model_parallel" if divided else ""
+    return f"{text}{rest}"
