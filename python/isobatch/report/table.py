@@ -16,7 +16,7 @@ from isobatch import words
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS
-from isobatch.fleet.made import Made, of_metadata
+from isobatch.fleet.provenance import Provenance, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names
 from isobatch.report.page import Table
@@ -34,7 +34,7 @@ class Plans(NamedTuple):
     numbers: dict[str, NDArray[np.float64]]
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
-    made: Made
+    made: Provenance
 
     @property
     def settings(self) -> dict[str, Any]:
