@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Required, TypeAlias, TypedDict, Unpack, get_args
 
 from isobatch import _core
-from isobatch.checked import real, wholes
 from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.forecast.decoder import Decoder, read_model
 from isobatch.forecast.profile import GIB, Constant, Profile
+from isobatch.limits import real, wholes
 
 
 class Sheet(NamedTuple):

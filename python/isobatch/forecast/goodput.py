@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, reals, wholes
-
-_MAX_BATCH = 2**40
+from isobatch.limits import MAX_BATCH, common_rows, reals, wholes
 
 
 def optimize_goodput(
@@ -64,12 +62,12 @@ def optimize_goodput(
         "lead": reals(lead, "lead", "a share from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
     }
     counts = {
-        "replicas": wholes(replicas, "replicas", 1, _MAX_BATCH),
-        "tuned_batch": wholes(tuned_batch, "tuned_batch", 1, _MAX_BATCH),
-        "min_batch": wholes(tuned_batch if min_batch is None else min_batch, "min_batch", 1, _MAX_BATCH),
-        "max_batch": wholes(max_batch, "max_batch", 1, _MAX_BATCH),
+        "replicas": wholes(replicas, "replicas", 1, MAX_BATCH),
+        "tuned_batch": wholes(tuned_batch, "tuned_batch", 1, MAX_BATCH),
+        "min_batch": wholes(tuned_batch if min_batch is None else min_batch, "min_batch", 1, MAX_BATCH),
+        "max_batch": wholes(max_batch, "max_batch", 1, MAX_BATCH),
         "max_micro_batch": wholes(
-            max_batch if max_micro_batch is None else max_micro_batch, "max_micro_batch", 1, _MAX_BATCH
+            max_batch if max_micro_batch is None else max_micro_batch, "max_micro_batch", 1, MAX_BATCH
         ),
     }
     rows = common_rows({**times, **counts})
