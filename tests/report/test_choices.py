@@ -7,7 +7,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet.made import of_metadata
+from isobatch.fleet.provenance import of_metadata
 from isobatch.report.fixes import by_planning
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.medians import medians

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import isobatch as ib
-from isobatch.tools.detect import reader
 from isobatch.tools.read import read_file
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
@@ -877,11 +876,6 @@ def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
     )
     recipe = ib.Recipe.read(path, gpus=1)
     assert (recipe.lr, recipe.duration) == (2e-5, "1000st")
-
-
-def test_a_tool_that_nobody_has_is_met_by_the_nearest():
-    with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
-        reader("axolotle")
 
 
 def test_our_own_files_know_the_same_names(tmp_path):

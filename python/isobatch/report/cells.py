@@ -15,7 +15,7 @@ from isobatch.fleet.sweep import Sweep
 from isobatch.forecast.laws import Laws
 from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
-from isobatch.reason import reasons_of
+from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
 
 def _column(name: str, values: Any) -> list[Any]:
     if name == "reasons":
-        return ["; ".join(reasons_of(bits)) for bits in values.tolist()]
+        return ["; ".join(Reason.of(bits)) for bits in values.tolist()]
     if name == "status" and values.dtype.kind in "iu":
         return [str(text) for text in STATUS[values]]
     return [None if value != value or value == -1 else value for value in values.tolist()]

@@ -16,9 +16,9 @@ from isobatch import words
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS
-from isobatch.fleet.made import Made, of_metadata
+from isobatch.fleet.provenance import Provenance, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.reason import Reason, reason_names, reasons_of
+from isobatch.reason import Reason, reason_names
 from isobatch.report.page import HtmlTable
 from isobatch.words import printable
 
@@ -34,7 +34,7 @@ class Plans(NamedTuple):
     numbers: dict[str, NDArray[np.float64]]
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
-    made: Made
+    made: Provenance
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -340,7 +340,7 @@ def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]
         return "status", STATUS.tolist(), plans.status
     if name == "reasons":
         sets, at = np.unique(plans.reasons, return_inverse=True)
-        return "text", ["; ".join(reasons_of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
+        return "text", ["; ".join(Reason.of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
     if name in plans.texts:
         texts, at = plans.texts[name]
         return "text", list(texts), at

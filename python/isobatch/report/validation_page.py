@@ -9,7 +9,7 @@ import numpy as np
 from isobatch import words
 from isobatch.report.charts import all_reduce, step_parts
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
-from isobatch.validate.figures import AllReduce, Machine, Step
+from isobatch.validate.figures import AllReduce, Machine, StepTimes
 from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
@@ -60,25 +60,22 @@ def _verdicts(report: Report) -> Section:
 
 
 def _all_reduce(found: AllReduce) -> Section:
-    def kind(of: Any) -> str:
-        return f"{of.dtype}, {of.mode.replace('_', ' ')}"
-
     points = [
-        {"kind": kind(row), "bytes": row.bytes, "time_us": row.time_us}
+        {"kind": row.dtype, "bytes": row.bytes, "time_us": row.time_us}
         for row in found.table
         if row.time_us > 0 and row.bytes > 0
     ]
     lines, rows = [], []
     for fit in found.fits:
-        sizes = [row.bytes for row in found.table if kind(row) == kind(fit) and row.bytes]
+        sizes = [row.bytes for row in found.table if row.dtype == fit.dtype and row.bytes]
         lines += [
-            {"kind": kind(fit), "bytes": size, "time_us": time_us}
+            {"kind": fit.dtype, "bytes": size, "time_us": time_us}
             for size in (np.geomspace(min(sizes), max(sizes), 40).tolist() if sizes else ())
             if (time_us := fit.alpha_us + fit.us_per_byte * size) > 0
         ]
         bandwidth = words.figure(1e-3 / fit.us_per_byte) if fit.us_per_byte > 0 else ""
         off = (percent(round(share, 5)) for share in (fit.median_residual, fit.worst_residual))
-        rows.append((kind(fit), words.figure(fit.alpha_us), bandwidth, *off))
+        rows.append((fit.dtype, words.figure(fit.alpha_us), bandwidth, *off))
     large = max(found.table, key=lambda row: row.bytes)
     described = (
         "Points: measured, medians of the slowest rank. Dashed: the fitted line, latency + bytes / bandwidth. The largest, "
@@ -97,7 +94,7 @@ def _bytes(size: float) -> str:
     return f"{count(size)} bytes"
 
 
-def _step(report: Report, step: Step) -> Section:
+def _step(report: Report, step: StepTimes) -> Section:
     forecast = report.options.step_seconds or (report.plan.step_seconds if report.plan is not None else None)
     took, expected = step.planned_step_seconds, "not known"
     described = f"Measured: {words.duration(took)} a step; no forecast of this workload."
@@ -124,7 +121,7 @@ def _step(report: Report, step: Step) -> Section:
     return Section("The step", drawings=[drawing], tables=[table])
 
 
-def _parts(step: Step) -> list[dict[str, Any]]:
+def _parts(step: StepTimes) -> list[dict[str, Any]]:
     """Splits the measured step into computing and communication; a long accumulation by its share."""
     scale = step.planned_step_seconds / step.sync_median_seconds if step.sync_median_seconds else 1.0
     added = max(0.0, step.sync_median_seconds - step.compute_median_seconds)

@@ -103,6 +103,6 @@ ACCELERATE = Tool(
         runs_ragged=True,
         runs_ramps=True,
         is_part=True,
-        leaves_out=(),
+        leaves_out="seq_len drop_last even_batches name image resume",
     ),
 )

@@ -246,6 +246,6 @@ DEEPSPEED = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out=(),
+        leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command image resume",
     ),
 )

@@ -274,7 +274,7 @@ def _tool(
     forms: tuple[str, ...],
     write: Any,
     render: Any,
-    *leaves_out: str,
+    leaves_out: str = "",
 ) -> Tool:
     """The record of a launcher: the script that it starts may weight its losses, and let its batch ramp up."""
     return Tool(
@@ -289,7 +289,7 @@ def _tool(
             runs_ragged=True,
             runs_ramps=True,
             is_part=False,
-            leaves_out=("seq_len", "drop_last", "even_batches", "resume", *leaves_out),
+            leaves_out=f"seq_len drop_last even_batches resume {leaves_out}",
         ),
     )
 

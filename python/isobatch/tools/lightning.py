@@ -212,6 +212,6 @@ LIGHTNING = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out=(),
+        leaves_out="min_lr warmup_lr ema_decay seq_len drop_last even_batches name command image resume",
     ),
 )

@@ -376,7 +376,7 @@ MEGATRON = Tool(
         runs_ragged=False,
         runs_ramps=True,
         is_part=True,
-        leaves_out=(),
+        leaves_out="ema_decay drop_last even_batches name image resume",
         render=render,
     ),
 )

@@ -42,7 +42,7 @@ class Writer:
         runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`, `uneven`).
         runs_ramps: whether the batch may ramp up.
         is_part: whether the file is a part of the user's own, with the model and the data in the rest.
-        leaves_out: the parts of a plan and of a job that neither a file nor its notes say.
+        leaves_out: the parts of a plan (sheet.parts) and of a job that neither a file nor its notes say.
         render: the text of a shell script or a Python file; None where there is none.
     """
 
@@ -53,7 +53,7 @@ class Writer:
     runs_ragged: bool
     runs_ramps: bool
     is_part: bool
-    leaves_out: tuple[str, ...]
+    leaves_out: str
     render: Callable[[Sheet, Mapping[str, str], str, Job], str] | None = None
 
 

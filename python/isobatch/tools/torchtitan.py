@@ -282,7 +282,7 @@ TORCHTITAN = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out=(),
+        leaves_out="momentum ema_decay drop_last even_batches name command image resume",
         render=render,
     ),
 )

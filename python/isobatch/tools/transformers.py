@@ -387,7 +387,7 @@ TRANSFORMERS = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out=(),
+        leaves_out="seq_len name command image",
         render=render,
     ),
 )

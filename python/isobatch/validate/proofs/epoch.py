@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group

@@ -12,7 +12,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, ulp
 from isobatch.errors import InputError
-from isobatch.integrations.torch import PlanLR
+from isobatch.integrations.torch.lr import PlanLR
 from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
