@@ -22,7 +22,16 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, Hosts, Machine, MicroBatchSearch, Noise, Part, Soak, Step
+from isobatch.validate.figures import (
+    AllReduce,
+    Hosts,
+    Machine,
+    MicroBatchSearch,
+    Noise,
+    ReportPart,
+    Soak,
+    StepTimes,
+)
 from isobatch.validate.options import Options
 from isobatch.words import counted, figure, percent
 
@@ -76,7 +85,7 @@ STYLES = {
 }
 
 
-class Proof(Part, frozen=True, kw_only=True):
+class Proof(ReportPart, frozen=True, kw_only=True):
     """One claim of the plan and how it came out.
 
     `values` are the figures behind it, with units in their names; `gate` is the largest value that passes, where there is
@@ -115,7 +124,7 @@ def unchecked(name: str, text: str, **values: Any) -> Proof:
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
 
-class Report(Part, frozen=True, kw_only=True):
+class Report(ReportPart, frozen=True, kw_only=True):
     """A validation of a plan.
 
     `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
@@ -133,7 +142,7 @@ class Report(Part, frozen=True, kw_only=True):
     proofs: list[Proof]
     machine: Machine | None = None
     allreduce: AllReduce | None = None
-    step: Step | None = None
+    step: StepTimes | None = None
     noise: Noise | None = None
     micro_batch_search: MicroBatchSearch | None = None
     hosts: Hosts | None = None
@@ -347,10 +356,9 @@ def _figures(report: Report) -> Iterator[tuple[str, _Measured]]:
                 yield "peak_memory_bytes", _Measured(row.peak_memory_bytes, 0.0)
     if report.allreduce is not None:
         for line in report.allreduce.table:
-            if line.mode == "isolated":
-                median = _of(line.time_us, line.samples_us)
-                name = f"bus_bw_gb_s of {line.dtype} at {line.bytes} bytes"
-                yield name, _Measured(line.bus_bw_gb_s, line.bus_bw_gb_s * median.spread / line.time_us)
+            median = _of(line.time_us, line.samples_us)
+            name = f"bus_bw_gb_s of {line.dtype} at {line.bytes} bytes"
+            yield name, _Measured(line.bus_bw_gb_s, line.bus_bw_gb_s * median.spread / line.time_us)
     noise = report.noise
     if noise is not None and noise.noise_scale is not None and noise.standard_error is not None:
         yield "noise_scale", _Measured(noise.noise_scale, noise.standard_error)

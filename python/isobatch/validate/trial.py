@@ -10,7 +10,7 @@ from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, Gpu, Machine, Port, Step
+from isobatch.validate.figures import AllReduce, Gpu, Machine, Port, StepTimes
 from isobatch.validate.host import nccl_log
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
@@ -39,7 +39,7 @@ class Trial:
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
-    step: Step
+    step: StepTimes
     log_before: str | None
     ports_before: list[Port]
     reduction: str

@@ -18,7 +18,7 @@ MAX_FINDINGS, MAX_CHARACTERS = 8, 160
 T = TypeVar("T")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class HostFault(msgspec.Struct, frozen=True):
     """Something that is bad (`fails`) or suspicious, in words that name the part but not the host, and its cause."""
 
     text: str
@@ -26,14 +26,14 @@ class Finding(msgspec.Struct, frozen=True):
     fails: bool = False
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """A check's answer on one rank: why it could not be asked, or what is bad, with what it saw in a few words."""
 
     why_not: str | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[HostFault, ...] = ()
     seen: str = ""
 
-    def short(self) -> Found:
+    def short(self) -> CheckResult:
         """Cuts it to as much as travels."""
         cut = tuple(
             msgspec.structs.replace(one, text=one.text[:MAX_CHARACTERS])
@@ -42,7 +42,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, findings=cut, seen=self.seen[:MAX_CHARACTERS])
 
 
-def judge(name: str, found: Mapping[str, Found]) -> Proof:
+def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
     """Makes one proof of what the ranks or hosts found, by their names as a sentence has them."""
     bad = [(who, one) for who, answer in found.items() for one in answer.findings]
     silent = _by_value({who: one.why_not for who, one in found.items() if one.why_not is not None})

@@ -12,7 +12,7 @@ import numpy as np
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
-from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatch, Step, Times
+from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes, Times
 from isobatch.validate.proofs.all_reduce import interpolate
 from isobatch.validate.proofs.machine import FIRST_WINDOWS, prove_equally_fast
 from isobatch.validate.proofs.memory import PeakMemory
@@ -65,7 +65,7 @@ def of_ranks(group: Group, samples: list[float]) -> Times:
     return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
 
 
-def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatch]:
+def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatchTimes]:
     """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
     forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
     training = works.training
@@ -81,7 +81,7 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
             samples = _samples(group, works.small, seconds / len(sizes), within)
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
-            MicroBatch(
+            MicroBatchTimes(
                 micro_batch=n,
                 step_seconds=group.slowest(samples),
                 ranks=of_ranks(group, samples),
@@ -234,7 +234,7 @@ def measure(
     largest: int,
     *,
     judged: bool,
-) -> tuple[Step, Peak, Works]:
+) -> tuple[StepTimes, Peak, Works]:
     """The step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
     group, extent = training.group, training.options.extent
     seconds, within = SECONDS[extent], PRECISION[extent]
@@ -264,7 +264,7 @@ def measure(
     whole = median if free is None else free
     counts = [max(map(len, one.sizes)) for one in (training, planned)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
-    step = Step(
+    step = StepTimes(
         workload=training.options.workload,
         parameters=sum(p.numel() for p in training.model.parameters()),
         ranks=group.world_size,
@@ -327,7 +327,7 @@ def _expected(training: Training) -> float | None:
     return _forecast(training, training.options.step_seconds, training.plan.step_seconds)
 
 
-def judge_time(training: Training, step: Step) -> Proof:
+def judge_time(training: Training, step: StepTimes) -> Proof:
     """Judges the step's time by its forecast."""
     options, expected = training.options, _expected(training)
     sure = uncertainty(step.sync_seconds)
@@ -371,7 +371,7 @@ def judge_memory(training: Training, peak: Peak) -> Proof:
     return judged("memory", verdict, text, likely, options.caution, **values)
 
 
-def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurements | None:
+def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
     """Returns the figures as a calibration reads them: each step's time is that of its slowest rank; the micro-batches without communication count as steps of one GPU.
     None where several ranks share a GPU, whose times say nothing about one."""
     if machine.emulated:
@@ -407,7 +407,7 @@ def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurem
                 seconds=tuple(sample / 1e6 for sample in row.samples_us),
             )
             for row in allreduce.table
-            if row.dtype == "float32" and row.mode == "isolated"
+            if row.dtype == "float32"
         ),
         workload=step.workload,
         gpu=machine.ranks[0].device,

@@ -191,7 +191,7 @@ class Group:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def time(self, work: Callable[[], None]) -> float:
+    def time(self, work: Callable[[], object]) -> float:
         """Seconds that some work takes on this rank's device, started together with the other ranks: on GPUs by a collective on the
         stream itself, while a sleeping kernel holds it back until Python has launched what comes after."""
         self.sync()
