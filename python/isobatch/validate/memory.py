@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from isobatch.checked import real, wholes
 from isobatch.errors import missing, must_be
+from isobatch.limits import real, wholes
 from isobatch.recipes.recipe import Precision
 
 if TYPE_CHECKING:
