@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "python" / "isobatch"
 
-# A room and the rooms that it may import. What all may import: errors, words, checked numbers, reasons, the core.
+# A room and the rooms that it may import. What all may import: errors, words, limits, reasons, the core.
 ROOMS = {
     "files": set(),
     "schedules": {"files"},
@@ -22,10 +22,8 @@ ROOMS = {
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "charts": set(),
-    "report": {"charts", "files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
     "cli": {
-        "charts",
         "files",
         "schedules",
         "tools",

@@ -29,8 +29,8 @@ def register(shell: Any) -> None:
 def html_of(value: Any) -> str | None:
     """Returns a value's cell; None without the extra `report`: the notebook then shows the text."""
     try:
-        from isobatch.report import cell
+        from isobatch.report import cells
 
-        return cell.html_of(value)
+        return cells.html_of(value)
     except ModuleNotFoundError:
         return None

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from isobatch.diagnosis.tensors import checksum, mapped
 from isobatch.errors import InputError
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
 MAX_DISTINCT_SAMPLES = 50_000_000  # above it an epoch's samples are counted, not told apart

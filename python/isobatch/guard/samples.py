@@ -16,7 +16,7 @@ from isobatch.diagnosis.causes import Cause, either
 from isobatch.diagnosis.tensors import differing
 from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
 from isobatch.guard.run import Run, named
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 

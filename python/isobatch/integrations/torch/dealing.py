@@ -1,12 +1,40 @@
-"""Which samples a step has, and which of them each replica takes: the same steps at every number of replicas."""
+"""Deals the samples of each step to the replicas: the same steps at every number of replicas, in PlanSampler and ElasticRun alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from isobatch.integrations.torch.rounds import rounds
 from isobatch.planning.plan import Plan
+
+
+class Deal(NamedTuple):
+    """One round of micro-batches: the samples from `start` to `stop`, dealt out like cards to the first `sharing` replicas."""
+
+    start: int
+    stop: int
+    sharing: int
+
+    def of(self, replica: int) -> range:
+        """Returns the places of a replica; none where it has no part in the round."""
+        return range(self.start + replica, self.stop if replica < self.sharing else 0, self.sharing)
+
+
+def deals(start: int, stop: int, micro_batch: int, replicas: int, *, whole: bool) -> Iterator[Deal]:
+    """Yields the rounds of a step with the samples from `start` to `stop`.
+
+    Args:
+        micro_batch: the most samples of a replica in a round.
+        replicas: how many share a round.
+        whole: the last round goes in whole micro-batches to the first replicas, as an `uneven` plan has it in full steps;
+            else it is spread over as many as there are samples.
+
+    >>> [[list(one.of(replica)) for replica in range(2)] for one in deals(0, 6, 2, 2, whole=True)]
+    [[[0, 2], [1, 3]], [[4, 5], []]]
+    """
+    for low in range(start, stop, micro_batch * replicas):
+        high = min(low + micro_batch * replicas, stop)
+        yield Deal(low, high, (high - low) // micro_batch if whole else min(high - low, replicas))
 
 
 class Span(NamedTuple):
@@ -25,7 +53,7 @@ class Span(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One forward and backward of a replica: the places of the epoch's order that it takes.
+    """One forward and backward of a replica, on these places of the epoch's order.
 
     `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its collectives.
     """
@@ -36,11 +64,12 @@ class Pass(NamedTuple):
 
     @property
     def stand_in(self) -> bool:
+        """Whether no sample of it enters the step."""
         return not self.samples
 
 
 def spans(course: Plan, step: int) -> Iterator[Span]:
-    """The steps of a run from `step` to its end.
+    """Yields the steps of a run from `step` to its end.
 
     An epoch is ⌈dataset / batch⌉ steps, the last of them with what is left of it; ⌊dataset / batch⌋ where the recipe drops that.
     Under a batch ramp, which counts through the epochs, and where the dataset's size is not known, all steps are full.
@@ -81,7 +110,7 @@ def _of_a_stream(course: Plan, dataset: int | None, step: int) -> Iterator[Span]
 def passes(
     plan: Plan, span: Span, replica: int, *, uneven: bool, equal: bool = False, least: int = 1
 ) -> list[Pass]:
-    """What a replica does in a step.
+    """Lists the passes of a replica in a step.
 
     Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's samples do not depend on
     the replicas. In `uneven` plans the replicas of a full step's last round take whole micro-batches.
@@ -92,7 +121,7 @@ def passes(
     """
     micro, replicas = plan.micro_batch or 1, plan.data_parallel or 1
     stop = span.offset + span.samples
-    dealt = [*rounds(span.offset, stop, micro, replicas, whole=uneven and span.full)]
+    dealt = [*deals(span.offset, stop, micro, replicas, whole=uneven and span.full)]
     places = [one.of(replica) for one in dealt if replica < one.sharing]
     own = [Pass(mine, len(mine), last=False) for mine in places]
     stand_in = Pass(range(span.offset, span.offset + 1), 0, last=False)

@@ -1,7 +1,10 @@
-"""A fleet's table of plans as columns to count in, whatever file it came from."""
+"""A fleet's table of plans, whatever file it came from: its columns to count in, and its rows for the page, packed small."""
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -9,12 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from isobatch import words
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS
-from isobatch.fleet.made import Made, of_metadata
+from isobatch.fleet.provenance import Provenance, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names
+from isobatch.report.page import HtmlTable
+from isobatch.words import printable
 
 INFEASIBLE = STATUS.tolist().index("infeasible")
 
@@ -28,25 +34,25 @@ class Plans(NamedTuple):
     numbers: dict[str, NDArray[np.float64]]
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
-    made: Made
+    made: Provenance
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the file says it was made with."""
+        """The settings behind the plans, as the file has them."""
         return self.made.settings
 
     @property
     def one_each(self) -> bool:
-        """Whether no job has two rows that could be compared."""
+        """Tells whether every job has one row only."""
         return "job" in self.texts and int(np.bincount(self.texts["job"][1]).max(initial=0)) < 2
 
     @property
     def compares(self) -> bool:
-        """Whether the table tells on which clusters a job is faster or cheaper: all its rows are there, and not only the chosen."""
+        """Tells whether a job's clusters can be compared: all its rows are there, and not only the chosen."""
         return self.made.select in (None, "all") and not self.one_each
 
     def gpu_types(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The GPU types, "" where the file does not say, and which each row has."""
+        """Returns the GPU types, "" where the file does not say, and the place of each row among them."""
         clusters, at = self.text("cluster")
         each = [self.made.gpu_types.get(name or "", "") for name in clusters]
         types = list(dict.fromkeys(each))
@@ -63,35 +69,39 @@ class Plans(NamedTuple):
         return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.made)
 
     def number(self, name: str) -> NDArray[np.float64]:
-        """A column, of which nothing is known where the table has none."""
+        """Returns a column, all unknown where the table has none."""
         found = self.numbers.get(name)
         return np.full(self.rows, np.nan) if found is None else found
 
     def spent(self, name: str) -> NDArray[np.float64]:
-        """The hours, GPU-hours or cost of the rows whose GPU count, hours and GPU-hours are all known: what is drawn and compared."""
-        gpus = self.numbers.get("gpus", self.number("world_size"))
-        known = (gpus >= 1) & (self.number("hours") >= 0) & (self.number("gpu_hours") >= 0)
+        """Returns hours, GPU-hours or cost to draw and compare: of rows with GPU count, hours and GPU-hours, else NaN."""
+        known = (self.gpus >= 1) & (self.number("hours") >= 0) & (self.number("gpu_hours") >= 0)
         return np.where(known, self.number(name), np.nan)
 
     def text(self, name: str) -> tuple[list[str | None], NDArray[np.int64]]:
-        """A column's values, and which each row has; one value where the table has none."""
+        """Returns a column's values, and the place of each row among them; one value where the table has none."""
         return self.texts.get(name, ([""], np.zeros(self.rows, np.int64)))
 
     @property
     def deadline(self) -> float | None:
-        """The hours that a run may take, where the settings have a number that a deadline can be."""
+        """The deadline of the settings, where it is a legal one."""
         asked = self.settings.get("deadline_hours")
         if not isinstance(asked, (int, float)) or isinstance(asked, bool) or not 0 < asked < 1e300:
             return None
         return float(asked)
 
+    @property
+    def gpus(self) -> NDArray[np.float64]:
+        """The GPU count of each row: a sweep's own column, or the plan's."""
+        return self.numbers["gpus"] if "gpus" in self.numbers else self.number("world_size")
+
     def has(self, reason: Reason) -> NDArray[np.bool_]:
-        """Which rows have a reason."""
+        """Marks the rows with a reason."""
         return (self.reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
 
 
 def plans_of(table: Any, file: str | None = None) -> Plans:
-    """The columns of what `plan_fleet` gave, or of a file that a fleet was written to.
+    """Reads the columns of a fleet's result or of its file.
 
     Raises:
         InputError: it is no fleet's table.
@@ -192,7 +202,7 @@ def _texts(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
 
 
 def _named(numbers: NDArray[np.float64]) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Ids that are numbers, as texts."""
+    """Writes numeric ids as texts."""
     values, at = np.unique(numbers, return_inverse=True)
     return [None if value != value else f"{value:.15g}" for value in values.tolist()], at.astype(np.int64)
 
@@ -232,3 +242,135 @@ def _bit(name: str | None, file: str | None) -> int:
         raise must_be(
             "names of reasons, as a fleet's table has them", name, field="reasons", file=file
         ) from None
+
+
+# ---- the rows of the page ----
+
+_MAX_BYTES = 3_500_000
+"""Bytes that the packed columns may take; the page has 5 MB."""
+_FIRST_ROWS = 50
+"""Rows that are in the page as text: the script's window has as many."""
+_SAMPLE_ROWS = 20_000
+"""Rows of which the size of a page is worked out."""
+_EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
+_USUAL = (
+    "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch", "batch_change",
+    "lr", "total_steps", "warmup_steps", "hours", "gpu_hours", "cost", "memory_gib", "reasons", "nearest_world_size",
+    "nearest_batch",
+)  # fmt: skip
+"""Columns in the order in which people look at them; others come behind."""
+
+
+def rows_of(plans: Plans, caption: str) -> HtmlTable:
+    """Packs all rows, as many columns of them as fit; where the usual ones do not fit, the first rows."""
+    every = plans.rows
+    plans, names = _fitting(plans), _ordered(plans)
+    kept: dict[str, tuple[str, list[Any], NDArray[np.int64]]] = {}
+    packed, size, left_out = [], 0, []
+    for name in names:
+        kind, values, at, text = _packed(plans, name)
+        if size + len(text) > _MAX_BYTES and kept:
+            left_out.append(name)
+            continue
+        size += len(text)
+        kept[name] = kind, values, at
+        packed.append({"kind": kind, "packed": text})
+    first = range(min(_FIRST_ROWS, plans.rows))
+    notes = []
+    if plans.rows < every:
+        caption = f"The first {plans.rows:,} of {caption}"
+        notes.append("For the size of the page without the rows after these: the table's file has them.")
+    if left_out:
+        notes.append(f"For the size of the page without the columns {words.few(left_out, 20)}.")
+    if plans.rows > _FIRST_ROWS:
+        notes.append(f"Without JavaScript, and on paper: the first {_FIRST_ROWS} of {plans.rows:,} rows.")
+    return HtmlTable(
+        caption,
+        {name: kind for name, (kind, *_) in kept.items()},
+        [[written(values[at[row]], kind) for kind, values, at in kept.values()] for row in first],
+        _inert({"columns": packed}),
+        plans.rows,
+        notes,
+    )
+
+
+def _fitting(plans: Plans) -> Plans:
+    """Cuts the rows to as many as fit with the usual columns."""
+    usual = [name for name in _ordered(plans) if name in _USUAL]
+    if plans.rows > _SAMPLE_ROWS:
+        tried = plans.first(_SAMPLE_ROWS)
+        size = sum(len(_packed(tried, name)[-1]) for name in usual) / _SAMPLE_ROWS
+        # Where the first rows pack better than those that follow, the columns at the end are left out.
+        fits = max(_SAMPLE_ROWS, int(0.9 * _MAX_BYTES / size))
+        return plans if fits >= plans.rows else plans.first(fits)
+    return plans
+
+
+def _packed(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64], str]:
+    """Returns a column's kind, its values, the place of each row among them, and both packed."""
+    kind, values, at = _column(plans, name)
+    values = [printable(value, 300) if isinstance(value, str) else value for value in values]
+    return kind, values, at, _pack({"values": values, "at": at.tolist()})
+
+
+def written(value: Any, kind: str) -> str:
+    """Writes a value for the table.
+
+    >>> written(1281167.0, "count"), written(2e-5, "real"), written(None, "text")
+    ('1,281,167', '2e-5', '')
+    """
+    if value is None:
+        return ""
+    if kind == "count":
+        return words.count(value)
+    return words.real(value) if kind == "real" else words.figure(value) if kind == "figure" else str(value)
+
+
+def _ordered(plans: Plans) -> list[str]:
+    """Orders the columns with anything known in them."""
+    known = {"status", "reasons", *plans.texts}
+    known |= {name for name, values in plans.numbers.items() if not np.isnan(values).all()}
+    usual = [name for name in _USUAL if name in known]
+    return [*usual, *(name for name in (*plans.texts, *plans.numbers) if name in known and name not in usual)]
+
+
+def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]:
+    """Returns a column's kind, its distinct values, and the place of each row among them."""
+    if name == "status":
+        return "status", STATUS.tolist(), plans.status
+    if name == "reasons":
+        sets, at = np.unique(plans.reasons, return_inverse=True)
+        return "text", ["; ".join(Reason.of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
+    if name in plans.texts:
+        texts, at = plans.texts[name]
+        return "text", list(texts), at
+    numbers = plans.numbers[name]
+    whole = "int" in RESULTS.get(name, "") or name == "gpus" or _is_whole(numbers)
+    kind = "count" if whole else "real" if name in _EXACT else "figure"
+    found, at = np.unique(numbers, return_inverse=True)
+    if kind == "figure":
+        # The digits that are shown, and no more: many rows' values are then one, and nothing is rounded twice.
+        found, place = np.unique([float(f"{value:.2e}") for value in found.tolist()], return_inverse=True)
+        at = place[at]
+    known: list[Any] = [
+        None if value != value else int(value) if kind == "count" else value for value in found.tolist()
+    ]
+    return kind, known, at.astype(np.int64)
+
+
+def _is_whole(numbers: NDArray[np.float64]) -> bool:
+    known = numbers[~np.isnan(numbers)]
+    return bool((known == np.rint(known)).all()) and not (known.size and np.abs(known).max() > 2**53)
+
+
+def _pack(value: Any) -> str:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 6)).decode()
+
+
+def _inert(value: Any) -> Any:
+    """JSON for the inside of a script element: nothing in it ends the element."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
