@@ -33,8 +33,6 @@ PARTS = {
     "search": 400,
     "noise": 300,
     "faults": 590,
-    "timer": 120,
-    "soak": 300,
 }
 """The functions of gpu_parts.py, and how many seconds each may take."""
 NEEDED = ("driver", "clocks", "power", "mig", "other_processes")
@@ -181,11 +179,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list")
-    running = commands.add_parser("run")
-    running.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is named"
-    )
-    single = commands.add_parser("one")
+    running, single = commands.add_parser("run"), commands.add_parser("one")
+    running.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     single.add_argument("part", choices=PARTS)
     for each in running, single:
         each.add_argument("--out", type=Path, required=True)
@@ -196,16 +191,16 @@ def main() -> int:
     args = parser.parse_args()
     if args.command == "list":
         print(*(f"{part}: at most {seconds} s" for part, seconds in PARTS.items()), sep="\n")
-        return 0
-    if args.command == "one":
+    elif args.command == "one":
         one(args.part, args.out, small=args.small)
-        return 0
-    if args.command == "collect":
+    elif args.command == "collect":
         return collect(args.folder, args.to)
-    unknown = [part for part in args.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    return run(args.parts or list(PARTS), args.out, small=args.small)
+    else:
+        unknown = [part for part in args.parts if part not in PARTS]
+        if unknown:
+            parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        return run(args.parts or list(PARTS), args.out, small=args.small)
+    return 0
 
 
 if __name__ == "__main__":

@@ -40,25 +40,21 @@ def mlp() -> Workload:
     return Workload(model, _adamw, batch, _loss)
 
 
+def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    return [conv, nn.BatchNorm2d(outputs)]
+
+
 class Bottleneck(nn.Module):
     """A block of ResNet-50: 1×1, 3×3, 1×1."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        outputs = 4 * width
-        self.main = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, outputs, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        same = stride == 1 and inputs == outputs
-        short = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
-        self.short = nn.Identity() if same else nn.Sequential(*short)
+        first, second = _conv(inputs, width, 1), _conv(width, width, 3, stride)
+        last = _conv(width, 4 * width, 1)
+        self.main = nn.Sequential(*first, nn.ReLU(inplace=True), *second, nn.ReLU(inplace=True), *last)
+        same = stride == 1 and inputs == 4 * width
+        self.short = nn.Identity() if same else nn.Sequential(*_conv(inputs, 4 * width, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.main(x) + self.short(x))
@@ -67,12 +63,7 @@ class Bottleneck(nn.Module):
 def resnet50() -> Workload:
     """ResNet-50 v1.5, written here: an image with torch may lack torchvision."""
     depths, base, size = ((1, 1), 8, 32) if SMALL else ((3, 4, 6, 3), 64, 224)
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, base, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(base),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, 1),
-    ]
+    layers = [*_conv(3, base, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inputs = base
     for stage, depth in enumerate(depths):
         width = base << stage

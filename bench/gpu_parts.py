@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import gpu_models
 import msgspec
 import torch
-from gpu_tools import CUDA, DEVICE, alone, bad, command, free_running, plan, seconds_of, validate, verdicts
+from gpu_tools import CUDA, DEVICE, alone, bad, command, free_running, plan, validate, verdicts
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -27,9 +25,7 @@ import isobatch as ib
 from isobatch.forecast.measurements import Measurements
 from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR
-from isobatch.validate import Options
 from isobatch.validate.ranks.facts import nccl_version
-from isobatch.validate.ranks.group import Group
 
 Figures = dict[str, Any]
 
@@ -301,38 +297,3 @@ def faults(small: bool) -> Figures:
             wrong = f"{name}: {proof_name} should say {cause} of rank 1, and says {causes}: {text}"
             found["wrong"].append(wrong)
     return found
-
-
-def timer(small: bool) -> Figures:
-    """The validator's own timer, in microseconds: of nothing, and of work whose length is known by a clock around many of them."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    port = str(20_000 + os.getpid() % 10_000)
-    os.environ.update(zip(names, ("0", "1", "0", "1", "127.0.0.1", port), strict=True))
-    group = Group(Options())
-    group.connect()
-
-    def work() -> None:
-        if CUDA:
-            torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
-        else:
-            time.sleep(0.005)
-
-    try:
-        repeats = 5 if small else 50
-        nothing = statistics.median(group.time(lambda: None) for _ in range(repeats))
-        timed = statistics.median(group.time(work) for _ in range(repeats))
-        known = seconds_of(lambda: [work() for _ in range(20)], 3) / 20
-    finally:
-        group.close()
-    figures = {"nothing_us": nothing, "work_us": timed, "known_us": known, "bias_us": timed - known}
-    return {name: seconds * 1e6 for name, seconds in figures.items()}
-
-
-def soak(small: bool) -> Figures:
-    """Two minutes of the same step: the same bits each time?"""
-    name = "mlp" if small else "gpt2"
-    words = ["--quick", "--soak", "0.02" if small else "2", "--workload", f"gpu_models:{name}"]
-    one = validate(plan(1, gpu_models.MICRO[name], 2, precision="bf16"), *words, seconds=280)
-    found = one.get("report", {}).get("soak")
-    wrong = bad(one) if found else [f"no soak: {bad(one)}"]
-    return {"soak": found, "verdicts": verdicts(one), "wrong": wrong}

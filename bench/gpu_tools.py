@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -114,6 +113,12 @@ def alone() -> Iterator[None]:
             dist.destroy_process_group()
 
 
+def sync() -> None:
+    """Waits for the device."""
+    if CUDA:
+        torch.cuda.synchronize(DEVICE)
+
+
 def free_running(workload: Workload, micro_batch: int, precision: str | None, steps: int) -> dict[str, Any]:
     """A bare DDP loop of one rank as a user writes it, no clock between its steps: seconds of a step, peak memory in bytes."""
     model = DistributedDataParallel(workload.model.to(DEVICE), device_ids=[0] if CUDA else None)
@@ -142,31 +147,6 @@ def free_running(workload: Workload, micro_batch: int, precision: str | None, st
         took = time.perf_counter() - begun
     peak = torch.cuda.max_memory_allocated(DEVICE) if CUDA else None
     return {"step_seconds": took / steps, "steps": steps, "peak_memory_bytes": peak}
-
-
-def sync() -> None:
-    """Waits for the device."""
-    if CUDA:
-        torch.cuda.synchronize(DEVICE)
-
-
-def seconds_of(work: Any, repeats: int) -> float:
-    """The median over repetitions, by the GPU's own clock where there is one."""
-    took = []
-    for _ in range(repeats + 1):
-        sync()
-        if CUDA:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            work()
-            end.record()
-            end.synchronize()
-            took.append(start.elapsed_time(end) / 1e3)
-        else:
-            begun = time.perf_counter()
-            work()
-            took.append(time.perf_counter() - begun)
-    return statistics.median(took[1:])
 
 
 def machine() -> dict[str, Any]:

@@ -149,12 +149,12 @@ def test_the_reasons_of_a_column():
     found = ib.plan_fleet({"effective_batch": [256, 250], "lr": [0.1, 0.1]}, [8], columns=["reasons"])[
         "reasons"
     ]
-    assert ib.reasons_of(found) == [(), (ib.Reason.NOT_DIVISIBLE,)]
-    assert ib.reasons_of(found.tolist()) == ib.reasons_of(found)
-    assert ib.reasons_of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
+    assert ib.Reason.of(found) == [(), (ib.Reason.NOT_DIVISIBLE,)]
+    assert ib.Reason.of(found.tolist()) == ib.Reason.of(found)
+    assert ib.Reason.of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
     for wrong in (None, 0.5, "ok", ["ok"]):
         with pytest.raises(ib.InputError, match="bits must be a bit set"):
-            ib.reasons_of(wrong)
+            ib.Reason.of(wrong)
 
 
 def test_columns_may_be_a_generator():
@@ -171,9 +171,9 @@ def test_a_result_larger_than_memory_is_refused_with_its_size():
 
 
 def test_a_range_of_gpu_counts_is_no_list_of_records(monkeypatch):
-    import isobatch.fleet.side
+    import isobatch.fleet.table
 
-    monkeypatch.setattr(isobatch.fleet.side, "_of_records", None)
+    monkeypatch.setattr(isobatch.fleet.table, "_of_records", None)
     for counts in (range(1, 10**6 + 1), np.arange(1, 10**6 + 1), list(range(1, 10**6 + 1))):
         plans = ib.plan_fleet({"effective_batch": [2**20], "lr": [0.1]}, counts, columns=["world_size"])
         assert plans["world_size"][-1] == 10**6

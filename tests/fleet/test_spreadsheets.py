@@ -11,9 +11,9 @@ from isobatch.cli import main
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
 from isobatch.cli import fleet  # noqa: E402
-from isobatch.files import cells  # noqa: E402
+from isobatch.files import read  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
-from isobatch.fleet.folder import blocks  # noqa: E402
+from isobatch.fleet.folder import work  # noqa: E402
 from isobatch.report.table import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
@@ -90,7 +90,7 @@ def test_ids_that_are_missing_in_arrays(missing):
     }
     plans = ib.plan_fleet(jobs, [8, 4])
     assert plans["status"].tolist() == ["ok"] * 2 + ["infeasible"] * 4 + ["ok"] * 2
-    assert [list(map(str, reasons)) for reasons in ib.reasons_of(plans["reasons"][2:6:2])] == [
+    assert [list(map(str, reasons)) for reasons in ib.Reason.of(plans["reasons"][2:6:2])] == [
         ["invalid_id"],
         ["invalid_batch", "invalid_id"],
     ]
@@ -120,7 +120,7 @@ def test_a_cluster_without_an_id_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("before", [1, 3000])
 def test_a_row_with_other_cells_than_the_header_is_named(tmp_path, monkeypatch, row, said, before):
-    monkeypatch.setattr(cells, "_BYTES", 1 << 14)  # of which 3,000 rows take several
+    monkeypatch.setattr(read, "_CSV_BYTES", 1 << 14)  # of which 3,000 rows take several
     rows = [f"j{n},256,0.1,x" for n in range(before)]
     jobs = written(tmp_path, [HEADER, *rows, row, "z,256,0.1,x"])
     with pytest.raises(ib.InputError, match=rf"jobs\.csv, row {before + 1:,}: {said}"):
@@ -147,7 +147,7 @@ def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["b\tc", 'b"c', "b\nc"])
 def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr(blocks, "BLOCK", 2)
+    monkeypatch.setattr(work, "BLOCK", 2)
     rows = [{"job": f"{n}", "effective_batch": 256, "lr": 0.1, "team": "x"} for n in range(4)]
     rows.append({"job": "4", "effective_batch": 256, "lr": 0.1, "team": name})
     jobs = tmp_path / "jobs.jsonl"
@@ -224,7 +224,7 @@ def test_series_are_gpu_counts_and_mixed_columns_are_named():
         ib.plan_fleet(lists, [8])
 
 
-def test_reasons_of_reads_the_column_of_any_table():
+def test_reasons_are_read_from_the_column_of_any_table():
     jobs = {"effective_batch": [256], "lr": [0.1]}
     arrays = ib.plan_fleet(jobs, [8, 7])
     table = ib.plan_fleet(pa.table(jobs), [8, 7])
@@ -235,6 +235,6 @@ def test_reasons_of_reads_the_column_of_any_table():
         table["reasons"].to_pylist(),
         table["reasons"].to_numpy(),
     ):
-        assert ib.reasons_of(column) == expected
+        assert ib.Reason.of(column) == expected
     with pytest.raises(ib.InputError, match="must be names of reasons, .*got 'hot'"):
-        ib.reasons_of([["hot"]])
+        ib.Reason.of([["hot"]])

@@ -194,15 +194,14 @@ def test_a_sweep_has_its_knee():
 def validation():
     from isobatch.diagnosis.causes import Cause
     from isobatch.validate import Options, Proof, Report, Verdict
-    from isobatch.validate.figures import AllReduce, AllReduceRow, Fit, Machine, Rank
+    from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow, Machine, Rank
 
-    def row(size, mode):
+    def row(size):
         return AllReduceRow(
             dtype="float32",
             bytes=size,
             ranks=2,
             nodes=1,
-            mode=mode,
             bucket=False,
             time_us=10 + size / 1e3,
             p95_us=20.0,
@@ -213,9 +212,8 @@ def validation():
         )
 
     fits = [
-        Fit(
+        AllReduceFit(
             dtype="float32",
-            mode="isolated",
             alpha_us=10,
             us_per_byte=1e-3,
             median_residual=0,
@@ -248,7 +246,7 @@ def validation():
             environment={},
             topology=None,
         ),
-        allreduce=AllReduce(table=[row(1024 * 4**n, "isolated") for n in range(6)], fits=fits),
+        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)], fits=fits),
     )
 
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import isobatch as ib
-from isobatch.tools.detect import reader
 from isobatch.tools.read import read_file
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
@@ -879,9 +878,11 @@ def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
     assert (recipe.lr, recipe.duration) == (2e-5, "1000st")
 
 
-def test_a_tool_that_nobody_has_is_met_by_the_nearest():
-    with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
-        reader("axolotle")
+def test_a_ratio_keeps_its_steps(tmp_path):
+    """The Trainer takes ceil(1,000,000 / 3) steps."""
+    arguments = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 10**6}
+    file = written(tmp_path, "a.json", json.dumps({**arguments, "warmup_ratio": 1 / 3}))
+    assert ib.plan(ib.Recipe.read(file, gpus=8), 8).warmup_steps == 333_334
 
 
 def test_our_own_files_know_the_same_names(tmp_path):

@@ -256,16 +256,15 @@ def test_a_slow_rail_is_named_by_its_gpu():
     assert (proof.verdict, proof.diagnosis.text.split("(")[-1]) == ("fail", "host2 GPU 3)")
 
 
-def test_sizes_on_gpus_and_how_they_are_chained():
+def test_sizes_on_gpus():
     from isobatch.validate import Options
     from isobatch.validate.proofs import all_reduce
 
     for extent, largest in ("quick", 1 << 28), ("usual", 1 << 30), ("full", 1 << 33):
-        jobs = all_reduce._jobs(Options(extent=extent), True, [])
-        assert max(size for _, size, _, _ in jobs) == largest
-        assert any(mode == "back_to_back" and size < 1 << 14 for _, size, mode, _ in jobs)
-    assert [all_reduce._chain("back_to_back", size, cuda=True) for size in (1 << 10, 1 << 28)] == [20, 5]
-    assert all_reduce._chain("isolated", 1 << 10, cuda=True) == 1
+        found = all_reduce.sizes(Options(extent=extent), True, [5000])
+        assert max(size.bytes for size in found) == largest
+        assert [size.bytes for size in found if size.bucket] == [5000]
+        assert len({size.dtype for size in found}) == (1 if extent == "quick" else 3)
 
 
 def test_the_clusters_bandwidth_is_what_is_expected_of_gpus():

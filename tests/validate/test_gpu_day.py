@@ -38,7 +38,7 @@ def machine(**given):
     return {name: value for name, value in (found | given).items() if value != "left out"}
 
 
-def record(part="timer", *, rehearsal=False, figures=None, **given):
+def record(part="search", *, rehearsal=False, figures=None, **given):
     return {
         "part": part,
         "rehearsal": rehearsal,
@@ -85,8 +85,8 @@ def test_figures_that_could_mean_anything_are_refused(day, tmp_path, capsys, giv
 def test_a_page_of_good_records(day, tmp_path):
     (tmp_path / "in").mkdir()
     for one in (
-        record("soak"),
-        record("timer"),
+        record("facts"),
+        record("search"),
         record("faults", figures={"wrong": ["hangs: nobody | was named"]}),
     ):
         (tmp_path / "in" / f"{one['part']}.json").write_text(json.dumps(one))
@@ -94,9 +94,9 @@ def test_a_page_of_good_records(day, tmp_path):
     page = (tmp_path / "out" / "README.md").read_text()
     assert "H100 80GB HBM3, driver 570.86.15" in page
     rows = [line for line in page.splitlines() if line.startswith("| [")]
-    assert [row.split("]")[0] for row in rows] == ["| [faults", "| [timer", "| [soak"]
-    assert "nobody / was named" in rows[0] and "bias_us bf16 1" in rows[1]
-    assert json.loads((tmp_path / "out" / "soak.json").read_text())["part"] == "soak"
+    assert [row.split("]")[0] for row in rows] == ["| [facts", "| [search", "| [faults"]
+    assert "bias_us bf16 1" in rows[1] and "nobody / was named" in rows[2]
+    assert json.loads((tmp_path / "out" / "facts.json").read_text())["part"] == "facts"
     assert day.collect(tmp_path / "none", tmp_path / "out") == 2
 
 
@@ -129,6 +129,6 @@ def test_the_rehearsal_runs_every_part_whole(day, tmp_path):
 
 @pytest.mark.slow
 def test_a_part_writes_its_figures_at_once(tmp_path):
-    done, found = rehearse(tmp_path, "timer")
-    assert found["timer"]["figures"]["work_us"] > 0, done.stdout
-    assert found["timer"]["machine"]["device"]
+    done, found = rehearse(tmp_path, "facts")
+    assert found["facts"]["figures"]["build"], done.stdout
+    assert found["facts"]["machine"]["device"]

@@ -18,7 +18,7 @@ from composed.nvml import GIB, Nvml
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Verdict
 from isobatch.validate.host import checks, gpu, nccl_log, system
-from isobatch.validate.host.finding import Finding, Found, judge
+from isobatch.validate.host.finding import CheckResult, HostFault, judge
 
 BUS = "00000000:3B:00.0"
 
@@ -122,13 +122,13 @@ def test_why_a_gpu_cannot_be_asked(monkeypatch):
 
     assert gpu.board_at(Broken(), BUS) == "NVML does not answer: Driver Not Loaded"
     assert "PCI" in gpu.board_at(Nvml(), None)
-    answers = {f"rank {rank}": Found(why_not="Driver Not Loaded") for rank in range(3)}
+    answers = {f"rank {rank}": CheckResult(why_not="Driver Not Loaded") for rank in range(3)}
     proof = judge("gpu", answers)
     assert (proof.verdict, proof.text) == (Verdict.UNCHECKED, "Driver Not Loaded")
 
 
 def test_who_was_not_asked_is_said_beside_who_passed():
-    proof = judge("gpu", {"a": Found(seen="good"), "b": Found(why_not="no pynvml")})
+    proof = judge("gpu", {"a": CheckResult(seen="good"), "b": CheckResult(why_not="no pynvml")})
     assert (proof.verdict, proof.text) == (Verdict.PASS, "good; not asked: no pynvml (b)")
 
 
@@ -136,7 +136,7 @@ def test_a_report_of_512_gpus_stays_small():
     """The part that is new: gathered, and written."""
     found = [state(Nvml(), rank) for rank in range(512)]
     assert len(msgspec.json.format(msgspec.json.encode(found), indent=1)) < 500_000
-    long = Found(findings=tuple(Finding("x" * 1000, Cause.XID) for _ in range(100))).short()
+    long = CheckResult(findings=tuple(HostFault("x" * 1000, Cause.XID) for _ in range(100))).short()
     assert len(msgspec.json.encode(long)) < 2_000
 
 
@@ -256,10 +256,10 @@ def test_a_rank_that_is_bound_away_from_its_gpu(tmp_path, near, far):
 
 
 def test_what_a_host_counts_meanwhile_is_one_answer():
-    bad = Found(findings=(Finding("port x counted 1", Cause.PORT),))
-    both = checks.join([bad, Found(why_not="no cgroup")])
+    bad = CheckResult(findings=(HostFault("port x counted 1", Cause.PORT),))
+    both = checks.join([bad, CheckResult(why_not="no cgroup")])
     assert (both.findings, both.why_not) == (bad.findings, None)
-    assert checks.join([Found(why_not="no port")]).why_not == "no port"
+    assert checks.join([CheckResult(why_not="no port")]).why_not == "no port"
 
 
 # ---- NCCL's transports ----

@@ -24,7 +24,7 @@ def report(verdict, **fields):
 def test_every_figure_has_its_unit_in_its_key():
     definitions = json_schema()["$defs"]
     assert {"time_us", "bus_bw_gb_s", "bytes"} <= set(definitions["AllReduceRow"]["properties"])
-    assert {"peak_memory_bytes", "step_seconds"} <= set(definitions["MicroBatch"]["properties"])
+    assert {"peak_memory_bytes", "step_seconds"} <= set(definitions["MicroBatchTimes"]["properties"])
 
 
 def test_a_report_is_read_back(tmp_path):
@@ -171,7 +171,6 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
         bytes=10**6,
         ranks=2,
         nodes=2,
-        mode="isolated",
         bucket=False,
         time_us=slow,
         p95_us=slow,

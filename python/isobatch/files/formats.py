@@ -226,9 +226,9 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
         import yaml
     except ModuleNotFoundError:
         raise needs_extra("YAML files", "fleet", file=file) from None
-    loader = _yaml_loader()(text)  # a SafeLoader
-    loader.tagged, loader.file = tagged, file
     try:
+        loader = _yaml_loader()(text)  # a SafeLoader
+        loader.tagged, loader.file = tagged, file
         return loader.get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None

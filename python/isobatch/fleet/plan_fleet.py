@@ -11,7 +11,7 @@ from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
 
 if TYPE_CHECKING:
-    from isobatch.fleet.folder.manifest import Manifest
+    from isobatch.fleet.folder.folder import Manifest
 
 
 def plan_fleet(
@@ -47,7 +47,7 @@ def plan_fleet(
 
     Returns:
         A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
-        arrays, unknown −1 or NaN and `reasons` a bit set (`reasons_of` reads it). Rows come in the order of the pairs, or
+        arrays, unknown −1 or NaN and `reasons` a bit set (`Reason.of` reads it). Rows come in the order of the pairs, or
         job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other. For an output, its
         `Manifest`; a file that cannot be used is in `Manifest.failed` and stops no other.
 
@@ -67,7 +67,7 @@ def plan_fleet(
 
         file, jobs = os.fspath(jobs), read_table(jobs)
     fleet = asked.fleet(jobs, pairs=pairs, file=file)
-    asked.say_strays(fleet.jobs.carried)
+    asked.tell_unknown_columns(fleet.jobs.extra)
     return fleet.plan()
 
 

@@ -12,7 +12,7 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.formats import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
-from isobatch.tools.sheet import Job, Plan, Sheet
+from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted
 
@@ -55,7 +55,7 @@ class Export:
 
 
 def form_of(tool: str, path: str | os.PathLike[str] | None) -> str:
-    """The format of a tool's file that is to have this name.
+    """Returns the format of a tool's file by its name.
 
     Raises:
         InputError: the tool has no such files.
@@ -89,7 +89,7 @@ def export(
     job, form = job or Job(), form or how.forms[0]
     if form not in how.forms:
         raise unknown("form", form, how.forms, field="form")
-    if _would_be(plan) != plan.effective_batch and not how.runs_ragged:
+    if not _is_even(plan) and not how.runs_ragged:
         raise InputError(
             f"{known.title} gives every replica the same micro-batches: {_by(plan)} replicas would be {count(_would_be(plan))} "
             f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of ragged and uneven, or "
@@ -108,7 +108,9 @@ def export(
     comments += sheet.notes()
     if plan.recipe.ramp and not how.runs_ramps:
         comments.append(f"{known.title} has no batch ramp: it trains with the full batch from the start")
-    text = _text(how, form, sheet, remarks, [_split(plan), *comments], job)
+    text = _text(how, form, sheet, remarks, [f"isobatch: {_split(plan)}", *comments], job)
+    if form == "json" and not _is_even(plan):
+        comments.insert(0, _split(plan))  # which the other formats have above their comments
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_shown(now[at])}" for at in remarks]
     return Export(known.name, how.file, text, (*comments, *changes), sheet.settings)
 
@@ -139,18 +141,20 @@ def _shown(value: Any) -> str:
 
 
 def _split(plan: Plan) -> str:
-    gpus, same = counted(plan.world_size, "GPU"), _would_be(plan) == plan.effective_batch
-    uneven = (
-        ""
-        if same
-        else " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
+    even = _is_even(plan)
+    weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
+    return (
+        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if even else 'in'} {_by(plan)} "
+        f"{'replica' if plan.data_parallel == 1 else 'replicas'}{'' if even else weights}"
     )
-    noun = "replica" if plan.data_parallel == 1 else "replicas"
-    return f"isobatch: {gpus}, {plan.effective_batch} samples a step {'=' if same else 'in'} {_by(plan)} {noun}{uneven}"
 
 
 def _by(plan: Plan) -> str:
     return f"{plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
+
+
+def _is_even(plan: Plan) -> bool:
+    return bool(_would_be(plan) == plan.effective_batch)
 
 
 def _would_be(plan: Plan) -> int:
@@ -159,7 +163,7 @@ def _would_be(plan: Plan) -> int:
 
 
 def _text(
-    how: Writer, form: str, sheet: Sheet, remarks: Mapping[str, str], header: list[str], job: Job
+    how: Writer, form: str, sheet: SettingsSheet, remarks: Mapping[str, str], header: list[str], job: Job
 ) -> str:
     if form == "json":
         return json_text(sheet.settings)

@@ -1,15 +1,15 @@
-"""What a validation measured, part by part, as the report has it."""
+"""The measured figures of a validation, part by part, as the report has them."""
 
 from __future__ import annotations
 
 import msgspec
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReportPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a report."""
 
 
-class Rank(Part, frozen=True, kw_only=True):
+class Rank(ReportPart, frozen=True, kw_only=True):
     """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are of the best window,
     `window_spread` is the slowest window over the fastest."""
 
@@ -24,7 +24,7 @@ class Rank(Part, frozen=True, kw_only=True):
     window_spread: float | None = None
 
 
-class PairSpeed(Part, frozen=True, kw_only=True):
+class PairSpeed(ReportPart, frozen=True, kw_only=True):
     """Point-to-point speed between two nodes, both ways together, each way its own share of the time. On GPUs each `local_rank`
     sends to the same one of the other node, all at once: each has a rail of its own."""
 
@@ -34,8 +34,8 @@ class PairSpeed(Part, frozen=True, kw_only=True):
     bw_gb_s: float
 
 
-class Machine(Part, frozen=True, kw_only=True):
-    """What it ran on. `emulated`: several ranks share a device, so function is proven and performance is not."""
+class Machine(ReportPart, frozen=True, kw_only=True):
+    """The hardware and software under it. `emulated`: several ranks share a device, so function is proven and performance is not."""
 
     ranks: list[Rank]
     nodes: int
@@ -47,45 +47,42 @@ class Machine(Part, frozen=True, kw_only=True):
     links: list[PairSpeed] = []
 
 
-class AllReduceRow(Part, frozen=True, kw_only=True):
+class AllReduceRow(ReportPart, frozen=True, kw_only=True):
     """All-reduce of one array: `bytes` is the whole array, `time_us` the median over iterations of the slowest rank's time,
-    bus bandwidth is algorithm bandwidth × 2(n−1)/n, GB is 1e9 bytes. `mode` is "isolated" or "back_to_back"; `bucket`
-    says that the size is one of the plan's DDP buckets; `wrong_elements` is None where it was not checked."""
+    bus bandwidth is algorithm bandwidth × 2(n−1)/n, GB is 1e9 bytes. `bucket` says that the size is one of the plan's DDP buckets."""
 
     dtype: str
     bytes: int
     ranks: int
     nodes: int
-    mode: str
     bucket: bool
     time_us: float
     p95_us: float
     alg_bw_gb_s: float
     bus_bw_gb_s: float
-    wrong_elements: int | None
+    wrong_elements: int
     samples_us: list[float]
 
 
-class Fit(Part, frozen=True, kw_only=True):
+class AllReduceFit(ReportPart, frozen=True, kw_only=True):
     """time_us = alpha_us + us_per_byte × bytes, both from 0, relative errors weighed alike. Where `worst_residual` (a
     fraction) is large, interpolate in the table."""
 
     dtype: str
-    mode: str
     alpha_us: float
     us_per_byte: float
     median_residual: float
     worst_residual: float
 
 
-class AllReduce(Part, frozen=True, kw_only=True):
+class AllReduce(ReportPart, frozen=True, kw_only=True):
     """The all-reduce as measured: nothing where there is one rank, since there is no wire."""
 
     table: list[AllReduceRow]
-    fits: list[Fit]
+    fits: list[AllReduceFit]
 
 
-class Times(Part, frozen=True, kw_only=True):
+class Times(ReportPart, frozen=True, kw_only=True):
     """How long a repetition took each rank, by rank."""
 
     median_seconds: list[float]
@@ -93,7 +90,7 @@ class Times(Part, frozen=True, kw_only=True):
     max_seconds: list[float]
 
 
-class MicroBatch(Part, frozen=True, kw_only=True):
+class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
     """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank, each rank's
     own `ranks`, and the peak memory.
     `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
@@ -106,7 +103,7 @@ class MicroBatch(Part, frozen=True, kw_only=True):
     peak_memory_kind: str
 
 
-class Step(Part, frozen=True, kw_only=True):
+class StepTimes(ReportPart, frozen=True, kw_only=True):
     """The training step as measured, in seconds a step: `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with
     its all-reduce, each of its slowest rank, and `compute_ranks` and `sync_ranks` by rank. `exposed_seconds` is what
     communication adds; `overlap` is the share of the communication that is hidden, None where noise is larger.
@@ -138,13 +135,10 @@ class Step(Part, frozen=True, kw_only=True):
     planned_accumulation: int
     planned_step_seconds: float
     samples_per_second: float
-    micro_batches: list[MicroBatch]
-    ddp: dict[str, str | int]
-    compiled: bool
-    channels_last: bool
+    micro_batches: list[MicroBatchTimes]
 
 
-class MicroBatchTry(Part, frozen=True, kw_only=True):
+class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
     """A step of one micro-batch of that size, with its optimizer, by every rank alone; memory is the largest rank's.
     `left_bytes` is what was free of the fullest rank's GPU at its peak, by the GPU's own count. `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on a CPU."""
 
@@ -158,8 +152,8 @@ class MicroBatchTry(Part, frozen=True, kw_only=True):
     peak_memory_kind: str
 
 
-class MicroBatchSearch(Part, frozen=True, kw_only=True):
-    """The largest micro-batch that fits on all ranks, None where not even one sample does; and the one that is recommended, the largest
+class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
+    """The largest micro-batch for all ranks, None where not even one sample does; and the one that is recommended, the largest
     that leaves room on a GPU for NCCL's buffers and for fragmentation: max(2 GiB, 4 %). Where the time was over before the
     next larger one was known not to fit, it is not `complete`."""
 
@@ -170,7 +164,7 @@ class MicroBatchSearch(Part, frozen=True, kw_only=True):
     tries: list[MicroBatchTry]
 
 
-class Noise(Part, frozen=True, kw_only=True):
+class Noise(ReportPart, frozen=True, kw_only=True):
     """The simple gradient noise scale tr(Σ)/|G|² of this workload, in samples, with its standard error by the jackknife.
     None where the mean gradient could not be distinguished from zero."""
 
@@ -183,7 +177,7 @@ class Noise(Part, frozen=True, kw_only=True):
     large_batch: int
 
 
-class Gpu(Part, frozen=True, kw_only=True, omit_defaults=True):
+class Gpu(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
     """A rank's GPU at the start, by NVML; None where it does not tell. `taken_bytes` is what others than this process have of its memory.
     `recovery_action` is NVML's number, 0 for none."""
 
@@ -206,7 +200,7 @@ class Gpu(Part, frozen=True, kw_only=True, omit_defaults=True):
     power_limit_default_w: float | None = None
 
 
-class Port(Part, frozen=True, kw_only=True, omit_defaults=True):
+class Port(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
     """An InfiniBand, RoCE or EFA port: `name` is device:port, `rate_gbit_s` in 1e9 bit/s, `errors` what its counters that a healthy
     link does not move have counted so far."""
 
@@ -217,14 +211,14 @@ class Port(Part, frozen=True, kw_only=True, omit_defaults=True):
     errors: dict[str, int] = {}
 
 
-class Hosts(Part, frozen=True, kw_only=True):
-    """What the hosts say of themselves: their GPUs by rank, their network ports by host."""
+class Hosts(ReportPart, frozen=True, kw_only=True):
+    """The hosts by themselves: their GPUs by rank, their network ports by host."""
 
     gpus: list[Gpu] = []
     ports: dict[str, list[Port]] = {}
 
 
-class Soak(Part, frozen=True, kw_only=True):
+class Soak(ReportPart, frozen=True, kw_only=True):
     """The plan's step over and over: how often it was computed, `differing` by rank how often its own gradients had other bits than
     usual, `averaged_differing` how often those after the all-reduce had, where no rank's own did: None where they never agree."""
 

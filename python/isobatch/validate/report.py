@@ -1,4 +1,4 @@
-"""What a validation found: its verdicts, the report with its JSON and its table, and what changed between two."""
+"""The result of a validation: its verdicts, the report with its JSON and its table, and what changed between two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, Hosts, Machine, MicroBatchSearch, Noise, Part, Soak, Step
+from isobatch.validate.figures import (
+    AllReduce,
+    Hosts,
+    Machine,
+    MicroBatchSearch,
+    Noise,
+    ReportPart,
+    Soak,
+    StepTimes,
+)
 from isobatch.validate.options import Options
 from isobatch.words import counted, figure, percent
 
@@ -59,7 +68,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def by(cls, off: float, options: Options) -> Verdict:
-        """Judges a figure by the fraction that it is off.
+        """Judges a figure by its relative deviation.
 
         >>> Verdict.by(0.2, Options(caution=0.1, fail=0.25)).value
         'caution'
@@ -76,7 +85,7 @@ STYLES = {
 }
 
 
-class Proof(Part, frozen=True, kw_only=True):
+class Proof(ReportPart, frozen=True, kw_only=True):
     """One claim of the plan and how it came out.
 
     `values` are the figures behind it, with units in their names; `gate` is the largest value that passes, where there is
@@ -106,16 +115,16 @@ def judged(
 
 
 def passing(name: str, text: str, gate: float | None = None, **values: Any) -> Proof:
-    """Returns a claim that holds."""
+    """Returns a proven claim."""
     return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
 
 
 def unchecked(name: str, text: str, **values: Any) -> Proof:
-    """Returns a claim that was not looked at, and why."""
+    """Returns a claim without a verdict, and why."""
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
 
-class Report(Part, frozen=True, kw_only=True):
+class Report(ReportPart, frozen=True, kw_only=True):
     """A validation of a plan.
 
     `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
@@ -133,7 +142,7 @@ class Report(Part, frozen=True, kw_only=True):
     proofs: list[Proof]
     machine: Machine | None = None
     allreduce: AllReduce | None = None
-    step: Step | None = None
+    step: StepTimes | None = None
     noise: Noise | None = None
     micro_batch_search: MicroBatchSearch | None = None
     hosts: Hosts | None = None
@@ -153,7 +162,7 @@ class Report(Part, frozen=True, kw_only=True):
 
     @property
     def max_micro_batch(self) -> int:
-        """The largest micro-batch that fits, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
+        """The largest fitting micro-batch, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
 
         Raises:
             InputError: it was not searched for, or nothing fits.
@@ -221,7 +230,7 @@ class Report(Part, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a report that `save` wrote.
+        """Reads a report of `save`.
 
         Raises:
             InputError: the file cannot be read, or holds no report of this version.
@@ -280,7 +289,7 @@ class Draft:
 
 
 class _Measured(NamedTuple):
-    """A measured figure, and half the width of what noise makes of it."""
+    """A measured figure, and half the width of its noise."""
 
     value: float
     spread: float
@@ -292,7 +301,7 @@ class _Measured(NamedTuple):
 
 
 def compare(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
-    """Finds what differs from one report to another, by name: verdicts and causes of proofs, versions, options, the plan's
+    """Finds the differences between two reports, by name: verdicts and causes of proofs, versions, options, the plan's
     fields; and the main figures that both have, where they moved by more than their spread.
 
     >>> from isobatch.validate import Options, Verdict
@@ -347,10 +356,9 @@ def _figures(report: Report) -> Iterator[tuple[str, _Measured]]:
                 yield "peak_memory_bytes", _Measured(row.peak_memory_bytes, 0.0)
     if report.allreduce is not None:
         for line in report.allreduce.table:
-            if line.mode == "isolated":
-                median = _of(line.time_us, line.samples_us)
-                name = f"bus_bw_gb_s of {line.dtype} at {line.bytes} bytes"
-                yield name, _Measured(line.bus_bw_gb_s, line.bus_bw_gb_s * median.spread / line.time_us)
+            median = _of(line.time_us, line.samples_us)
+            name = f"bus_bw_gb_s of {line.dtype} at {line.bytes} bytes"
+            yield name, _Measured(line.bus_bw_gb_s, line.bus_bw_gb_s * median.spread / line.time_us)
     noise = report.noise
     if noise is not None and noise.noise_scale is not None and noise.standard_error is not None:
         yield "noise_scale", _Measured(noise.noise_scale, noise.standard_error)

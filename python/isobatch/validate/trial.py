@@ -10,7 +10,7 @@ from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, Gpu, Machine, Port, Step
+from isobatch.validate.figures import AllReduce, Gpu, Machine, Port, StepTimes
 from isobatch.validate.host import nccl_log
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
@@ -39,7 +39,7 @@ class Trial:
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
-    step: Step
+    step: StepTimes
     log_before: str | None
     ports_before: list[Port]
     reduction: str
@@ -58,13 +58,13 @@ class Trial:
 
     @contextlib.contextmanager
     def connecting(self) -> Iterator[None]:
-        """Around the first collective, in which NCCL says which transports it takes."""
+        """Listens to NCCL around the first collective."""
         with self.nccl_log.writing() if self.group.backend == "nccl" else contextlib.nullcontext():
             yield
 
     @property
     def allowance_seconds(self) -> float:
-        """What a phase gets beyond its limit, for a large model and for one that is compiled."""
+        """The seconds of a phase beyond its limit, for a large or compiled model."""
         size = sum(p.numel() * p.element_size() for p in self.workload.model.parameters())
         return size / BYTES_PER_SECOND + COMPILED_AGAIN * self.compile_seconds
 
@@ -90,7 +90,7 @@ class Trial:
 
     @cached_property
     def largest(self) -> int:
-        """The largest micro-batch that is known to fit: the planned one, until a search finds a larger one."""
+        """The largest micro-batch known to fit: the planned one, until a search finds a larger one."""
         return self.training.micro_batch
 
 

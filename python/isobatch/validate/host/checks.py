@@ -1,4 +1,4 @@
-"""What the hosts say of themselves: before anything is connected, of NCCL's transports, and while all the rest ran."""
+"""The hosts' own state: before anything is connected, of NCCL's transports, and while all the rest ran."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu, Hosts, Port
 from isobatch.validate.host import gpu, system
-from isobatch.validate.host.finding import Finding, Found, by_host, judge, most, place
+from isobatch.validate.host.finding import CheckResult, HostFault, by_host, judge, most, place
 from isobatch.validate.host.nccl_log import Link, Transports, detours
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
@@ -20,26 +20,28 @@ from isobatch.words import few
 MAX_LINKS = 24
 """Of a rank, which travel to the others: a rank has two neighbours in each ring and tree, and a few channels."""
 
-ON_A_CPU = Found(why_not="the ranks run on the CPU")
+ON_A_CPU = CheckResult(why_not="the ranks run on the CPU")
 
 
 class _Mine(NamedTuple):
-    """What one rank says; of what its host has once, only the host's first rank."""
+    """One rank's answers; of what its host has once, only the host's first rank."""
 
     gpu: Gpu | None
-    health: Found
-    log: Found | None
-    limits: Found | None
+    health: CheckResult
+    log: CheckResult | None
+    limits: CheckResult | None
     ports: list[Port] | None
 
 
-def _uneven(gpus: list[Gpu], answers: list[Found]) -> list[Found]:
+def _uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
     """Adds to the answers who has fewer NVLinks or PCIe lanes than most."""
     usual = {name: most(getattr(one, name) for one in gpus) for name in ("nvlinks_up", "pcie_width")}
     found = []
     for own, answer in zip(gpus, answers, strict=True):
         more = [
-            Finding(f"{what}: {getattr(own, name)}, where most GPUs have {usual[name]}", Cause.GPU_LINK, True)
+            HostFault(
+                f"{what}: {getattr(own, name)}, where most GPUs have {usual[name]}", Cause.GPU_LINK, True
+            )
             for name, what in (("nvlinks_up", "NVLinks up"), ("pcie_width", "PCIe lanes"))
             if getattr(own, name) is not None and usual[name] is not None and getattr(own, name) < usual[name]
         ]
@@ -47,7 +49,7 @@ def _uneven(gpus: list[Gpu], answers: list[Found]) -> list[Found]:
     return found
 
 
-def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[Found]) -> Proof:
+def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[CheckResult]) -> Proof:
     """Judges whether all GPUs are the job's alone, healthy and alike."""
     known = [one for one in gpus if one is not None]
     if len(known) == len(gpus):
@@ -55,10 +57,10 @@ def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[Found]) -> Pr
     return judge("gpu", {place(group, rank): answer for rank, answer in enumerate(answers)})
 
 
-def _own_gpu(trial: Trial) -> tuple[Gpu | None, Found]:
+def _own_gpu(trial: Trial) -> tuple[Gpu | None, CheckResult]:
     group, board = trial.group, gpu.open_board(trial.group)
     if isinstance(board, str):
-        return None, Found(why_not=board)
+        return None, CheckResult(why_not=board)
     torch.zeros(1, device=group.device)  # from now on this process is one of those that NVML counts
     mine = group.facts[group.rank]
     here = sum((one.machine, one.bus) == (mine.machine, mine.bus) for one in group.facts)
@@ -85,7 +87,7 @@ def _ask(trial: Trial) -> _Mine:
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Asks each rank for its GPU and its limits, the first one of each host for what its host has once."""
+    """Asks each rank for its GPU and its limits, and the first one of each host for its host."""
     group = trial.group
     found = [_Mine(*one) for one in group.gather(tuple(_ask(trial)))]
     ports = by_host(group, [one.ports for one in found])
@@ -109,7 +111,7 @@ def prove(trial: Trial) -> list[Proof]:
 
 
 def judge_transports(group: Group, found: list[Transports], gpus: list[Gpu], rdma: dict[int, bool]) -> Proof:
-    """Judges whether NCCL takes the fastest transports that are there; `rdma` is by node, whether a port is active."""
+    """Judges whether NCCL takes the fastest transports there are; `rdma` is by node, whether a port is active."""
     name = "nccl_transports"
     if not any(one.links for one in found):
         why = "NCCL's log has no line about its channels: it was in use before, or has nothing to send"
@@ -156,7 +158,7 @@ def prove_transports(trial: Trial) -> list[Proof]:
 
 
 def prove_meanwhile(trial: Trial) -> list[Proof]:
-    """Asks each host's first rank what the host has counted since the validation began."""
+    """Asks each host's first rank for new errors since the validation began."""
     group, mine = trial.group, None
     if group.local_rank == 0:
         found = [system.compare_ports(trial.ports_before, system.read_ports())]
@@ -166,14 +168,14 @@ def prove_meanwhile(trial: Trial) -> list[Proof]:
     return [judge("host_meanwhile", by_host(group, group.gather(mine)))]
 
 
-def join(found: list[Found]) -> Found:
-    """Makes one answer of several: what could be asked, and what could not."""
+def join(found: list[CheckResult]) -> CheckResult:
+    """Joins several answers: those that could be asked, and those that could not."""
     asked = [one for one in found if one.why_not is None]
     silent = "; ".join(one.why_not for one in found if one.why_not is not None)
     if not asked:
-        return Found(why_not=silent)
+        return CheckResult(why_not=silent)
     seen = "; ".join(one.seen for one in asked) + (f"; not asked: {silent}" if silent else "")
-    return Found(findings=tuple(bad for one in asked for bad in one.findings), seen=seen)
+    return CheckResult(findings=tuple(bad for one in asked for bad in one.findings), seen=seen)
 
 
 CLAIM = Claim(phase="host", names=("gpu", "gpu_errors", "ports", "host_limits"), prove=prove, connected=False)

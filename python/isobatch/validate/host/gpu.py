@@ -12,7 +12,7 @@ import torch
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu
-from isobatch.validate.host.finding import Finding, Found
+from isobatch.validate.host.finding import CheckResult, HostFault
 from isobatch.validate.ranks.group import Group
 
 INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"
@@ -127,7 +127,7 @@ def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
 
 
 def links(board: Board) -> list[bool]:
-    """Tells of each NVLink that the GPU has whether it is up."""
+    """Lists the GPU's NVLinks by whether they are up."""
     found = []
     for link in range(board.module.NVML_NVLINK_MAX_LINKS):
         up = board.ask("GetNvLinkState", link)
@@ -141,8 +141,8 @@ def _watts(milliwatts: Any) -> float | None:
     return None if milliwatts is None else milliwatts / 1e3
 
 
-def check(gpu: Gpu) -> Found:
-    """Looks whether that is the state of a GPU to begin a long job on."""
+def check(gpu: Gpu) -> CheckResult:
+    """Checks the state of a GPU before a long job."""
     seen = [f"{gpu.name}, alone" if gpu.other_processes == 0 else str(gpu.name)]
     if gpu.ecc_uncorrected is not None and gpu.rows_pending is not None:
         seen.append("no memory error")
@@ -151,38 +151,38 @@ def check(gpu: Gpu) -> Found:
     asked = ("memory_bytes", "other_processes", "mig", "ecc_uncorrected")
     if unknown := [name for name in asked if getattr(gpu, name) is None]:
         seen.append(f"not told: {', '.join(unknown)}")
-    return Found(findings=(*_shared(gpu), *_ill(gpu), *_narrow(gpu)), seen=", ".join(seen))
+    return CheckResult(findings=(*_shared(gpu), *_ill(gpu), *_narrow(gpu)), seen=", ".join(seen))
 
 
-def _shared(gpu: Gpu) -> Iterator[Finding]:
+def _shared(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.other_processes:
-        yield Finding(f"{gpu.other_processes} other processes on the GPU", Cause.GPU_SHARED, True)
+        yield HostFault(f"{gpu.other_processes} other processes on the GPU", Cause.GPU_SHARED, True)
     if gpu.taken_bytes is not None and gpu.taken_bytes > MAX_TAKEN_BYTES:
         taken = f"{gpu.taken_bytes / 2**30:.3g} GiB of the GPU are taken by others at the start"
-        yield Finding(taken, Cause.GPU_SHARED, True)
+        yield HostFault(taken, Cause.GPU_SHARED, True)
     if gpu.mig:
-        yield Finding("the GPU is divided (MIG)", Cause.GPU_SHARED)
+        yield HostFault("the GPU is divided (MIG)", Cause.GPU_SHARED)
 
 
-def _ill(gpu: Gpu) -> Iterator[Finding]:
+def _ill(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.recovery_action:
         action = RECOVERY.get(gpu.recovery_action, f"action {gpu.recovery_action}")
-        yield Finding(f"the driver asks for a recovery: {action}", Cause.GPU_ILL, True)
+        yield HostFault(f"the driver asks for a recovery: {action}", Cause.GPU_ILL, True)
     if gpu.rows_failed:
-        yield Finding("rows of its memory could not be remapped: to be replaced", Cause.GPU_ILL, True)
+        yield HostFault("rows of its memory could not be remapped: to be replaced", Cause.GPU_ILL, True)
     if gpu.rows_pending:
-        yield Finding("rows of its memory wait for a reset to be remapped", Cause.GPU_ILL)
+        yield HostFault("rows of its memory wait for a reset to be remapped", Cause.GPU_ILL)
     if gpu.ecc_uncorrected:
         errors = f"{gpu.ecc_uncorrected} uncorrected memory errors (ECC) since the driver was loaded"
-        yield Finding(errors, Cause.GPU_ILL)
+        yield HostFault(errors, Cause.GPU_ILL)
     now, usual = gpu.power_limit_w, gpu.power_limit_default_w
     if now is not None and usual is not None and now < 0.95 * usual:
-        yield Finding(f"power is limited to {now:.0f} of {usual:.0f} W", Cause.GPU_THROTTLED)
+        yield HostFault(f"power is limited to {now:.0f} of {usual:.0f} W", Cause.GPU_THROTTLED)
 
 
-def _narrow(gpu: Gpu) -> Iterator[Finding]:
+def _narrow(gpu: Gpu) -> Iterator[HostFault]:
     width, widest = gpu.pcie_width, gpu.pcie_width_max
     if width is not None and widest is not None and width < widest:
-        yield Finding(f"PCIe has {width} of {widest} lanes", Cause.GPU_LINK)
+        yield HostFault(f"PCIe has {width} of {widest} lanes", Cause.GPU_LINK)
     if 0 < gpu.nvlinks_up < gpu.nvlinks:
-        yield Finding(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks are up", Cause.GPU_LINK, True)
+        yield HostFault(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks are up", Cause.GPU_LINK, True)

@@ -1,4 +1,4 @@
-"""What a host says of itself without a GPU: the kernel's log, InfiniBand, RoCE and EFA ports, limits. No tool is needed."""
+"""A host without its GPUs: the kernel's log, InfiniBand, RoCE and EFA ports, limits. No tool is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Port
-from isobatch.validate.host.finding import Finding, Found, most
+from isobatch.validate.host.finding import CheckResult, HostFault, most
 
 KMSG = Path("/dev/kmsg")
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
@@ -39,7 +39,7 @@ MIN_SHM_BYTES = 1 << 30
 
 
 class Xid(NamedTuple):
-    """An error of a GPU that its driver logged: its place on the bus, the error's number, what the driver said more."""
+    """A GPU's error in its driver's log: its place on the bus, the error's number, what the driver said more."""
 
     bus: str
     number: int
@@ -81,17 +81,17 @@ def kernel_log(kmsg: Path = KMSG) -> str | None:
     return None
 
 
-def check_log(text: str | None, before: str | None = None) -> Found:
+def check_log(text: str | None, before: str | None = None) -> CheckResult:
     """Looks for errors of GPUs since the host was started; or, with the log from `before`, since then."""
     if text is None:
-        return Found(why_not="this user may not read the kernel's log (dmesg)")
+        return CheckResult(why_not="this user may not read the kernel's log (dmesg)")
     found = xids(text if before is None else _added(before, text))
     own: dict[tuple[str, int], list[Xid]] = {}
     for one in found:
         if one.number not in XIDS_OF_PROGRAMS:
             own.setdefault((one.bus, one.number), []).append(one)
     findings = tuple(
-        Finding(
+        HostFault(
             f"XID {number} of the GPU at {bus}, {len(each)} ×: {each[-1].more[:80]}",
             Cause.XID,
             before is not None,
@@ -101,11 +101,11 @@ def check_log(text: str | None, before: str | None = None) -> Found:
     since = "since the validation began" if before is not None else "since the host was started"
     programs = len(found) - sum(map(len, own.values()))
     seen = f"no XID of a GPU {since}" + (f" ({programs} of programs)" if programs else "")
-    return Found(findings=findings, seen=seen)
+    return CheckResult(findings=findings, seen=seen)
 
 
 def _added(before: str, after: str) -> str:
-    """Returns the lines that came since: by their times and not by their number, for a full log drops its oldest."""
+    """Returns the added lines: by their times and not by their number, for a full log drops its oldest."""
     known = Counter(before.splitlines())
     lines = []
     for line in after.splitlines():
@@ -149,8 +149,8 @@ def _text(file: Path) -> str:
     return ""
 
 
-def check_ports(hosts: Mapping[str, Sequence[Port]]) -> dict[str, Found]:
-    """Looks whether each host's ports are up, and as fast as the same port of most hosts.
+def check_ports(hosts: Mapping[str, Sequence[Port]]) -> dict[str, CheckResult]:
+    """Checks whether each host's ports are up, and as fast as the same port of most hosts.
 
     Args:
         hosts: by name, the ports that `read_ports` found there.
@@ -163,31 +163,33 @@ def check_ports(hosts: Mapping[str, Sequence[Port]]) -> dict[str, Found]:
     return {host: _check_ports(ports, usual, count, len(hosts)) for host, ports in hosts.items()}
 
 
-def _check_ports(ports: Sequence[Port], usual: Mapping[str, Sequence[Port]], count: int, hosts: int) -> Found:
+def _check_ports(
+    ports: Sequence[Port], usual: Mapping[str, Sequence[Port]], count: int, hosts: int
+) -> CheckResult:
     if not ports and not count:
-        return Found(why_not=NO_PORT)
+        return CheckResult(why_not=NO_PORT)
     findings = []
     if len(ports) != count:
         text = f"{len(ports)} ports, where most hosts have {count}"
-        findings.append(Finding(text, Cause.PORT, len(ports) < count))
+        findings.append(HostFault(text, Cause.PORT, len(ports) < count))
     for port in ports:
         states = most(one.state for one in usual[port.name])
         rate = most(one.rate_gbit_s for one in usual[port.name])
         if port.state != "ACTIVE" and (states == "ACTIVE" or hosts == 1) and port.kind != "RoCE":
-            findings.append(Finding(f"{port.kind} port {port.name} is {port.state}", Cause.PORT, hosts > 1))
+            findings.append(HostFault(f"{port.kind} port {port.name} is {port.state}", Cause.PORT, hosts > 1))
         elif port.rate_gbit_s is not None and rate is not None and port.rate_gbit_s < rate:
             text = f"{port.kind} port {port.name} has {port.rate_gbit_s:g} Gbit/s, elsewhere {rate:g}"
-            findings.append(Finding(text, Cause.PORT))
+            findings.append(HostFault(text, Cause.PORT))
     active = [port for port in ports if port.state == "ACTIVE"]
     kinds = ", ".join(dict.fromkeys(f"{port.kind} {port.rate_gbit_s or 0:g} Gbit/s" for port in active))
     seen = f"{len(active)} of {len(ports)} ports active" + (f" ({kinds})" if kinds else "")
-    return Found(findings=tuple(findings), seen=seen)
+    return CheckResult(findings=tuple(findings), seen=seen)
 
 
-def compare_ports(before: Sequence[Port], after: Sequence[Port]) -> Found:
-    """Looks whether a host's ports have counted errors between two looks."""
+def compare_ports(before: Sequence[Port], after: Sequence[Port]) -> CheckResult:
+    """Checks whether a host's ports have counted errors between two looks."""
     if not after:
-        return Found(why_not=NO_PORT)
+        return CheckResult(why_not=NO_PORT)
     was = {port.name: port for port in before}
     findings = []
     for port in after:
@@ -196,16 +198,16 @@ def compare_ports(before: Sequence[Port], after: Sequence[Port]) -> Found:
             more = count - earlier.get(name, count)
             if more > 0:
                 text = f"port {port.name} counted {more} {PORT_ERRORS[name]} meanwhile"
-                findings.append(Finding(text, Cause.PORT, name == "link_downed"))
+                findings.append(HostFault(text, Cause.PORT, name == "link_downed"))
         if port.name in was and was[port.name].state == "ACTIVE" != port.state:
-            findings.append(Finding(f"port {port.name} has become {port.state}", Cause.PORT, True))
+            findings.append(HostFault(f"port {port.name} has become {port.state}", Cause.PORT, True))
     if not any(port.errors for port in after):
-        return Found(why_not="its ports count no link errors (EFA has none in sysfs)")
-    return Found(findings=tuple(findings), seen="no port counted an error meanwhile")
+        return CheckResult(why_not="its ports count no link errors (EFA has none in sysfs)")
+    return CheckResult(findings=tuple(findings), seen="no port counted an error meanwhile")
 
 
-def check_limits(*, cuda: bool, ports: int, bus: str | None, root: Path = Path("/")) -> Found:
-    """Looks at what breaks or slows a job: locked memory, shared memory, processors of another NUMA node, a processor quota.
+def check_limits(*, cuda: bool, ports: int, bus: str | None, root: Path = Path("/")) -> CheckResult:
+    """Checks limits that break or slow a job: locked memory, shared memory, processors of another NUMA node, a processor quota.
 
     Args:
         cuda: whether the job uses GPUs; without, shared memory is only said.
@@ -218,18 +220,18 @@ def check_limits(*, cuda: bool, ports: int, bus: str | None, root: Path = Path("
     seen.append("memlock " + ("unlimited" if soft == resource.RLIM_INFINITY else f"{soft / 2**20:.4g} MiB"))
     if ports and soft != resource.RLIM_INFINITY:
         text = f"locked memory is limited to {soft / 2**20:.4g} MiB, which RDMA needs"
-        findings.append(Finding(text, Cause.HOST_LIMIT))
+        findings.append(HostFault(text, Cause.HOST_LIMIT))
     shared = shared_memory(root / "dev/shm")
     if shared is not None:
         seen.append(f"/dev/shm {shared / 2**30:.3g} GiB")
         if cuda and shared < MIN_SHM_BYTES:
-            findings.append(Finding(f"/dev/shm has {shared / 2**20:.4g} MiB", Cause.HOST_LIMIT))
+            findings.append(HostFault(f"/dev/shm has {shared / 2**20:.4g} MiB", Cause.HOST_LIMIT))
     with contextlib.suppress(OSError, ValueError):
         allowed, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         seen.append(f"a quota of {int(allowed) / int(period):.3g} processors")  # "max" is no number
     if bus is not None:
         findings += _far(bus, os.sched_getaffinity(0), root)
-    return Found(findings=tuple(findings), seen=", ".join(seen))
+    return CheckResult(findings=tuple(findings), seen=", ".join(seen))
 
 
 def shared_memory(folder: Path) -> int | None:
@@ -240,8 +242,8 @@ def shared_memory(folder: Path) -> int | None:
     return None
 
 
-def _far(bus: str, allowed: set[int], root: Path) -> Iterator[Finding]:
-    """Looks whether this process may run on no processor that is near its GPU."""
+def _far(bus: str, allowed: set[int], root: Path) -> Iterator[HostFault]:
+    """Checks whether this process may run near its GPU."""
     domain, _, rest = bus.partition(":")
     device = root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}".lower()
     with contextlib.suppress(OSError, ValueError):
@@ -251,7 +253,7 @@ def _far(bus: str, allowed: set[int], root: Path) -> Iterator[Finding]:
         near = processors((root / f"sys/devices/system/node/node{node}/cpulist").read_text())
         if near and not near & allowed:
             text = f"this rank is bound to processors away from its GPU, which is at NUMA node {node}"
-            yield Finding(text, Cause.HOST_LIMIT)
+            yield HostFault(text, Cause.HOST_LIMIT)
 
 
 def processors(text: str) -> set[int]:

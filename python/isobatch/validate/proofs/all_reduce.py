@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import chunks
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, AllReduceRow, Fit
+from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow
 from isobatch.validate.options import Options
 from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
@@ -34,7 +35,7 @@ ROW = 1 << 12
 
 
 class Pattern:
-    """Elements that repeat: on each rank 0, 1, 2 in turn, shifted by the rank, and zero but on every so many ranks, shifted by the
+    """A repeated row of elements: on each rank 0, 1, 2 in turn, shifted by the rank, and zero but on every so many ranks, shifted by the
     element. So each element has a sum of its own, and a rank that is left out or counted twice shows."""
 
     def __init__(self, rank: int, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -51,7 +52,7 @@ class Pattern:
         buffer[whole:].copy_(self._own[: buffer.numel() - whole])
 
     def wrong(self, buffer: Tensor) -> int:
-        """The number of elements of a sum over all ranks that are wrong."""
+        """Counts the wrong elements of a sum over all ranks."""
         found = 0
         whole = buffer.numel() // len(self._sums) * len(self._sums)
         # By pieces, since what is compared takes room, too.
@@ -61,7 +62,7 @@ class Pattern:
 
 
 def _count(found: Tensor, expected: Tensor) -> int:
-    """The elements that differ. Mostly none does, and to see that takes less than to count them."""
+    """Counts the elements that differ. Mostly none does, and to see that takes less than to count them."""
     differ = found != expected
     return int(differ.sum()) if differ.any() else 0
 
@@ -71,7 +72,7 @@ def _stride(ranks: int) -> int:
 
 
 def values(rank: int, ranks: int) -> NDArray[np.int64]:
-    """What a rank sends, until it repeats.
+    """Returns a rank's elements, until they repeat.
 
     >>> values(1, 2).tolist(), len(values(1, 16_384))
     ([1, 2, 0], 768)
@@ -84,7 +85,7 @@ def values(rank: int, ranks: int) -> NDArray[np.int64]:
 
 @cache
 def sums(ranks: int) -> NDArray[np.int64]:
-    """What it adds up to.
+    """Returns the sums of all ranks' elements.
 
     >>> sums(2).tolist(), int(sums(16_384).max()) <= 128
     ([1, 3, 2], True)
@@ -96,65 +97,69 @@ def sums(ranks: int) -> NDArray[np.int64]:
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-WARMUP, LEAST, MOST = 2, 5, 20
-CHAIN, GPU_CHAIN = 5, 20
-"""All-reduces back to back: of small ones it takes more, as nccl-tests does, until their launch does not show."""
-SMALL = 1 << 24
+WARMUP, MIN_SAMPLES, MAX_SAMPLES = 2, 5, 20
 ROOM = 0.5  # of what is free: NCCL takes some for itself
 SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
+LARGEST, GPU_LARGEST = {"quick": 24, "usual": 24, "full": 26}, {"quick": 28, "usual": 30, "full": 33}
+"""The largest size, as a power of two."""
 
 
-def _chain(mode: str, size: int, *, cuda: bool) -> int:
-    """All-reduces in a sample."""
-    if mode == "isolated":
-        return 1
-    return GPU_CHAIN if cuda and size < SMALL else CHAIN
+class Size(NamedTuple):
+    """One row to measure: number format, bytes, and whether it is one of DDP's buckets."""
+
+    dtype: str
+    bytes: int
+    bucket: bool = False
 
 
-def _row(group: Group, name: str, size: int, mode: str, bucket: bool, seconds: float) -> AllReduceRow:
-    """One size: a sample is one all-reduce, or the mean of several back to back."""
-    dtype = DTYPES[name]
-    elements = max(1, size // dtype.itemsize)
+def sizes(options: Options, cuda: bool, buckets: list[int]) -> list[Size]:
+    """Lists a sweep of sizes and DDP's buckets in float32; and in the other formats the largest ones, with `full` all of the sweep."""
+    largest = (GPU_LARGEST if cuda else LARGEST)[options.extent]
+    stride = 3 if options.extent == "quick" else 2
+    sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
+    others = {"quick": [], "usual": sweep[-2:], "full": sweep}[options.extent]
+    return [
+        *(Size("float32", size) for size in sweep),
+        *(Size("float32", size, bucket=True) for size in sorted(set(buckets))),
+        *(Size(dtype, size) for dtype in DTYPES if dtype != "float32" for size in others),
+    ]
+
+
+def _row(group: Group, size: Size, seconds: float) -> AllReduceRow:
+    """Measures one size, refilling the buffer before each all-reduce and checking it after."""
+    dtype = DTYPES[size.dtype]
+    elements = max(1, size.bytes // dtype.itemsize)
     pattern = Pattern(group.rank, group.world_size, dtype, group.device)
     buffer = torch.empty(elements, dtype=dtype, device=group.device)
-    chain = _chain(mode, size, cuda=group.device.type == "cuda")
     wrong_elements = 0
-
-    def reduce() -> None:
-        for _ in range(chain):
-            dist.all_reduce(buffer)
 
     def sample() -> float:
         nonlocal wrong_elements
         pattern.fill(buffer)
-        took = group.time(reduce) / chain
-        # A chain sums sums, which are not exact for long: its result is checked by the isolated rows.
-        if chain == 1:
-            wrong_elements += pattern.wrong(buffer)
+        took = group.time(lambda: dist.all_reduce(buffer))
+        wrong_elements += pattern.wrong(buffer)
         return took
 
-    samples = group.repeat(sample, seconds, WARMUP, LEAST, MOST)
-    samples = group.slowest(samples)
+    samples = group.slowest(group.repeat(sample, seconds, WARMUP, MIN_SAMPLES, MAX_SAMPLES))
     median = statistics.median(samples)
     alg = elements * dtype.itemsize / median / 1e9
     return AllReduceRow(
-        dtype=name,
+        dtype=size.dtype,
         bytes=elements * dtype.itemsize,
         ranks=group.world_size,
         nodes=group.nodes,
-        mode=mode,
-        bucket=bucket,
+        bucket=size.bucket,
         time_us=median * 1e6,
         p95_us=float(np.quantile(samples, 0.95)) * 1e6,
         alg_bw_gb_s=alg,
         bus_bw_gb_s=alg * 2 * (group.world_size - 1) / group.world_size,
-        wrong_elements=int(group.sum(wrong_elements)) if chain == 1 else None,
+        wrong_elements=int(group.sum(wrong_elements)),
         samples_us=[sample * 1e6 for sample in samples],
     )
 
 
-def fit(rows: list[AllReduceRow]) -> Fit:
-    """α and β from 0 with the least squares of relative errors, and how far the table is from them."""
+def fit(rows: list[AllReduceRow]) -> AllReduceFit:
+    """Fits α and β from 0 with the least squares of relative errors, and how far the table is from them."""
     times = np.array([row.time_us for row in rows])
     sizes = np.array([float(row.bytes) for row in rows])
     terms = np.stack([1 / times, sizes / times], axis=1)
@@ -163,9 +168,8 @@ def fit(rows: list[AllReduceRow]) -> Fit:
         edges = np.diag(terms.sum(axis=0) / np.square(terms).sum(axis=0))
         best = min(edges, key=lambda edge: float(np.square(terms @ edge - 1).sum()))
     residuals = np.abs(terms @ best - 1)
-    return Fit(
+    return AllReduceFit(
         dtype=rows[0].dtype,
-        mode=rows[0].mode,
         alpha_us=float(best[0]),
         us_per_byte=float(best[1]),
         median_residual=float(np.median(residuals)),
@@ -174,85 +178,51 @@ def fit(rows: list[AllReduceRow]) -> Fit:
 
 
 def interpolate(table: list[AllReduceRow], size: int) -> float | None:
-    """Seconds of one isolated float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
-    rows = sorted(
-        {row.bytes: row.time_us for row in table if row.dtype == "float32" and row.mode == "isolated"}.items()
-    )
+    """Returns the seconds of one float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
+    rows = sorted({row.bytes: row.time_us for row in table if row.dtype == "float32"}.items())
     if not rows or not rows[0][0] <= size <= rows[-1][0]:
         return None
     return float(np.interp(size, [row[0] for row in rows], [row[1] for row in rows])) / 1e6
 
 
-def _jobs(options: Options, cuda: bool, buckets: list[int]) -> list[tuple[str, int, str, bool]]:
-    """What to measure: number format, bytes, mode, and whether it is one of DDP's buckets."""
-    largest = {"quick": 24, "usual": 24, "full": 26}[options.extent]
-    if cuda:
-        largest = {"quick": 28, "usual": 30, "full": 33}[options.extent]
-    stride = 3 if options.extent == "quick" else 2
-    sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
-    jobs = [("float32", size, "isolated", False) for size in sweep]
-    jobs += [("float32", size, "isolated", True) for size in sorted(set(buckets))]
-    if cuda and options.extent != "full":
-        jobs += [("float32", size, "back_to_back", False) for size in sweep if size < SMALL]
-    if options.extent == "usual":  # the largest sizes tell the formats and the pipeline apart
-        jobs += [("float32", size, "back_to_back", False) for size in sweep[-3:]]
-        jobs += [(name, size, "isolated", False) for name in ("bfloat16", "float16") for size in sweep[-2:]]
-    elif options.extent == "full":
-        jobs += [("float32", size, "back_to_back", True) for size in sorted(set(buckets))]
-        jobs += [
-            (name, size, mode, False)
-            for name in DTYPES
-            for mode in ("isolated", "back_to_back")
-            for size in sweep
-            if (name, mode) != ("float32", "isolated")
-        ]
-    return jobs
-
-
 def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, int]:
-    """The table and its fits; and how many of its rows were left out, which would have taken too long here."""
+    """Measures the table and its fits; and counts the rows left out, since they would have taken too long here."""
     if group.world_size == 1:
         return AllReduce(table=[], fits=[]), 0
-    planned = _jobs(options, group.device.type == "cuda", buckets)
+    planned = sizes(options, group.device.type == "cuda", buckets)
     most_bytes = ROOM * min(group.gather(free_on_device(group)))
-    jobs = [job for job in planned if job[1] <= most_bytes]
-    seconds, begun = SECONDS[options.extent] / len(jobs), time.monotonic()
-    most = SECONDS[options.extent] + group.limit.total_seconds() / 2
-    group.pulse.grant(SECONDS[options.extent])
+    fitting = [size for size in planned if size.bytes <= most_bytes]
+    whole, begun = SECONDS[options.extent], time.monotonic()
+    most = whole + group.limit.total_seconds() / 2
+    group.pulse.grant(whole)
     table: list[AllReduceRow] = []
-    for name, size, mode, bucket in jobs:
+    for size in fitting:
         left = most - (time.monotonic() - begun)
-        chain = _chain(mode, size, cuda=group.device.type == "cuda")
-        if not group.from_first(_least_seconds(table, size, chain) < left):
-            continue
-        table.append(_row(group, name, size, mode, bucket, seconds))
-    kinds = dict.fromkeys((row.dtype, row.mode) for row in table)
-    fits = [fit([row for row in table if (row.dtype, row.mode) == kind]) for kind in kinds]
+        # By the slowest byte of those at least a quarter as large.
+        slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size.bytes), default=0.0)
+        least = slowest * size.bytes * (WARMUP + MIN_SAMPLES) / 1e6
+        if group.from_first(least < left):
+            table.append(_row(group, size, whole / len(fitting)))
+    formats = dict.fromkeys(row.dtype for row in table)
+    fits = [fit([row for row in table if row.dtype == name]) for name in formats]
     return AllReduce(table=table, fits=fits), len(planned) - len(table)
-
-
-def _least_seconds(table: list[AllReduceRow], size: int, chain: int) -> float:
-    """How long the shortest measurement of a size will take, by the slowest byte of those at least a quarter as large."""
-    slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size), default=0.0)
-    return slowest * size * (WARMUP + LEAST) * chain / 1e6
 
 
 def judge_sums(table: list[AllReduceRow], left_out: int) -> Proof:
     """Judges whether every sum was right."""
-    checked = [row for row in table if row.wrong_elements is not None]
-    bad = [row for row in checked if row.wrong_elements]
+    bad = [row for row in table if row.wrong_elements]
     if not bad:
-        text = f"no wrong element in {len(checked)} sizes and formats"
+        text = f"no wrong element in {len(table)} sizes and formats"
         if left_out:
             text += f"; {left_out} of the table left out, which would take too long here, or find no room"
         return passing("all_reduce", text, 0)
     text = f"{bad[0].wrong_elements} wrong elements at {bad[0].bytes} bytes of {bad[0].dtype}"
-    wrong = sum(row.wrong_elements or 0 for row in bad)
+    wrong = sum(row.wrong_elements for row in bad)
     return judged("all_reduce", Verdict.FAIL, text, Cause.WRONG_SUMS.likely(), 0, wrong_elements=wrong)
 
 
 def expected_gb_s(group: Group, options: Options, plan: Plan) -> float | None:
-    """Returns the bus bandwidth that was given, else on GPUs the cluster's own."""
+    """Returns the given bus bandwidth, else on GPUs the cluster's own."""
     if options.bus_gb_s is not None or group.device.type != "cuda":
         return options.bus_gb_s
     return plan.cluster.intra_gb_s if group.nodes == 1 else plan.cluster.inter_gb_s
@@ -262,7 +232,7 @@ def judge_bandwidth(
     group: Group, options: Options, table: list[AllReduceRow], expected: float | None
 ) -> Proof:
     """Judges the bandwidth of the largest size."""
-    rows = [row for row in table if row.mode == "isolated" and row.dtype == "float32"]
+    rows = [row for row in table if row.dtype == "float32"]
     # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the link.
     large = max(rows, key=lambda row: row.bytes)
     values = {"bus_bw_gb_s": large.bus_bw_gb_s, "bytes": large.bytes}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
-from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatch, Step, Times
+from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes, Times
 from isobatch.validate.proofs.all_reduce import interpolate
 from isobatch.validate.proofs.machine import FIRST_WINDOWS, prove_equally_fast
 from isobatch.validate.proofs.memory import PeakMemory
@@ -43,30 +43,30 @@ WINDOW_SHARE = {"quick": 1 / 30, "usual": 1 / 45, "full": 1 / 45}
 
 
 def window_seconds(extent: str) -> float:
-    """Of each window in which the ranks' own steps are compared."""
+    """Returns the length of a window for comparing the ranks' own steps."""
     return SECONDS[extent] * WINDOW_SHARE[extent]
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float, within: float = 0.0) -> list[float]:
-    """This rank's seconds of some work that all ranks start together, repeated for about so long, or until the median is known."""
+    """Times some work on this rank, started by all ranks together and repeated for about so long, or until the median is known."""
     return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES, within)
 
 
 def spread(samples: list[float]) -> float:
-    """Half the distance between the quartiles over the median: what the host's noise makes of a figure."""
+    """Computes half the distance between the quartiles over the median: what the host's noise makes of a figure."""
     low, high = np.quantile(samples, [0.25, 0.75])
     return float((high - low) / 2 / statistics.median(samples))
 
 
 def of_ranks(group: Group, samples: list[float]) -> Times:
-    """What each rank's samples come to: all of them would be too much to gather from many ranks."""
+    """Gathers a summary of each rank's samples: all of them would be too much to gather from many ranks."""
     mine = statistics.median(samples), float(np.quantile(samples, 0.95)), max(samples)
     median, p95, most = (list(values) for values in zip(*group.gather(mine), strict=True))
     return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
 
 
-def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatch]:
-    """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
+def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatchTimes]:
+    """Measures time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
     forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
     training = works.training
     group = training.group
@@ -81,7 +81,7 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
             samples = _samples(group, works.small, seconds / len(sizes), within)
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
-            MicroBatch(
+            MicroBatchTimes(
                 micro_batch=n,
                 step_seconds=group.slowest(samples),
                 ranks=of_ranks(group, samples),
@@ -103,7 +103,7 @@ class _Times(NamedTuple):
 
 
 class Works:
-    """What of a step is timed: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
+    """The timed parts of a step: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
     one of a single micro-batch. There is one optimizer for all of them, as in the training."""
 
     def __init__(self, training: Training) -> None:
@@ -123,26 +123,26 @@ class Works:
         training.backward(self._batches, self._weights, sync=sync, scaler=self._scaler, dtype=training.dtype)
 
     def alone(self) -> None:
-        """Without communication. The gradients stay."""
+        """Computes without communication. The gradients stay."""
         self._backward(sync=False)
 
     def reduced(self) -> None:
-        """With the all-reduce. The gradients stay."""
+        """Computes with the all-reduce. The gradients stay."""
         self._backward(sync=True)
 
     def whole(self) -> None:
-        """With the optimizer's step."""
+        """Takes the whole step, with the optimizer's."""
         self._backward(sync=True)
         self.training.step(self._optimizer, self._scaler)
         self.clear()
 
     def alone_again(self) -> None:
-        """As `alone`, any number of times."""
+        """Does as `alone`, any number of times."""
         self.alone()
         self.clear()
 
     def take(self, n: int) -> bool:
-        """Makes `small` a step of one micro-batch of `n` samples, and tries it. Whether it fits on all ranks."""
+        """Makes `small` a step of one micro-batch of `n` samples, tries it, and tells whether it fits on all ranks."""
         training, fault = self.training, None
         self._small.clear()
         self._batches.clear()
@@ -159,7 +159,7 @@ class Works:
         return not any(other is not None for other in training.group.gather(fault))
 
     def small(self) -> None:
-        """One micro-batch and the optimizer's step, by this rank alone."""
+        """Takes a step of one micro-batch, by this rank alone."""
         training = self.training
         training.backward(self._small, [1.0], sync=False, scaler=self._scaler, dtype=training.dtype)
         training.step(self._optimizer, self._scaler)
@@ -205,7 +205,7 @@ def _times(
 
 
 def _free_running(group: Group, works: Works, step: float, seconds: float) -> float | None:
-    """Seconds of a step, median of blocks in which no step waits for a clock, which take about `seconds` together at most; None where a
+    """Times a step by blocks without a clock between steps, the median, in about `seconds` together at most; None where a
     step takes so long that it does not matter. Equal on all ranks, as `step` must be."""
     if step > SHORT_SECONDS:
         return None
@@ -234,13 +234,12 @@ def measure(
     largest: int,
     *,
     judged: bool,
-) -> tuple[Step, Peak, Works]:
-    """The step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
+) -> tuple[StepTimes, Peak, Works]:
+    """Measures the step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
     group, extent = training.group, training.options.extent
     seconds, within = SECONDS[extent], PRECISION[extent]
     sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
     training.model.train()
-    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     works = Works(training)
     parts = seconds - sizes - FIRST_WINDOWS * window_seconds(extent)
     times = _times(group, works, parts, free_most, within, LATE if judged and within else 1.0)
@@ -257,14 +256,13 @@ def measure(
     telling = communication is not None and communication > noise * statistics.median(slow_reduced)
     median = statistics.median(slowest)
     free = _free_running(group, works, median, free_most)
-    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     with training.weights_kept():
         micro_batches = micro_batch_table(works, sizes, largest)
     # A micro-batch that is left out would have been one more without communication.
     whole = median if free is None else free
     counts = [max(map(len, one.sizes)) for one in (training, planned)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
-    step = Step(
+    step = StepTimes(
         workload=training.options.workload,
         parameters=sum(p.numel() for p in training.model.parameters()),
         ranks=group.world_size,
@@ -290,27 +288,18 @@ def measure(
         planned_accumulation=counts[1],
         planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
-        ddp={name: data[name] for name in _telling(data)},
-        compiled=training.options.compile,
-        channels_last=training.options.channels_last,
     )
     return step, peak, works
 
 
 def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:
-    """Seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
+    """Sums the seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
     parts = [interpolate(table, size) for size in buckets]
     return None if not parts or None in parts else sum(part for part in parts if part is not None)
 
 
-def _telling(data: Iterable[str]) -> list[str]:
-    """What of DDP's own figures goes into the report."""
-    prefixes = "avg_", "bucket", "rebuilt"
-    return sorted(name for name in data if name.startswith(prefixes) or name in ("world_size", "comm_hook"))
-
-
 def _foreign(training: Training) -> str | None:
-    """Says why a forecast says nothing about what was measured; None where it does."""
+    """Says why a forecast does not apply here; None where it does."""
     if training.group.world_size != training.plan.data_parallel:
         return f"rehearsal {training.group.world_size}/{training.plan.data_parallel}"
     if training.group.emulated:
@@ -319,7 +308,7 @@ def _foreign(training: Training) -> str | None:
 
 
 def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
-    """Returns what was given as an option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
+    """Returns the option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
     return given if given is not None or training.workload.stand_in else planned
 
 
@@ -327,7 +316,7 @@ def _expected(training: Training) -> float | None:
     return _forecast(training, training.options.step_seconds, training.plan.step_seconds)
 
 
-def judge_time(training: Training, step: Step) -> Proof:
+def judge_time(training: Training, step: StepTimes) -> Proof:
     """Judges the step's time by its forecast."""
     options, expected = training.options, _expected(training)
     sure = uncertainty(step.sync_seconds)
@@ -354,7 +343,7 @@ def judge_time(training: Training, step: Step) -> Proof:
 
 
 def judge_memory(training: Training, peak: Peak) -> Proof:
-    """Judges the peak memory by its forecast; and says what the GPU itself has left."""
+    """Judges the peak memory by its forecast; and says how much the GPU itself has left."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak.bytes / 2**30
@@ -371,7 +360,7 @@ def judge_memory(training: Training, peak: Peak) -> Proof:
     return judged("memory", verdict, text, likely, options.caution, **values)
 
 
-def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurements | None:
+def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
     """Returns the figures as a calibration reads them: each step's time is that of its slowest rank; the micro-batches without communication count as steps of one GPU.
     None where several ranks share a GPU, whose times say nothing about one."""
     if machine.emulated:
@@ -407,7 +396,7 @@ def measurements(machine: Machine, step: Step, allreduce: AllReduce) -> Measurem
                 seconds=tuple(sample / 1e6 for sample in row.samples_us),
             )
             for row in allreduce.table
-            if row.dtype == "float32" and row.mode == "isolated"
+            if row.dtype == "float32"
         ),
         workload=step.workload,
         gpu=machine.ranks[0].device,
