@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isobatch.checked import reals
 from isobatch.errors import InputError
+from isobatch.limits import reals
 
 # 97.5 % quantiles of Student's t with 1 to 10 degrees of freedom, and of the normal distribution.
 _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)

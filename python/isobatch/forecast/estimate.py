@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Required, TypeAlias, TypedDict, Unpack, get_args
 
 from isobatch import _core
-from isobatch.checked import one_of, real, whole
 from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.forecast.decoder import Decoder, read_model
 from isobatch.forecast.profile import GIB, Constant, Profile, state_bytes
+from isobatch.limits import one_of, real, whole
 
 
 class DataSheet(NamedTuple):

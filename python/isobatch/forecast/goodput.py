@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, reals, wholes
-
-_MAX_BATCH = 2**40
+from isobatch.limits import MAX_BATCH, common_rows, reals, wholes
 
 
 def optimize_goodput(
@@ -69,7 +67,7 @@ def optimize_goodput(
         "max_batch": max_batch,
         "max_micro_batch": max_batch if max_micro_batch is None else max_micro_batch,
     }
-    counts = {name: wholes(values, name, 1, _MAX_BATCH) for name, values in given.items()}
+    counts = {name: wholes(values, name, 1, MAX_BATCH) for name, values in given.items()}
     rows = common_rows({**times, **counts})
     micro, accumulation, seconds, efficiency, goodput = _core.goodput_rows(rows, {**times, **counts})
     batch = np.where(micro > 0, micro * accumulation * counts["replicas"].astype(np.int64), -1)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from isobatch.checked import real
 from isobatch.errors import must_be
+from isobatch.limits import real
 
 
 class _Run(NamedTuple):

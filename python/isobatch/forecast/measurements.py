@@ -10,7 +10,8 @@ import numpy as np
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole
-from isobatch.forecast.profile import MAX_COUNT, check_buckets
+from isobatch.forecast.profile import check_buckets
+from isobatch.limits import MAX_BATCH
 
 SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
 _JOINED = (*SAME, "sharded")
@@ -121,8 +122,8 @@ def check_values(measured: Measurements) -> None:
                 values = value if isinstance(value, tuple) else (value,)
                 if not values or not all(0 < v < np.inf for v in values):
                     raise must_be("above 0", value, row=row, field=f"{field}.{name}")
-                if type(value) is int and value > MAX_COUNT:
-                    raise must_be(f"at most {MAX_COUNT:,}", value, row=row, field=f"{field}.{name}")
+                if type(value) is int and value > MAX_BATCH:
+                    raise must_be(f"at most {MAX_BATCH:,}", value, row=row, field=f"{field}.{name}")
             if isinstance(record, StepRecord) and record.gpus % record.model_parallel:
                 raise InputError("does not divide the GPUs", row=row, field="steps.model_parallel")
     if not measured.gradient_bytes > 0:

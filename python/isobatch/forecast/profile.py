@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, one_of, real, reals, whole, wholes
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
+from isobatch.limits import MAX_BATCH, common_rows, one_of, real, reals, whole, wholes
 
 SCHEMA = 1
 GIB = 2**30
-MAX_COUNT = 2**40
 
 
 _LEGAL = {
@@ -298,11 +297,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         [0.042, 0.04382]
         """
         shapes = {
-            "gpus": wholes(gpus, "gpus", 1, MAX_COUNT),
-            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, MAX_COUNT),
-            "model_parallel": wholes(model_parallel, "model_parallel", 1, MAX_COUNT),
-            "micro_batch": wholes(micro_batch, "micro_batch", 1, MAX_COUNT),
-            "accumulation": wholes(accumulation, "accumulation", 1, MAX_COUNT),
+            "gpus": wholes(gpus, "gpus", 1, MAX_BATCH),
+            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, MAX_BATCH),
+            "model_parallel": wholes(model_parallel, "model_parallel", 1, MAX_BATCH),
+            "micro_batch": wholes(micro_batch, "micro_batch", 1, MAX_BATCH),
+            "accumulation": wholes(accumulation, "accumulation", 1, MAX_BATCH),
         }
         rows = common_rows(shapes)
         left = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
