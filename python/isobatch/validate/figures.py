@@ -1,4 +1,4 @@
-"""What a validation measured, part by part, as the report has it."""
+"""The measured figures of a validation, part by part, as the report has them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Rank(ReportPart, frozen=True, kw_only=True):
-    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are of the best window,
-    `window_spread` is the slowest window over the fastest."""
+    """One process: where it runs and how fast it is alone. `matmul_gflops` is of the best window, `window_spread` the
+    slowest window over the fastest."""
 
     rank: int
     host: str
@@ -20,7 +20,6 @@ class Rank(ReportPart, frozen=True, kw_only=True):
     device: str
     device_memory_bytes: int | None
     matmul_gflops: float | None = None
-    copy_gb_s: float | None = None
     window_spread: float | None = None
 
 
@@ -35,7 +34,7 @@ class PairSpeed(ReportPart, frozen=True, kw_only=True):
 
 
 class Machine(ReportPart, frozen=True, kw_only=True):
-    """What it ran on. `emulated`: several ranks share a device, so function is proven and performance is not."""
+    """The hardware and software under it. `emulated`: several ranks share a device, so function is proven and performance is not."""
 
     ranks: list[Rank]
     nodes: int
@@ -43,7 +42,6 @@ class Machine(ReportPart, frozen=True, kw_only=True):
     emulated: bool
     versions: dict[str, str]
     environment: dict[str, str]
-    topology: str | None
     links: list[PairSpeed] = []
 
 
@@ -136,9 +134,6 @@ class StepTimes(ReportPart, frozen=True, kw_only=True):
     planned_step_seconds: float
     samples_per_second: float
     micro_batches: list[MicroBatchTimes]
-    ddp: dict[str, str | int]
-    compiled: bool
-    channels_last: bool
 
 
 class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
@@ -156,7 +151,7 @@ class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
-    """The largest micro-batch that fits on all ranks, None where not even one sample does; and the one that is recommended, the largest
+    """The largest micro-batch for all ranks, None where not even one sample does; and the one that is recommended, the largest
     that leaves room on a GPU for NCCL's buffers and for fragmentation: max(2 GiB, 4 %). Where the time was over before the
     next larger one was known not to fit, it is not `complete`."""
 
@@ -215,7 +210,7 @@ class Port(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hosts(ReportPart, frozen=True, kw_only=True):
-    """What the hosts say of themselves: their GPUs by rank, their network ports by host."""
+    """The hosts by themselves: their GPUs by rank, their network ports by host."""
 
     gpus: list[Gpu] = []
     ports: dict[str, list[Port]] = {}

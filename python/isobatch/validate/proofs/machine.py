@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from isobatch._core import __version__
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import AUTOCAST
-from isobatch.validate.figures import Machine, PairSpeed, Rank
+from isobatch.validate.figures import Machine, PairSpeed
 from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
@@ -39,9 +38,7 @@ CAUTION, FAIL = 1.25, 2.0  # times the median of the others, where other program
 GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 
-SECONDS = {"quick": 0.6, "usual": 2.5, "full": 5.0}
-COPIES_SHARE = {"quick": 1 / 6, "usual": 1 / 2, "full": 1 / 2}
-"""Of these seconds for copies in memory, of which the best is a figure; the others are for products, by which ranks are judged."""
+SECONDS = {"quick": 0.5, "usual": 1.25, "full": 2.5}
 ROUNDS = {"quick": 7, "usual": 31, "full": 31}
 """Of pairs of nodes that send to each other."""
 PAIR_BYTES, GPU_PAIR_BYTES = 4 << 20, 256 << 20
@@ -118,7 +115,7 @@ def _threads() -> Threads:
 
 
 def waited_seconds(before: Threads, after: Threads) -> float:
-    """Sums how long the threads that did the work were ready to run and did not: each waits for the others at the end of a piece
+    """Sums how long the working threads were ready to run and did not: each waits for the others at the end of a piece
     of work. Threads that hardly ran are left out: gloo's look for messages all the time, and wait each time.
 
     >>> waited_seconds({"main": (0, 0), "gloo": (0, 0)}, {"main": (10**9, 10**9), "gloo": (10**6, 10**9)})
@@ -242,7 +239,7 @@ def prove_world(trial: Trial) -> list[Proof]:
 
 
 def versions(group: Group) -> dict[str, str]:
-    """Returns the versions that decide how fast and how exact a run is."""
+    """Returns the versions behind a run's speed and exactness."""
     mine = group.facts[group.rank]
     found = {
         "isobatch": __version__,
@@ -259,13 +256,13 @@ def versions(group: Group) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Returns what of the environment decides how a run goes, and can hold no secret."""
+    """Returns the environment's variables for NCCL and the like: none of them can hold a secret."""
     names = [name for name in os.environ if name in VARIABLES or name.startswith(PREFIXES)]
     return {name: os.environ[name] for name in sorted(names)}
 
 
 def strays(group: Group) -> dict[int, list[str]]:
-    """Finds the ranks whose environment is not rank 0's, each with the variables."""
+    """Finds the ranks with another environment than rank 0's, each with the variables."""
     mine = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
     first: dict[str, str] = group.from_first(mine)
     names = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
@@ -275,7 +272,7 @@ def strays(group: Group) -> dict[int, list[str]]:
 def same_versions(
     found: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
 ) -> Proof:
-    """Judges whether all ranks have the same versions and environment, else which ones differ, and where.
+    """Judges whether all ranks have the same versions and environment, and names the others.
 
     Args:
         strays: by rank, the variables that it has not as rank 0 has them.
@@ -299,19 +296,8 @@ def same_versions(
     return judged("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
 
 
-def topology(group: Group) -> str | None:
-    """Asks nvidia-smi how the GPUs of this host are connected; None without."""
-    if group.device.type != "cuda":
-        return None
-    words = ["nvidia-smi", "topo", "-m"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 class Product:
-    """Matrix products of random numbers on this rank's device, as the work by which ranks are compared: on a GPU in the plan's format,
+    """Matrix products of random numbers on this rank's device, the work for comparing ranks: on a GPU in the plan's format,
     which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
 
     def __init__(self, group: Group, dtype: torch.dtype | None) -> None:
@@ -326,28 +312,11 @@ class Product:
             torch.matmul(self._a, self._a, out=self._out)
 
 
-def speed(group: Group, product: Product, products: list[Window], seconds: float) -> Rank:
-    """Returns this rank with its own speed of matrix products, by these windows, and of copies in memory: on a GPU of far more than its
-    caches hold, where there is room."""
-    matmul = [window.seconds for window in products]
-    size = min(4 << 30, free_on_device(group) // 4) if group.device.type == "cuda" else 16 << 20
-    source = torch.empty(size, dtype=torch.uint8, device=group.device)
-    target = torch.empty_like(source)
-    each = seconds / FIRST_WINDOWS
-    copy = [window(group, lambda: target.copy_(source), each).seconds for _ in range(FIRST_WINDOWS)]
-    return msgspec.structs.replace(
-        group.roster[group.rank],
-        matmul_gflops=product.operations / min(matmul) / 1e9,
-        copy_gb_s=2 * source.numel() / min(copy) / 1e9,
-        window_spread=max(matmul) / min(matmul),
-    )
-
-
 # ---- links between nodes ----
 
 
 def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
-    """Measures the speed between nodes, pair by pair, all pairs of a round at once, so that no two share a node."""
+    """Measures the speed between nodes, pair by pair, all pairs of a round at once: no two share a node."""
     found: list[PairSpeed] = []
     if group.nodes < 2:
         return found
@@ -383,7 +352,7 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
 
 
 def _pairings(count: int) -> list[list[tuple[int, int]]]:
-    """Returns rounds in which everybody meets everybody once (the circle method).
+    """Lists rounds of pairs: everybody meets everybody once (the circle method).
 
     >>> _pairings(4)
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
@@ -428,20 +397,20 @@ def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Measures each rank's own speed and the speed between nodes, and compares the versions."""
     group, extent = trial.group, trial.options.extent
-    copies = SECONDS[extent] * COPIES_SHARE[extent]
     work = Product(group, AUTOCAST[trial.plan.recipe.precision])
-    each = (SECONDS[extent] - copies) / FIRST_WINDOWS
+    each = SECONDS[extent] / FIRST_WINDOWS
     slow_ranks, windows = prove_equally_fast(group, work, each, "ranks", "matrix product")
-    ranks = group.gather(speed(group, work, windows[group.rank], copies))
+    took = [window.seconds for window in windows[group.rank]]
+    gflops, spread = work.operations / min(took) / 1e9, max(took) / min(took)
+    own = msgspec.structs.replace(group.roster[group.rank], matmul_gflops=gflops, window_spread=spread)
     found = pair_speeds(group, ROUNDS[extent])
     trial.machine = Machine(
-        ranks=ranks,
+        ranks=group.gather(own),
         nodes=group.nodes,
         backend=group.backend,
         emulated=group.emulated,
         versions=versions(group),
         environment=environment(),
-        topology=topology(group),
         links=found,
     )
     trial.add(machine=trial.machine)
