@@ -50,6 +50,15 @@ def pytest_configure(config):
     config.option.doctest_ignore_import_errors = bool(MISSING)
 
 
+def pytest_collection_modifyitems(items):
+    """Lets a test marked as a race with the machine, with its reason, fail once: the summary lists it as rerun."""
+    for item in items:
+        if race := item.get_closest_marker("race"):
+            if len(race.args) != 1 or not isinstance(race.args[0], str):
+                raise pytest.UsageError(f"{item.nodeid}: race needs its reason, a text")
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call():
     """A test that needs a library of an extra that is not installed is skipped, and says so."""

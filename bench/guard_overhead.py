@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import isobatch as ib
 from isobatch.guard import guard
-from isobatch.guard import watch as noting
+from isobatch.guard import loader as noting
 from isobatch.integrations.torch import PlanLR
 
 BLOCK, PAIRS, OWN_STEPS = 10, 25, 250

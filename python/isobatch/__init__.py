@@ -18,13 +18,10 @@ if TYPE_CHECKING:
     from isobatch.fleet.sweep import Sweep as Sweep
     from isobatch.fleet.sweep import sweep as sweep
     from isobatch.forecast.calibrate import calibrate as calibrate
-    from isobatch.forecast.critical import CriticalBatch as CriticalBatch
-    from isobatch.forecast.critical import PowerFit as PowerFit
     from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
     from isobatch.forecast.critical import fit_power as fit_power
     from isobatch.forecast.estimate import estimate as estimate
     from isobatch.forecast.goodput import optimize_goodput as optimize_goodput
-    from isobatch.forecast.laws import Laws as Laws
     from isobatch.forecast.laws import laws as laws
     from isobatch.forecast.profile import Constant as Constant
     from isobatch.forecast.profile import Profile as Profile
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from isobatch.planning.plan import plan as plan
     from isobatch.planning.replan import replan as replan
     from isobatch.planning.settings import Settings as Settings
-    from isobatch.probing.launching import probe as probe
+    from isobatch.probing.probe import probe as probe
     from isobatch.reason import Reason as Reason
     from isobatch.reason import reasons_of as reasons_of
     from isobatch.recipes.cluster import Cluster as Cluster
@@ -52,16 +49,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Cluster": "recipes.cluster",
     "Constant": "forecast.profile",
-    "CriticalBatch": "forecast.critical",
     "Elastic": "planning.elastic",
     "ElasticMany": "planning.elastic",
     "FeasiblePlan": "planning.plan",
     "InputError": "errors",
-    "Laws": "forecast.laws",
     "Manifest": "fleet.folder.manifest",
     "Move": "planning.plan",
     "Plan": "planning.plan",
-    "PowerFit": "forecast.critical",
     "Profile": "forecast.profile",
     "Reason": "reason",
     "Recipe": "recipes.recipe",
@@ -84,7 +78,7 @@ _HOMES = {
     "plan_fleet": "fleet.plan_fleet",
     "plan_table": "fleet.plan_fleet",
     "plot": "report.plot",
-    "probe": "probing.launching",
+    "probe": "probing.probe",
     "reasons_of": "reason",
     "replan": "planning.replan",
     "schedule_matrix": "schedules.matrix",

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from isobatch.nearest import nearest
-from isobatch.words import few, printable, redacted, shown
+from isobatch.words import few, nearest, printable, redacted, shown
 
 
 class InputError(ValueError):

@@ -11,7 +11,7 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.cli.options import number
-from isobatch.files.doubles import refuse_double_keys
+from isobatch.files.formats import refuse_duplicate_keys
 
 NUMBERS = [".1", "1.", "+0.1", "1e-3", "+64", "0064", "64.0", "1e3", "64", " 64", "-0.5", "64.5", "1e0"]
 
@@ -83,7 +83,7 @@ def test_a_key_twice_in_json_lines_is_refused_with_its_row(tmp_path, line, name)
 def test_colons_elsewhere_are_no_second_key(line):
     import msgspec
 
-    refuse_double_keys(line.encode(), msgspec.json.decode(line))
+    refuse_duplicate_keys(line.encode(), msgspec.json.decode(line))
 
 
 @pytest.mark.parametrize("deep", [100, 990, 100_000])

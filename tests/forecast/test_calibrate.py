@@ -299,10 +299,10 @@ def step(**changes):
         ({"steps": (step(),)}, "steps: holds 1 configurations, needs two or more"),
         (
             {"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))},
-            "row 2, steps.step_seconds",
+            "row 2: steps.step_seconds",
         ),
-        ({"steps": (step(), step(micro_batch=0))}, "row 2, steps.micro_batch: is 0"),
-        ({"steps": (step(), step(step_seconds=()))}, "row 2, steps.step_seconds"),
+        ({"steps": (step(), step(micro_batch=0))}, "row 2: steps.micro_batch must be above 0, got 0"),
+        ({"steps": (step(), step(step_seconds=()))}, "row 2: steps.step_seconds"),
         (
             {"steps": (step(), step(step_seconds=(0.3,)), step(micro_batch=16))},
             "row 2, steps.step_seconds: micro-batch 8 × accumulation 1 on 1 GPUs takes 0.3 s",
@@ -316,7 +316,7 @@ def step(**changes):
             "a table with one point",
         ),
         ({"gradient_bytes": 0.0}, "gradient_bytes"),
-        ({"noise_scale": 0.0}, "noise_scale: is 0.0, must be a number of samples above 0"),
+        ({"noise_scale": 0.0}, "noise_scale must be a number of samples above 0, got 0.0"),
         (
             {
                 "all_reduce": tuple(
@@ -324,7 +324,7 @@ def step(**changes):
                     for size in (1e6, 1e7)
                 )
             },
-            "row 1, all_reduce.seconds: is (-0.1,)",
+            "row 1: all_reduce.seconds must be above 0, got (-0.1,)",
         ),
         ({"bucket_bytes": (1e6, 1e6)}, "bucket_bytes: holds 2000000.0 bytes in 2"),
         (
@@ -353,7 +353,7 @@ def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
         )
     command = ["calibrate", "-o", str(tmp_path / "profile.json"), str(tmp_path / "good.json")]
     assert main([*command, str(tmp_path / "bad.json")]) == 2
-    assert "bad.json, row 3, steps.step_seconds: is (0.1, -0.1)" in capsys.readouterr().err
+    assert "bad.json, row 3: steps.step_seconds must be above 0, got (0.1, -0.1)" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other.json")]) == 2
     assert "gpu: is None in one report and 'A100' in another" in capsys.readouterr().err
 

@@ -7,9 +7,8 @@ import pytest
 import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
-from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, estimated
-from isobatch.forecast.model_config import decoder_of
-from isobatch.forecast.sheets import SHEETS
+from isobatch.forecast.decoder import decoder_of
+from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, SHEETS, estimated
 
 GPT2 = {
     "model_type": "gpt2",

@@ -317,7 +317,7 @@ def test_a_sweep_has_its_knee():
     assert (bare.fastest, bare.cheapest, bare.knee) == (None, None, None)
     assert bare.columns["micro_batch"].tolist() == [ib.plan(RECIPE, gpus).micro_batch for gpus in (8, 16)]
     for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
-        with pytest.raises(ib.InputError, match="profile: is 3, must be a Profile or several"):
+        with pytest.raises(ib.InputError, match="profile must be a Profile or several, got 3"):
             planned(RECIPE, 8, profile=[profile(), 3])
 
 

@@ -110,11 +110,11 @@ def test_a_measured_all_reduce_comes_before_the_formula():
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ((8, 1, (1e6,), (0.1,)), "has 1 sizes and 1 times"),
-        ((8, 1, (1e6, 2e6), (0.1,)), "has 2 sizes and 1 times"),
-        ((8, 1, (2e6, 1e6), (0.1, 0.2)), "must ascend from above 0"),
-        ((8, 1, (1e6, 2e6), (0.1, -0.2)), "has seconds (0.1, -0.2), must be above 0"),
-        ((0, 1, (1e6, 2e6), (0.1, 0.2)), "is over 1 nodes of 0"),
+        ((8, 1, (1e6,), (0.1,)), "as many times as sizes, two at least, got (0.1,)"),
+        ((8, 1, (1e6, 2e6), (0.1,)), "as many times as sizes, two at least, got (0.1,)"),
+        ((8, 1, (2e6, 1e6), (0.1, 0.2)), "must be bytes that ascend from above 0"),
+        ((8, 1, (1e6, 2e6), (0.1, -0.2)), "must be seconds above 0, got (0.1, -0.2)"),
+        ((0, 1, (1e6, 2e6), (0.1, 0.2)), "counts of replicas and nodes from 1, got (0, 1)"),
     ],
 )
 def test_a_bad_table_is_named(rows, said):
@@ -171,15 +171,15 @@ def test_a_file_is_what_was_saved(tmp_path):
         ("{}", "missing required field `gradient_bytes`"),
         (
             '{"gradient_bytes": 1, "compute_constant": {"value": -1}, "compute_per_sample": {"value": 1}}',
-            "is -1",
+            "must be a finite number, 0 or more, got -1",
         ),
         (
             '{"gradient_bytes": 1, "compute_constant": {"value": 1}, "compute_per_sample": {"value": 0}}',
-            "is 0",
+            "must be a finite number above 0, got 0",
         ),
         (
             '{"schema": 9, "gradient_bytes": 1, "compute_constant": {"value": 1}, "compute_per_sample": {"value": 1}}',
-            "is 9",
+            "schema must be 1, which this version reads, got 9",
         ),
         ('{"gradient_bytes": 1, "gpus": 3}', "unknown field `gpus`"),
     ],
@@ -200,15 +200,15 @@ def test_no_file():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"overlap": 0.5}, "overlap: is 0.5, must be a number from 1 to 10"),
-        ({"lead": 1.5}, "lead: is 1.5, must be a share from 0 to 1"),
+        ({"overlap": 0.5}, "overlap must be a number from 1 to 10, got 0.5"),
+        ({"lead": 1.5}, "lead must be a share from 0 to 1, got 1.5"),
         ({"bucket_bytes": (1e8, 1e8)}, "bucket_bytes: holds 200000000.0 bytes in 2"),
-        ({"noise_scale": 0.0}, "noise_scale: is 0.0"),
-        ({"noise_by_progress": ((0.1, 5.0),)}, "must ascend from 0"),
-        ({"noise_by_progress": ((0.0, -5.0),)}, "holds -5.0"),
-        ({"inter_gb_s": float("inf")}, "inter_gb_s: is inf"),
-        ({"micro_batch": (4, 2)}, "micro_batch: is (4, 2)"),
-        ({"update": Constant(value=1, error=-1)}, "update: has an error of -1"),
+        ({"noise_scale": 0.0}, "noise_scale must be a finite number above 0, got 0.0"),
+        ({"noise_by_progress": ((0.1, 5.0),)}, "must be progress that ascends from 0"),
+        ({"noise_by_progress": ((0.0, -5.0),)}, "must be numbers of samples above 0, got -5.0"),
+        ({"inter_gb_s": float("inf")}, "inter_gb_s must be a finite number above 0, got inf"),
+        ({"micro_batch": (4, 2)}, "micro_batch must be two counts from 1, ascending, got (4, 2)"),
+        ({"update": Constant(value=1, error=-1)}, "update.error must be a finite number, 0 or more, got -1"),
     ],
 )
 def test_bad_constants_are_named(change, said):

@@ -6,7 +6,7 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.forecast.profile import Constant, Profile
-from isobatch.recipes.product import product_of
+from isobatch.recipes.names import product_of
 
 RECIPE = {"effective_batch": 256, "lr": 0.1}
 

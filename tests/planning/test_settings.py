@@ -12,7 +12,7 @@ import isobatch as ib
 from isobatch import _core
 from isobatch.cli.options import add_settings
 from isobatch.planning import settings as home
-from isobatch.planning.planned import VALUES
+from isobatch.planning.record import VALUES
 from isobatch.recipes import recipe as recipes
 from reference.profile import PROFILE
 from reference.settings import CASES, RECIPE

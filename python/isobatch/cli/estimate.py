@@ -110,8 +110,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the figures with their ranges and writes the profile; what is missing goes to stderr."""
     import msgspec
 
-    from isobatch.forecast.estimate import estimated
-    from isobatch.forecast.sheets import SHEETS
+    from isobatch.forecast.estimate import SHEETS, estimated
 
     if args.laws:
         return _laws(args)
@@ -159,8 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _say_how(args: argparse.Namespace, found: Any) -> None:
     """Whether a GPU holds the model's states, and the options with which plans use the profile."""
-    from isobatch.forecast.estimate import STATES
-    from isobatch.forecast.sheets import sheet_of
+    from isobatch.forecast.estimate import STATES, sheet_of
 
     sheet = sheet_of(args.gpu)
     fits = sheet.memory_gb * 1e9 / 2**30

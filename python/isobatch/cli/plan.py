@@ -204,9 +204,9 @@ def _request(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
         if isinstance(found, dict):
-            from isobatch.files.doubles import refuse_double_keys
+            from isobatch.files.formats import refuse_duplicate_keys
 
-            refuse_double_keys(line, found)
+            refuse_duplicate_keys(line, found)
     except InputError:
         raise
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

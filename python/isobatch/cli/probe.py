@@ -36,7 +36,9 @@ def add(command: Parser) -> None:
         help="the critical batch by branched training, beside the noise scale",
     )
     command.add_argument(
-        "--workload", metavar="NAME", help="package.module:factory; without it a built-in stand-in is trained"
+        "--workload",
+        metavar="NAME",
+        help="package.module:factory of your training; only --same can do without",
     )
     command.add_argument(
         "--nproc-per-node", type=options.count, default=1, metavar="N", help="ranks on this host (default 1)"
@@ -76,12 +78,6 @@ def _add_files(command: argparse.ArgumentParser) -> None:
         "--checkpoint", type=options.path, metavar="FILE", help="weights to begin with (torch.save)"
     )
     command.add_argument(
-        "--trials",
-        type=options.path,
-        metavar="FILE",
-        help="keep each trial here, and go on from those that are kept",
-    )
-    command.add_argument(
         "--tolerance",
         type=float,
         default=0.01,
@@ -105,10 +101,10 @@ def run(args: argparse.Namespace) -> int:
     """Probes."""
     from isobatch.errors import InputError
     from isobatch.files.whole import check_place, write_whole
-    from isobatch.probing.launching import probe
+    from isobatch.probing.probe import probe
 
     measure = "same" if args.same else "critical" if args.critical else "lr"
-    for path in (args.output, args.recipe, args.trials):
+    for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
     if args.recipe is not None and measure != "lr":
@@ -127,7 +123,6 @@ def run(args: argparse.Namespace) -> int:
             batches=tuple(args.batches),
             samples=args.samples,
             checkpoint=args.checkpoint,
-            trials=args.trials,
             tolerance=args.tolerance,
             device=args.device,
         )

@@ -202,7 +202,7 @@ def is_plan(path: str) -> bool:
 
 def _fields(path: str) -> dict[str, Any]:
     """The table in a file that a recipe or a plan could be; of any other file nothing."""
-    from isobatch.recipes.files import read_fields
+    from isobatch.files.formats import read_fields
 
     if Path(path).suffix not in (".toml", ".yaml", ".yml", ".json") or not Path(path).is_file():
         return {}

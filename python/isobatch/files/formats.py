@@ -1,29 +1,109 @@
-"""Tables as YAML, TOML and JSON text, and how large a table from a file may be."""
+"""JSON, YAML and TOML: read with no key twice and within one limit of size and depth, written so that every reader reads the same.
+
+PyYAML reads YAML 1.1, where `2e-5` is a text, `1:30` is 90, `010` is 8, and of a key that is listed twice the last one wins in
+silence. Here YAML is what people expect, which is YAML 1.2: `2e-5` is a number, `1:30` a text, `no` a word. `010` is refused, since the
+two versions differ on it.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError
-from isobatch.files.doubles import refuse_doubles
+from isobatch.errors import InputError, must_be, needs_extra, unreadable
+from isobatch.files.whole import read_whole, write_whole
+from isobatch.words import count, shown
 
+MAX_FILE_BYTES = 4 << 20
 MAX_DEPTH_LEVELS = 50
 MAX_TABLE_VALUES = 200_000
+"""Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
+MAX_MERGE_KEYS = 20
+"""`<<` in a YAML file: those that merge a table that merges others multiply."""
 
-# What YAML 1.1 and 1.2 read as themselves, and as nothing but a text.
-_PLAIN = re.compile(r"[A-Za-z_./][\w./+-]*")
-_RESERVED = {"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "nan", "inf"}
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_NO_FORMAT = "cannot tell the format: use .toml, .yaml or .json"
+
+
+def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads the table in a .toml, .yaml, .yml or .json file.
+
+    Returns:
+        Its values by name: texts, numbers, flags, lists and tables of them.
+
+    Raises:
+        InputError: the file cannot be read, is no table of named values, or is too large or nested too deep.
+    """
+    file = os.fspath(path)
+    text = _bounded_text(file)
+    suffix = Path(file).suffix
+    try:
+        if suffix == ".toml":
+            fields = parse_toml(text)
+        elif suffix == ".json":
+            fields = parse_json(text)
+        elif suffix in (".yaml", ".yml"):
+            fields = parse_yaml(text, file)
+        else:
+            raise InputError(_NO_FORMAT, file=file)
+    except RecursionError:
+        raise too_deep(file) from None
+    except ValueError as error:
+        raise error if isinstance(error, InputError) else unreadable(error, file) from None
+    if not isinstance(fields, dict):
+        raise must_be("a table of fields", fields, field="the file", file=file)
+    for name in fields:
+        if not isinstance(name, str):
+            raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
+    refuse_large(fields, file)
+    return fields
+
+
+def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
+    """Writes a table that `read_fields` reads, whole or not at all.
+
+    Raises:
+        InputError: the suffix names no format, or the file cannot be written.
+    """
+    suffix = Path(path).suffix
+    if suffix == ".toml":
+        text = toml_text(fields)
+    elif suffix == ".json":
+        text = json_text(fields)
+    elif suffix in (".yaml", ".yml"):
+        text = yaml_text(fields)
+    else:
+        raise InputError(_NO_FORMAT, file=os.fspath(path))
+    write_whole(path, text.encode())
+
+
+def _bounded_text(file: str) -> str:
+    try:
+        size = Path(file).stat().st_size
+    except OSError:
+        size = 0  # reading it says why
+    if size > MAX_FILE_BYTES:
+        raise InputError(f"must have at most {count(MAX_FILE_BYTES)} bytes, got {count(size)}", file=file)
+    return read_whole(file).removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
+
+
+# Limits
+
+
+def too_deep(file: str) -> InputError:
+    """Returns the error of a file whose lists and tables are nested too deep."""
+    return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
 
 
 def refuse_large(data: Any, file: str) -> None:
-    """Refuses what is too deep, or too large once YAML's aliases are written out: each value is walked once.
+    """Refuses data that is nested too deep or holds too many values, without walking a value twice that YAML's aliases repeat.
 
     Raises:
-        InputError: it is.
+        InputError: it is or does.
     """
     sizes: dict[int, int] = {}
     open_: set[int] = set()
@@ -46,105 +126,280 @@ def refuse_large(data: Any, file: str) -> None:
         raise InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
 
 
-def too_deep(file: str) -> InputError:
-    """The error for a file of too many levels."""
-    return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
+# Keys that are listed twice, of which readers keep the last in silence
+
+_KEYS = re.compile(rb'"[ \t\r\n]*:')
+"""Where a key ends, and maybe a quote inside of a text."""
+
+
+def refuse_duplicates(names: Iterable[str]) -> None:
+    """Refuses a table in which a name is listed twice.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{shown(name)} is listed twice")
+        seen.add(name)
+
+
+def refuse_duplicate_keys(line: bytes, found: Any) -> None:
+    """Refuses JSON in which an object has a key twice, after a faster reader than Python's has made `found` of it.
+
+    Where the text has no more quotes before a colon than `found` has keys, no key can be lost: a second reading is needed only for
+    lines with such colons in their texts, and for those to be refused.
+
+    Raises:
+        InputError: naming the key.
+
+    >>> refuse_duplicate_keys(b'{"lr": 1, "note": "a: b"}', {"lr": 1, "note": "a: b"})
+    >>> refuse_duplicate_keys(b'{"lr": 1, "lr": 2}', {"lr": 2})
+    Traceback (most recent call last):
+    isobatch.errors.InputError: 'lr' is listed twice
+    """
+    if len(_KEYS.findall(line)) == _key_count(found):
+        return
+    try:
+        # Numbers are not looked at: Python refuses those of thousands of digits.
+        json.loads(line, object_pairs_hook=_unique_pairs, parse_int=str, parse_float=str)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _key_count(value: Any) -> int:
+    """Counts the keys of all objects in a value."""
+    inner = value.values() if isinstance(value, dict) else value
+    own = len(value) if isinstance(value, dict) else 0
+    return own + sum(_key_count(each) for each in inner if isinstance(each, (dict, list)))
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_duplicates(name for name, _ in pairs)
+    return dict(pairs)
+
+
+# Readers
 
 
 def parse_json(text: str) -> Any:
-    """Reads JSON in which no object has a key twice.
+    """Reads JSON.
 
     Raises:
-        ValueError: it is no JSON, or names the key.
+        ValueError: it is none, or an object has a key twice.
+        RecursionError: it is nested too deep.
+
+    >>> parse_json('{"lr": 1, "lr": 2}')
+    Traceback (most recent call last):
+    ValueError: 'lr' is listed twice
     """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        refuse_doubles(name for name, _ in pairs)
-        return dict(pairs)
-
-    return json.loads(text, object_pairs_hook=once)
+    return json.loads(text, object_pairs_hook=_unique_pairs)
 
 
-def json_text(settings: Mapping[str, Any]) -> str:
-    """A JSON document."""
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+def parse_toml(text: str) -> dict[str, Any]:
+    """Reads TOML.
+
+    Raises:
+        ValueError: it is none; TOML itself forbids keys that are listed twice.
+        RecursionError: it is nested too deep.
+    """
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
+    """Reads YAML.
+
+    Args:
+        tagged: stands for a value that asks for Python (`!!python/object/apply:eval`), which nothing here does; None: an error.
+
+    Raises:
+        InputError: PyYAML is not installed, or the text is nested too deep or merges too many tables.
+        ValueError: it is no YAML, a key is listed twice, or a number can be read in two ways.
+
+    >>> parse_yaml("lr: 2e-5\\nduration: 1:30", "job.yaml")
+    {'lr': 2e-05, 'duration': '1:30'}
+    """
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise needs_extra("YAML files", "fleet", file=file) from None
+    loader = _yaml_loader()(text)  # a SafeLoader
+    loader.tagged, loader.file = tagged, file
+    try:
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+)
+"""What a plain scalar is, by YAML 1.2's core schema: (kind, pattern, first characters)."""
+
+
+@cache
+def _yaml_loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # Any, without the stubs
+        yaml_implicit_resolvers: dict[str, Any] = {}
+        tagged: Any = None
+        file = ""
+        depth = merges = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # Before PyYAML recurses into it.
+            self.depth += 1
+            if self.depth > MAX_DEPTH_LEVELS + 1:
+                raise too_deep(self.file)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def compose_scalar_node(self, anchor: Any) -> Any:
+            node = super().compose_scalar_node(anchor)
+            self.merges += node.value == "<<"
+            if self.merges > MAX_MERGE_KEYS:
+                raise InputError(f"has more than {MAX_MERGE_KEYS} merge keys (<<)", file=self.file)
+            return node
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            refuse_duplicates(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            return super().construct_mapping(node, deep)
+
+        def construct_whole(self, node: Any) -> int:
+            if re.fullmatch(r"[-+]?0[0-9]+", node.value):
+                raise ValueError(f"{node.value[:80]} may be octal: write it without the leading 0, or as 0o…")
+            return int(node.value, 0)
+
+        def construct_real(self, node: Any) -> float:
+            return float(re.sub(r"\.(inf|nan)", r"\1", node.value.lower()))
+
+        def construct_tagged(self, _: str, node: Any) -> Any:
+            return self.construct_undefined(node) if self.tagged is None else self.tagged
+
+    for kind, pattern, first in _SCALARS:
+        Loader.add_implicit_resolver(_TAG + kind, re.compile(rf"^(?:{pattern})$"), list(first))
+    Loader.add_constructor(_TAG + "int", Loader.construct_whole)
+    Loader.add_constructor(_TAG + "float", Loader.construct_real)
+    Loader.add_multi_constructor(_TAG + "python/", Loader.construct_tagged)
+    return Loader
+
+
+# Writers
+
+_NOT_PRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""What YAML or TOML does not take as it is, even between quotes."""
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*|\.{1,2}/[\w./+-]*")
+"""What YAML 1.1 and 1.2 read as a text, but for the words below."""
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "nan", "inf"})
+_BLOCK = re.compile(r"(?!\s)[\n -~\xa0-\ud7ff]*[^\n]\n?")
+"""Texts of several lines that YAML can hold as they are."""
+_YAML_INFINITE = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
+
+
+def quoted(text: str) -> str:
+    """Writes a text between quotes, as JSON, YAML and TOML read it alike.
+
+    >>> quoted('say "é"'), quoted("\\x7f")
+    ('"say \\\\"é\\\\""', '"\\\\u007f"')
+    """
+    return _NOT_PRINTED.sub(lambda it: f"\\u{ord(it[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def number_text(value: float) -> str:
-    """A float that every reader takes for one: YAML 1.1 wants a point before the exponent.
+    """Writes a float so that every reader takes it for one: YAML 1.1 needs a point and a sign.
 
     >>> number_text(2e-05), number_text(0.1), number_text(1.0), number_text(1e-08)
     ('2.0e-05', '0.1', '1.0', '1.0e-08')
     """
-    base, e, power = repr(value).partition("e")
-    return f"{base if '.' in base else base + '.0'}e{power}" if e else base
+    text = repr(value)
+    base, e, power = text.partition("e")
+    return f"{base if '.' in base else base + '.0'}e{power}" if e else text
 
 
 def scalar_text(value: Any) -> str:
-    """A value on one line of YAML, which is JSON but for plain words and small numbers.
+    """Writes a value on one line of YAML, quoted where it must be.
 
     >>> scalar_text(2e-05), scalar_text("cosine"), scalar_text("a: b"), scalar_text(True), scalar_text([0.9, 0.95])
     ('2.0e-05', 'cosine', '"a: b"', 'true', '[0.9, 0.95]')
     """
     if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _RESERVED
-        return value if plain else json.dumps(value)
+        return value if _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS else quoted(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(scalar_text, value))}]"
+        return f"[{', '.join(scalar_text(item) for item in value)}]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar_text(str(k))}: {scalar_text(v)}" for k, v in value.items()) + "}"
-    return number_text(value) if type(value) is float else json.dumps(value)
+    if type(value) is float:
+        return _YAML_INFINITE.get(repr(value)) or number_text(value)
+    return json.dumps(value)
+
+
+def json_text(fields: Mapping[str, Any]) -> str:
+    """Writes a JSON document."""
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 def commented(text: str) -> str:
-    """A comment of any text: no line of it leaves the comment."""
+    """Writes a comment of any text: no line of it leaves the comment."""
     return "\n".join(
         f"# {line}".rstrip() for line in re.split(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+", text)
     )
 
 
 def remark(remarks: Mapping[str, str], at: str) -> str:
-    """What is said behind a value, by its path."""
+    """Writes the comment behind a value, found by the value's dotted name."""
     return f"  # {' '.join(remarks[at].split())}" if at in remarks else ""
 
 
-def yaml_text(settings: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
-    """A YAML document, with a comment behind each value that has a remark.
+def yaml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
+    """Writes a YAML document, with remarks behind values by their dotted names.
 
-    >>> print(yaml_text({"optimizer": {"lr": 2e-5, "betas": [0.9, 0.95]}}, {"optimizer.lr": "was 1e-5"}), end="")
-    optimizer:
-      lr: 2.0e-05  # was 1e-5
-      betas: [0.9, 0.95]
+    >>> print(yaml_text({"lr": 1e-5, "schedule": {"kind": "cosine"}}, {"schedule.kind": "as tuned"}), end="")
+    lr: 1.0e-05
+    schedule:
+      kind: cosine  # as tuned
     """
-    return "\n".join(_yaml(settings, remarks or {}, "", 0)) + "\n"
+    return "\n".join(_yaml_lines(fields, remarks or {}, "", 0) if fields else ["{}"]) + "\n"
 
 
-def _yaml(settings: Mapping[str, Any], remarks: Mapping[str, str], path: str, depth: int) -> Iterator[str]:
+def _yaml_lines(
+    fields: Mapping[str, Any], remarks: Mapping[str, str], path: str, depth: int
+) -> Iterator[str]:
     pad = "  " * depth
-    for name, value in settings.items():
-        at, key = f"{path}.{name}" if path else str(name), f"{pad}{scalar_text(str(name))}:"
+    for name, value in fields.items():
+        at = f"{path}.{name}" if path else str(name)
+        key = f"{pad}{scalar_text(str(name))}:"
         if isinstance(value, Mapping) and value:
             yield key
-            yield from _yaml(value, remarks, at, depth + 1)
-        elif isinstance(value, str) and "\n" in value and _fits_a_block(value):
+            yield from _yaml_lines(value, remarks, at, depth + 1)
+        elif isinstance(value, str) and "\n" in value and _BLOCK.fullmatch(value):
             yield f"{key} |{'' if value.endswith(chr(10)) else '-'}"
             yield from (f"{pad}  {line}" if line else "" for line in value.rstrip("\n").split("\n"))
-        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) and item for item in value):
             yield key
             for item in value:
-                inner = list(_yaml(item, {}, at, depth + 2))
+                inner = list(_yaml_lines(item, {}, at, depth + 2))
                 yield f"{pad}  - {inner[0].lstrip()}"
                 yield from inner[1:]
         else:
             yield f"{key} {scalar_text(value)}{remark(remarks, at)}"
 
 
-def _fits_a_block(text: str) -> bool:
-    return not re.search(r"[^\n\t -~\xa0-\ud7ff]|^\s|\t", text)
-
-
-def toml_text(settings: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
-    """A TOML document: plain values, then a section for each table; what is None is left out.
+def toml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
+    """Writes a TOML document: plain values, then a section for each table; values that are None are left out.
 
     >>> print(toml_text({"lr": 1e-5, "training": {"steps": 9, "seed": None}}, {"training.steps": "was 3"}), end="")
     lr = 1e-05
@@ -152,32 +407,33 @@ def toml_text(settings: Mapping[str, Any], remarks: Mapping[str, str] | None = N
     [training]
     steps = 9  # was 3
     """
-    flat = [(name, value) for name, value in settings.items() if not isinstance(value, Mapping)]
-    sections = [_toml(flat, remarks or {}, "")]
-    for name, table in settings.items():
+    remarks = remarks or {}
+    plain = ((name, value) for name, value in fields.items() if not isinstance(value, Mapping))
+    sections = ["".join(_toml_lines(plain, remarks, ""))]
+    for name, table in fields.items():
         if isinstance(table, Mapping):
-            sections.append(f"[{_toml_key(name)}]\n{_toml(table.items(), remarks or {}, f'{name}.')}")
+            sections.append(
+                f"[{_toml_key(name)}]\n" + "".join(_toml_lines(table.items(), remarks, f"{name}."))
+            )
     return "\n".join(filter(None, sections))
 
 
-def _toml(pairs: Iterable[tuple[str, Any]], remarks: Mapping[str, str], path: str) -> str:
-    return "".join(
-        f"{_toml_key(name)} = {_toml_value(value)}{remark(remarks, f'{path}{name}')}\n"
-        for name, value in pairs
-        if value is not None
-    )
+def _toml_lines(pairs: Iterable[tuple[str, Any]], remarks: Mapping[str, str], path: str) -> Iterator[str]:
+    for name, value in pairs:
+        if value is not None:
+            yield f"{_toml_key(name)} = {_toml_value(value)}{remark(remarks, path + name)}\n"
 
 
 def _toml_key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
+    return name if _BARE_KEY.fullmatch(name) else quoted(name)
 
 
 def _toml_value(value: Any) -> str:
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return quoted(value)
     if isinstance(value, Mapping):
-        pairs = (f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None)
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list | tuple):
+        inner = ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None)
+        return f"{{{inner}}}"
+    if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml_value, value))}]"
     return repr(value).lower()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.doubles import OnceDecoder, refuse_double_keys
+from isobatch.files.formats import refuse_duplicate_keys
 from isobatch.words import printable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
     import pyarrow as pa
 
     kinds: dict[str, _Kind] = {}
-    for columns, _ in _blocks(stream, path, OnceDecoder()):
+    for columns, _ in _blocks(stream, path, _UniqueDecoder()):
         for name, cells in columns.items():
             kinds.setdefault(name, _Kind()).add(cells)
     if not kinds:
@@ -92,6 +92,19 @@ def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, in
             yield columns, rows
 
 
+class _UniqueDecoder:
+    """Decodes JSON objects, and refuses a key that an object has twice."""
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+    def decode(self, line: bytes) -> dict[str, Any]:
+        found = self._decode(line)
+        if line.count(b":") != len(found):
+            refuse_duplicate_keys(line, found)
+        return found
+
+
 def _object(decoder: Any, line: bytes) -> dict[str, Any]:
     """The object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
     is unknown, as in NumPy, and what is infinite is a wrong value of its row."""
@@ -105,7 +118,7 @@ def _object(decoder: Any, line: bytes) -> dict[str, Any]:
             found = {}
         if not found or not isinstance(found, dict):
             raise
-        refuse_double_keys(line, found)
+        refuse_duplicate_keys(line, found)
     return found
 
 

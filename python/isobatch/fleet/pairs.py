@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.rows import Pairs
 from isobatch.fleet.side import Side
-from isobatch.nearest import nearest
-from isobatch.words import few, shown
+from isobatch.words import few, nearest, shown
 
 
 def pairs_of(pairs: Any, jobs: Side, clusters: Side) -> Pairs:

@@ -27,11 +27,10 @@ from isobatch.fleet.columns import (
 )
 from isobatch.fleet.frames import mixed_as_texts
 from isobatch.fleet.made import MOST_CLUSTERS
-from isobatch.nearest import OURS, nearest
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.product import how_to_multiply
+from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import few, printable, redacted, shown
+from isobatch.words import OURS, few, nearest, printable, redacted, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,8 +6,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable
 
-from isobatch.nearest import nearest
-from isobatch.words import few, printable
+from isobatch.words import few, nearest, printable
 
 _CLOSE = 0.82
 """How alike two names must be, from 0 to 1, for one to be taken for a slip of the other."""

@@ -1,14 +1,24 @@
-"""The arithmetic of a dense decoder: parameters, operations and kept activations, from its shape.
+"""The arithmetic of a dense decoder: parameters, operations and kept activations, from its transformers `config.json`.
 
-Operations are those of Chowdhery et al. 2022 (PaLM, arXiv 2204.02311, appendix B): 6 for each parameter of a matrix product and token,
-and 12 · layers · heads · head size · span for the attention's two products, a causal mask not taken off. Activations are
-counted as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4): for a GPT layer in 16 bits 34·s·h bytes a sample, and 5·a·s² more where the attention's
-scores are kept.
+The file is read as data: nothing in it is imported or run. Operations are those of Chowdhery et al. 2022 (PaLM, arXiv 2204.02311, appendix B):
+6 for each parameter of a matrix product and token, and 12 · layers · heads · head size · span for the attention's two products, a causal
+mask not taken off. Activations are counted as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4): for a GPT layer in 16 bits 34·s·h bytes a
+sample, and 5·a·s² more where the attention's scores are kept.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
 import msgspec
+
+from isobatch.errors import InputError, missing, must_be, unreadable
+from isobatch.files.whole import read_whole
+from isobatch.words import shown
 
 
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,3 +112,173 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     def head_bytes(self, seq_len: int, width: int) -> float:
         """Bytes kept of a sample after the layers: the last norm's input, the head's, and the logits in float32."""
         return float(seq_len) * (2 * width * self.hidden + 4 * self.vocabulary)
+
+
+_MAX_WIDTH = 2**31
+Fields = Mapping[str, Any]
+
+_NOT_DENSE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
+"""What only a mixture of experts has."""
+
+
+def read_model(path: str | os.PathLike[str]) -> Decoder:
+    """The shape that a config.json describes.
+
+    Args:
+        path: the file, or the folder that has it.
+
+    Raises:
+        InputError: it cannot be read, or is of a model that has no arithmetic here; the message says which models do.
+    """
+    file = os.fspath(path)
+    if Path(file).is_dir():
+        file = os.fspath(Path(file) / "config.json")
+    try:
+        fields = json.loads(read_whole(file))
+    except (ValueError, RecursionError) as error:
+        raise error if isinstance(error, InputError) else unreadable(error, file) from None
+    try:
+        return decoder_of(fields)
+    except InputError as error:
+        raise error.at(file=file) from None
+
+
+def decoder_of(fields: Any) -> Decoder:
+    """The shape of a config's fields.
+
+    Raises:
+        InputError: as `read_model`.
+
+    >>> decoder_of({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257,
+    ...     "n_positions": 1024}).parameters
+    124439808
+    """
+    if not isinstance(fields, dict):
+        raise must_be("a table of a model's fields", fields, field="the file")
+    kind = fields.get("model_type")
+    if not isinstance(kind, str) or kind not in _FAMILIES:
+        raise InputError(
+            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; of another dense model give "
+            "--parameters and --seq-len",
+            field="model_type",
+        )
+    if experts := [name for name in _NOT_DENSE if fields.get(name)]:
+        raise InputError(f"has {experts[0]}: a mixture of experts has no estimate", field=experts[0])
+    if fields.get("quantization_config"):
+        raise InputError(
+            "has quantization_config: quantized weights have no estimate", field="quantization_config"
+        )
+    return _FAMILIES[kind](kind, fields)
+
+
+def _count(fields: Fields, name: str, default: int | None = None) -> int:
+    value = fields.get(name)
+    if value is None:
+        value = default
+    if value is None:
+        raise missing(name, "the model's size depends on it")
+    if type(value) is not int or not 1 <= value <= _MAX_WIDTH:
+        raise must_be("a whole number from 1 to 2^31", value, field=name)
+    return value
+
+
+def _flag(fields: Fields, name: str, default: bool) -> bool:
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        raise must_be("true or false", value, field=name)
+    return default if value is None else value
+
+
+def _drops(fields: Fields, *names: str, default: float = 0.0) -> bool:
+    found = [fields.get(name, default) for name in names]
+    return any(type(value) in (int, float) and value > 0 for value in found)
+
+
+def _gpt2(kind: str, fields: Fields) -> Decoder:
+    hidden, heads = _count(fields, "n_embd"), _count(fields, "n_head")
+    return Decoder(
+        family=kind,
+        layers=_count(fields, "n_layer"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=_divided(hidden, heads, "n_head"),
+        intermediate=_count(fields, "n_inner", 4 * hidden),
+        vocabulary=_count(fields, "vocab_size"),
+        positions=_count(fields, "n_positions"),
+        gated=False,
+        tied=_flag(fields, "tie_word_embeddings", True),
+        biases=True,
+        dropout=_drops(fields, "resid_pdrop", default=0.1),
+    )
+
+
+def _gpt_neox(kind: str, fields: Fields) -> Decoder:
+    if not _flag(fields, "attention_bias", True):
+        raise InputError(
+            "attention_bias is false: only models with it have an estimate", field="attention_bias"
+        )
+    return _decoder(kind, fields, gated=False, biases=True, dropout=_drops(fields, "hidden_dropout"))
+
+
+def _llama(kind: str, fields: Fields) -> Decoder:
+    for name in ("attention_bias", "mlp_bias"):
+        if _flag(fields, name, False):
+            raise InputError(f"{name} is true: only models without these biases have an estimate", field=name)
+    return _decoder(kind, fields)
+
+
+def _mistral(kind: str, fields: Fields) -> Decoder:
+    window = None if fields.get("sliding_window") is None else _count(fields, "sliding_window")
+    return _decoder(kind, fields, window=window)
+
+
+def _qwen2(kind: str, fields: Fields) -> Decoder:
+    return _decoder(kind, fields, query_bias=True)
+
+
+def _qwen3(kind: str, fields: Fields) -> Decoder:
+    return _decoder(kind, fields, query_norm=True)
+
+
+def _gemma(kind: str, fields: Fields) -> Decoder:
+    return _decoder(kind, fields, tied=True)
+
+
+def _decoder(kind: str, fields: Fields, *, gated: bool = True, tied: bool = False, **more: Any) -> Decoder:
+    """A model under the names that all but GPT-2 use."""
+    hidden, heads = _count(fields, "hidden_size"), _count(fields, "num_attention_heads")
+    head_dim = fields.get("head_dim")
+    return Decoder(
+        family=kind,
+        layers=_count(fields, "num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_count(fields, "num_key_value_heads", heads),
+        head_dim=_divided(hidden, heads, "num_attention_heads")
+        if head_dim is None
+        else _count(fields, "head_dim"),
+        intermediate=_count(fields, "intermediate_size"),
+        vocabulary=_count(fields, "vocab_size"),
+        gated=gated,
+        tied=_flag(fields, "tie_word_embeddings", tied),
+        **more,
+    )
+
+
+def _divided(hidden: int, heads: int, field: str) -> int:
+    if hidden % heads:
+        raise must_be(f"a divisor of the width {hidden}", heads, field=field)
+    return hidden // heads
+
+
+_FAMILIES: dict[str, Callable[[str, Fields], Decoder]] = {
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma": _gemma,
+    "phi3": _mistral,
+}

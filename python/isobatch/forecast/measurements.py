@@ -1,4 +1,4 @@
-"""What was measured: step times of some shapes and splits, and times of bare all-reduces by size, as validators' reports hold them."""
+"""Measurements: step times of some shapes and splits, and times of bare all-reduces by size, as validators' reports hold them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import numpy as np
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole
-from isobatch.forecast.profile import check_buckets
+from isobatch.forecast.profile import MAX_COUNT, check_buckets
 
 SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
 _JOINED = (*SAME, "sharded")
 """What measurements must share to say something of one another."""
-
-MOST = 2**40
-"""No count that was measured is above it."""
 
 # Medians of the same configuration that differ by more than this factor contradict each other.
 _CONTRADICTION = 2.0
@@ -48,7 +45,7 @@ class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one workload on one kind of GPU and link.
+    """The measurements of one workload on one kind of GPU and link.
 
     A validator's report holds them under the key ``measurements``; a file may also hold them alone. ``bucket_bytes`` are
     the all-reduces that a step's gradient goes in, where that is known. ``sharded`` says that the replicas share out states among
@@ -96,6 +93,7 @@ def load_measurements(path: str | os.PathLike[str]) -> Measurements:
 
 
 def joined(measured: Sequence[Measurements]) -> Measurements:
+    """Joins the measurements of several reports on the same workload, GPU and link."""
     if not measured:
         raise InputError("holds no measurements", field="measurements")
     first = measured[0]
@@ -114,7 +112,7 @@ def joined(measured: Sequence[Measurements]) -> Measurements:
 
 
 def check_values(measured: Measurements) -> None:
-    """Each value by itself."""
+    """Refuses a value that no measurement has."""
     for field, records in (("steps", measured.steps), ("all_reduce", measured.all_reduce)):
         for row, record in enumerate(records, 1):
             for name, value in msgspec.structs.asdict(record).items():
@@ -122,21 +120,21 @@ def check_values(measured: Measurements) -> None:
                     continue
                 values = value if isinstance(value, tuple) else (value,)
                 if not values or not all(0 < v < np.inf for v in values):
-                    raise InputError(f"is {value}, must be above 0", row=row, field=f"{field}.{name}")
-                if type(value) is int and value > MOST:
-                    raise must_be(f"at most {MOST:,}", value, row=row, field=f"{field}.{name}")
+                    raise must_be("above 0", value, row=row, field=f"{field}.{name}")
+                if type(value) is int and value > MAX_COUNT:
+                    raise must_be(f"at most {MAX_COUNT:,}", value, row=row, field=f"{field}.{name}")
             if isinstance(record, StepRecord) and record.gpus % record.model_parallel:
                 raise InputError("does not divide the GPUs", row=row, field="steps.model_parallel")
     if not measured.gradient_bytes > 0:
-        raise InputError(f"is {measured.gradient_bytes}, must be above 0", field="gradient_bytes")
+        raise must_be("above 0", measured.gradient_bytes, field="gradient_bytes")
     check_buckets(measured.bucket_bytes, measured.gradient_bytes)
     noise = measured.noise_scale
     if noise is not None and not 0 < noise < np.inf:
-        raise InputError(f"is {noise}, must be a number of samples above 0", field="noise_scale")
+        raise must_be("a number of samples above 0", noise, field="noise_scale")
 
 
 def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
-    """Whether there are enough step times, and they do not contradict one another. `names` says where each comes from."""
+    """Refuses too few step times, and times that contradict one another. `names` says where each comes from."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
     pairs = zip(names, several, strict=True)
     records = ((name, row, step) for name, one in pairs for row, step in enumerate(one.steps, 1))
@@ -159,7 +157,7 @@ def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
 
 
 def check_tables(measured: Measurements) -> None:
-    """Whether the all-reduces tell latency from bandwidth."""
+    """Refuses all-reduces that cannot tell latency from bandwidth."""
     tables = {(record.gpus_per_node < record.gpus) for record in measured.all_reduce}
     for across in tables:
         points = {(r.gpus, r.bytes) for r in measured.all_reduce if (r.gpus_per_node < r.gpus) == across}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from operator import lt
 from typing import Any
 
 import msgspec
@@ -29,7 +29,23 @@ from isobatch.files.whole import read_whole, write_whole
 
 SCHEMA = 1
 GIB = 2**30
-_MAX_COUNT = 2**40
+MAX_COUNT = 2**40
+
+
+_LEGAL = {
+    "overlap": ("a number from 1 to 10", 1.0, 10.0, False),
+    "lead": ("a share from 0 to 1", 0.0, 1.0, False),
+    **dict.fromkeys(
+        ("compute_per_sample", "intra_gb_s", "inter_gb_s", "noise_scale"),
+        ("a finite number above 0", 0.0, math.inf, True),
+    ),
+}
+"""Of a constant: in words, the ends of its range, and whether the lower one is outside. Others are 0 or more."""
+
+
+def _require(good: bool, legal: str, value: Any, field: str) -> None:
+    if not good:
+        raise must_be(legal, value, field=field)
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,20 +69,13 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.bytes) < 2 or len(self.bytes) != len(self.seconds):
-            raise InputError(
-                f"has {len(self.bytes)} sizes and {len(self.seconds)} times, must have as many of both, and two at least",
-                field="all_reduce",
-            )
-        if not all(a < b for a, b in pairwise((0.0, *self.bytes, math.inf))):
-            raise InputError(f"has bytes {self.bytes}, must ascend from above 0", field="all_reduce")
-        if not all(0 < seconds < math.inf for seconds in self.seconds):
-            raise InputError(f"has seconds {self.seconds}, must be above 0", field="all_reduce")
-        if self.replicas_per_node < 1 or self.nodes < 1:
-            raise InputError(
-                f"is over {self.nodes} nodes of {self.replicas_per_node}, must be counts from 1",
-                field="all_reduce",
-            )
+        for good, legal, got in (
+            (2 <= len(self.bytes) == len(self.seconds), "as many times as sizes, two at least", self.seconds),
+            (all(map(lt, (0.0, *self.bytes), (*self.bytes, math.inf))), "bytes that ascend from above 0", self.bytes),
+            (all(0 < each < math.inf for each in self.seconds), "seconds above 0", self.seconds),
+            (min(self.replicas_per_node, self.nodes) >= 1, "over counts of replicas and nodes from 1", (self.replicas_per_node, self.nodes)),
+        ):  # fmt: skip
+            _require(good, legal, got, "all_reduce")
 
     def of(self, sizes: Sequence[float]) -> float | None:
         """Seconds of all-reduces of these sizes, one after another, each interpolated between what was measured; ``None``
@@ -121,20 +130,29 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unidentified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise InputError(f"is {self.schema}, this version reads {SCHEMA}", field="schema")
+        _require(self.schema == SCHEMA, f"{SCHEMA}, which this version reads", self.schema, "schema")
         for name, constant in self.constants().items():
-            _check(name, constant)
-        if not (math.isfinite(self.gradient_bytes) and self.gradient_bytes >= 0):
-            raise InputError(f"is {self.gradient_bytes}, must be 0 or more", field="gradient_bytes")
+            legal, least, most, strict = _LEGAL.get(
+                name, ("a finite number, 0 or more", 0.0, math.inf, False)
+            )
+            value, error = constant.value, constant.error
+            good = math.isfinite(value) and least <= value <= most and not (strict and value == least)
+            _require(good, legal, value, name)
+            if error is not None and not (math.isfinite(error) and error >= 0):
+                raise must_be("a finite number, 0 or more", error, field=f"{name}.error")
+        for name in ("gradient_bytes", "scatter"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, "a finite number, 0 or more", value, name)
         check_buckets(self.bucket_bytes, self.gradient_bytes)
-        if not (math.isfinite(self.scatter) and self.scatter >= 0):
-            raise InputError(f"is {self.scatter}, must be 0 or more", field="scatter")
         for name in ("micro_batch", "replicas_per_node", "nodes"):
-            measured = getattr(self, name)
-            if measured is not None and not 1 <= measured[0] <= measured[1]:
-                raise InputError(f"is {measured}, must be two counts from 1, ascending", field=name)
-        _check_noise_table(self.noise_by_progress)
+            low, high = getattr(self, name) or (1, 1)
+            _require(1 <= low <= high, "two counts from 1, ascending", (low, high), name)
+        starts = [start for start, _ in self.noise_by_progress]
+        rising = all(map(lt, starts, [*starts[1:], 1.0])) and starts[:1] in ([], [0])
+        _require(rising, "progress that ascends from 0 to below 1", starts, "noise_by_progress")
+        for _, noise in self.noise_by_progress:
+            legal = "numbers of samples above 0"
+            _require(math.isfinite(noise) and noise > 0, legal, noise, "noise_by_progress")
 
     def constants(self) -> dict[str, Constant]:
         """The constants that are known, by name."""
@@ -287,11 +305,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         [0.042, 0.04382]
         """
         shapes = {
-            "gpus": wholes(gpus, "gpus", 1, _MAX_COUNT),
-            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, _MAX_COUNT),
-            "model_parallel": wholes(model_parallel, "model_parallel", 1, _MAX_COUNT),
-            "micro_batch": wholes(micro_batch, "micro_batch", 1, _MAX_COUNT),
-            "accumulation": wholes(accumulation, "accumulation", 1, _MAX_COUNT),
+            "gpus": wholes(gpus, "gpus", 1, MAX_COUNT),
+            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, MAX_COUNT),
+            "model_parallel": wholes(model_parallel, "model_parallel", 1, MAX_COUNT),
+            "micro_batch": wholes(micro_batch, "micro_batch", 1, MAX_COUNT),
+            "accumulation": wholes(accumulation, "accumulation", 1, MAX_COUNT),
         }
         rows = common_rows(shapes)
         left = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
@@ -435,7 +453,7 @@ def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...
     several = () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
     for profile in several:
         if not isinstance(profile, Profile):
-            raise InputError(f"is {profile!r}, must be a Profile or several", field="profile")
+            raise must_be("a Profile or several", profile, field="profile")
     return several
 
 
@@ -450,37 +468,9 @@ def workloads_of(profiles: Sequence[Profile]) -> _core.Workloads | None:
 
 def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:
     """Raises InputError where the buckets are not the gradient."""
-    if bucket_bytes and not (
-        all(0 < size < math.inf for size in bucket_bytes)
-        and math.isclose(sum(bucket_bytes), gradient_bytes, rel_tol=0.01)
-    ):
+    whole = math.isclose(sum(bucket_bytes), gradient_bytes, rel_tol=0.01)
+    if bucket_bytes and not (whole and all(0 < size < math.inf for size in bucket_bytes)):
         raise InputError(
             f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each and {gradient_bytes} together",
             field="bucket_bytes",
         )
-
-
-def _check(name: str, constant: Constant) -> None:
-    above_0 = {"compute_per_sample", "intra_gb_s", "inter_gb_s", "noise_scale"}
-    value, error = constant.value, constant.error
-    if name == "overlap":
-        legal, good = "a number from 1 to 10", 1 <= value <= 10
-    elif name == "lead":
-        legal, good = "a share from 0 to 1", 0 <= value <= 1
-    elif name in above_0:
-        legal, good = "a finite number above 0", value > 0
-    else:
-        legal, good = "a finite number, 0 or more", value >= 0
-    if not (math.isfinite(value) and good):
-        raise InputError(f"is {value}, must be {legal}", field=name)
-    if error is not None and not (math.isfinite(error) and error >= 0):
-        raise InputError(f"has an error of {error}, must be a finite number, 0 or more", field=name)
-
-
-def _check_noise_table(table: tuple[tuple[float, float], ...]) -> None:
-    starts = [start for start, _ in table]
-    if table and (starts[0] != 0 or starts[-1] >= 1 or any(a >= b for a, b in pairwise(starts))):
-        raise InputError(f"has progress {starts}, must ascend from 0 to below 1", field="noise_by_progress")
-    for _, noise in table:
-        if not (math.isfinite(noise) and noise > 0):
-            raise InputError(f"holds {noise}, must be a number of samples above 0", field="noise_by_progress")

@@ -1,6 +1,6 @@
-"""The guard: `guard(plan)` stops a training that is not what its plan says, with a `GuardError`.
+"""Stops a training that does not follow its plan, with a `GuardError`: `guard(plan)`.
 
-One file for each thing that it looks at: `session.py` puts them into a script, `run.py` is what they share.
+Each file looks at one thing; `session.py` puts them into a script, and `run.py` has their common ground.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def guard(
     loss: Callable[[nn.Module, Any], Tensor] | None = None,
     weight: Callable[[Any], float] | None = None,
 ) -> Guard:
-    """A guard that stops a training script in its first minute where it is not what the plan says.
+    """Makes a guard, to stop a training script in its first minute where it does not follow the plan.
 
     Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
     accumulation, the samples of all ranks, gradients equal on all ranks and as large as those of the mean loss. At every
@@ -60,7 +60,7 @@ def guard(
     isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate (2× the plan's). Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
     """
     from isobatch.guard.session import Guard
-    from isobatch.planning.given import refuse_no_plan
+    from isobatch.planning.plan import refuse_no_plan
 
     refuse_no_plan(plan)
     return Guard(plan, loss, weight)

@@ -1,4 +1,4 @@
-"""What the guard raises, and what to do about it. Without torch, so that a launcher can catch it."""
+"""The guard's error, and what to do about it. Without torch: a launcher can catch it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isobatch.diagnosis.causes import Cause, Diagnosis
 
 
 class GuardError(RuntimeError):
-    """The training is not what its plan says.
+    """Says how a training departs from its plan.
 
     It is raised inside the training loop, by the call that could not go on: `attach`, `optimizer.step()`, the model's forward
     or `finish`; on all ranks where all of them see it, else on those that do. Nobody needs to catch it: uncaught, it

@@ -1,4 +1,4 @@
-"""Notices a gradient that is not finite: from which step on, and on which rank it began.
+"""Notices NaN and infinite gradients: from what step on, and on what rank they began.
 
 A NaN that one rank makes is in the average of all, then in the weights, and stays. So each rank keeps one small gradient of
 its own of each step, from before DDP averages it, and looks at none of them: only at the averaged gradient, now and then. It is
@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.guard.run import CLOSE_STEPS, Run, named
-from isobatch.guard.wrapping import local, sharded
+from isobatch.guard.run import CLOSE_STEPS, Run, local, named, sharded
 
-EVERY = 16  # steps between two looks, which a GPU has to be waited for
-SMALL = 4096  # elements of the parameter whose gradients are kept
-OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts at 2^16 and halves
+LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
+MAX_SENTINEL_ELEMENTS = 4096  # elements of the parameter whose gradients are kept
+MAX_OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts at 2^16 and halves
 
 
 class Finite:
@@ -33,10 +32,10 @@ class Finite:
     def __init__(
         self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, ids_seen: bool = False
     ) -> None:
-        """`ids_seen` is whether a loader shows which samples each rank has."""
+        """Hooks into the gradients; `ids_seen`: a loader shows each rank's samples."""
         self._run, self._model, self._optimizer, self._ids_seen = run, model, optimizer, ids_seen
         params = [p for p in model.parameters() if p.requires_grad]
-        small = [p for p in params if p.numel() <= SMALL] or sorted(params, key=Tensor.numel)
+        small = [p for p in params if p.numel() <= MAX_SENTINEL_ELEMENTS] or sorted(params, key=Tensor.numel)
         self._sentinel = small[0]
         self._own: dict[int, Tensor] = {}
         self._history: list[
@@ -52,7 +51,7 @@ class Finite:
         }
 
     def _made(self, p: Tensor) -> None:
-        """A gradient is there, before DDP averages it. Only a step's last backward counts: it has the sum of all micro-batches."""
+        """Keeps a gradient, before DDP averages it. Only a step's last backward counts: it has the sum of all micro-batches."""
         run = self._run
         if run.own or (self._no_sync and not self._model.require_backward_grad_sync):
             return
@@ -69,22 +68,22 @@ class Finite:
         self._own[0] = self._rows[at].copy_(grad)
 
     def remove(self) -> None:
-        """Takes the hooks out."""
+        """Removes the hooks."""
         for handle in self._handles.values():
             handle.remove()
 
     def check(self) -> bool:
-        """Before an optimizer step. False where a loss scaler will have it skipped."""
+        """Checks before an optimizer step. False where a loss scaler will have it skipped."""
         run, history = self._run, self._history
         history.append(list(self._own.values()))
         self._own.clear()
         if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
             for which in [which for which in self._handles if which != id(self._sentinel)]:
                 self._handles.pop(which).remove()
-        return self._look() if run.rare or len(history) % EVERY == 0 else True
+        return self._look() if run.rare or len(history) % LOOK_EVERY_STEPS == 0 else True
 
     def stuck(self) -> None:
-        """The loop goes on and on without an optimizer step, as a loss scaler does when no scale is small enough."""
+        """Ends a loop without optimizer steps, such as a loss scaler's when no scale is small enough."""
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
         text = f"{self._run.micro} micro-batches without an optimizer step"
         if bad:
@@ -106,7 +105,7 @@ class Finite:
             scaled = hasattr(self._optimizer, "found_inf")
             if scaled:
                 always = _false([any(flags) for flags in flags_of])
-                if always and len(history) > OVERFLOWS:
+                if always and len(history) > MAX_OVERFLOWS:
                     self._stop(always, 0)
                 if always:
                     return False
@@ -120,7 +119,7 @@ class Finite:
         return good
 
     def _same_data(self, own: list[Tensor]) -> None:
-        """Gradients of different samples differ: those that are equal to the last bit, before they are averaged, are of the same."""
+        """Ends a training on equal data: gradients of different samples differ in some bit before they are averaged."""
         sums = [float(one) for one in own]
         every = self._run.exchange("own gradients", sums)
         if not any(sums):
@@ -132,7 +131,7 @@ class Finite:
             self._run.stop(Cause.SAME_DATA, f"the local gradients of {whose} are equal to the last bit", some)
 
     def _stop(self, bad: list[int], index: int) -> None:
-        """Where `index` in the history is the first step at which these ranks' own gradients were not finite."""
+        """Names the ranks and the step, at `index` in the history, of the first gradients that were not finite."""
         run = self._run
         step = run.step - len(self._history) + 1 + index
         if len(bad) in (0, run.ranks) and run.ranks > 1:

@@ -1,4 +1,4 @@
-"""The gradient of the first steps, held to that of the mean loss, and the ranks' gradients to each other."""
+"""Compares the gradient of the first steps with that of the mean loss, and the ranks' gradients with each other."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.checksum import checksum, differing
 from isobatch.diagnosis.precision import AUTOCAST
-from isobatch.guard.inputs import Inputs
-from isobatch.guard.recomputing import Recomputation, Reference, has_room
-from isobatch.guard.run import Run
-from isobatch.guard.settings import clips_itself
-from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import flat, inner, local, sharded
+from isobatch.guard.loader import LoaderWatch
+from isobatch.guard.optimizer import clips_itself
+from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room
+from isobatch.guard.run import Run, flat, inner, local, sharded
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
-CLIPPED = 0.02  # how far a norm may be from the one that it is clipped to
+CLIP_TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
 class _Likeness(NamedTuple):
-    """How many times as large a gradient is as the reference, along it, and was before it was clipped; and how much of it
+    """Compares a gradient with the reference: how many times as large it is along it, and was before it was clipped; and how much of it
     points elsewhere."""
 
     ratio: float
@@ -35,15 +33,15 @@ class _Likeness(NamedTuple):
 
 
 class Gradient:
-    """Holds the first steps' averaged gradient to that of `loss`, and the ranks' gradients to each other."""
+    """Compares the first steps' averaged gradient with the reference's, and the ranks' gradients with each other."""
 
     def __init__(
         self,
         run: Run,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        watch: Watch | None,
-        reference: Reference,
+        watch: LoaderWatch | None,
+        reference: ReferenceLoss,
     ) -> None:
         self._run, self._optimizer, self._watch = run, optimizer, watch
         self._sharded = sharded(model)
@@ -55,7 +53,7 @@ class Gradient:
         # A norm before clipping would be in the loss scaler's units.
         self._scaled = self._precision == torch.float16
         self._random: list[tuple[Tensor, Tensor | None]] = []
-        self._inputs = Inputs(run, self._model)
+        self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
         self._unclipped: float | None = None
         self._queued = False
@@ -86,7 +84,7 @@ class Gradient:
             )
 
     def remove(self) -> None:
-        """Takes the hooks out."""
+        """Removes the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -94,7 +92,7 @@ class Gradient:
         self._random.clear()
 
     def forward(self) -> None:
-        """Before a micro-batch goes through the model: the random numbers are those that it will have."""
+        """Saves the random numbers of a micro-batch before it goes through the model."""
         if self._sized:
             self._inputs.forward()
             cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
@@ -108,14 +106,14 @@ class Gradient:
             engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
 
     def _backward_done(self) -> None:
-        """Gradients are averaged, and nobody has clipped them yet."""
+        """Measures the norm of gradients that are averaged and not clipped yet."""
         self._queued = False
         self._unclipped = math.sqrt(
             sum(float(local(p.grad).double().square().sum()) for p in self._params if p.grad is not None)
         )
 
     def check(self, *, whole: bool) -> None:
-        """Before an optimizer step. Only a whole step has a reference."""
+        """Checks before an optimizer step. Only a whole step has a reference."""
         run, watch = self._run, self._watch
         grads = [torch.zeros_like(local(p)) if p.grad is None else local(p.grad) for p in self._params]
         if not any(run.exchange("any gradient", any(bool(g.any()) for g in grads))):
@@ -126,7 +124,11 @@ class Gradient:
                 run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
         before, after = self._norms(grads)
         bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
-        if bound is not None and before > bound * (1 + CLIPPED) and abs(after / before - 1) < CLIPPED / 100:
+        if (
+            bound is not None
+            and before > bound * (1 + CLIP_TOLERANCE)
+            and abs(after / before - 1) < CLIP_TOLERANCE / 100
+        ):
             text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
             run.stop(Cause.CLIPPED_OTHERWISE, text)
         if not self._sized or watch is None:
@@ -147,7 +149,7 @@ class Gradient:
         self._size(watch, grads, batches, random)
         self._inputs.step()
 
-    def _size(self, watch: Watch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
+    def _size(self, watch: LoaderWatch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
         shares = self._shares(batches)
         error, summed, local, same = None, False, list[Tensor](), False
@@ -187,7 +189,7 @@ class Gradient:
         run.stop(why, text)
 
     def _leave(self, why: str) -> None:
-        """The gradient's size is not looked at any more."""
+        """Gives up the gradient's size."""
         self._sized = False
         self._run.unchecked.append(f"the gradient's size: {why}")
 
@@ -198,7 +200,7 @@ class Gradient:
         self._run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
 
     def _norms(self, grads: list[Tensor]) -> tuple[float, float]:
-        """The gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
+        """Returns the gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
         if self._unclipped is None:
             return math.nan, math.nan
         after = sum(float(g.detach().double().square().sum()) for g in grads)
@@ -206,16 +208,16 @@ class Gradient:
         return math.sqrt(squares[0]), math.sqrt(squares[1])
 
     def _clipping(self, found: list[Tensor], like: _Likeness) -> None:
-        """A gradient that was shortened, in its own direction, has the planned norm."""
+        """Checks the norm of a gradient shortened in its own direction."""
         bound = self._run.plan.recipe.clip_norm
         before, after = self._norms(found)
-        shorter = not math.isnan(like.ratio) and after < before * (1 - CLIPPED)
-        if bound is not None and shorter and abs(after / min(bound, before) - 1) > CLIPPED:
+        shorter = not math.isnan(like.ratio) and after < before * (1 - CLIP_TOLERANCE)
+        if bound is not None and shorter and abs(after / min(bound, before) - 1) > CLIP_TOLERANCE:
             text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
             self._run.stop(Cause.CLIPPED_OTHERWISE, text)
 
     def _excused(self, like: _Likeness, gate: float, batches: list[Any]) -> bool:
-        """Whether the script divides by other units than the reference, as a healthy one may."""
+        """Tells whether the script divides by other units than the reference, as a healthy one may."""
         if self._other is None or self._weight is None:
             return False
         run, weight, other = self._run, self._weight, self._other
@@ -229,7 +231,7 @@ class Gradient:
     def _why(
         self, found: list[Tensor], like: _Likeness, gate: float, batches: list[Any], random: list[Any]
     ) -> Diagnosis:
-        """Why a gradient is not that of the mean loss."""
+        """Diagnoses a gradient unlike the mean loss's."""
         if like.residual <= gate:
             factor = either(
                 Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×"), Cause.ANOTHER_LOSS.likely()
@@ -244,7 +246,7 @@ class Gradient:
         return ELSE
 
     def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
-        """Other factors of the micro-batches' mean losses, and what makes a script have them."""
+        """Lists other factors of the micro-batches' mean losses, and their causes."""
         equal = [1 / len(batches)] * len(batches)
         if len(batches) > 1:
             yield [0.0] * (len(batches) - 1) + self._shares(batches)[-1:], Cause.GRADIENTS_CLEARED
@@ -258,7 +260,7 @@ class Gradient:
                 yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
 
     def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
-        """What makes a gradient `ratio` times too large."""
+        """Diagnoses a gradient `ratio` times too large."""
         plan = self._run.plan
         return faults.gradient(
             ratio,
@@ -299,7 +301,7 @@ class Gradient:
         )
 
     def _shares(self, batches: list[Any]) -> list[float]:
-        """The factor of each micro-batch's mean loss."""
+        """Returns the factor of each micro-batch's mean loss."""
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
         if self._weight is None:
@@ -307,3 +309,28 @@ class Gradient:
         units = [float(self._weight(batch)) for batch in batches]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
+
+
+class ZeroGradCheck:
+    """Looks at the smallest parameter's gradient when the first one of a step arrives: it is still the last step's."""
+
+    def __init__(self, run: Run, model: nn.Module) -> None:
+        self._run, self._kept = run, False
+        self._param = min((p for p in model.parameters() if p.requires_grad), key=Tensor.numel)
+        # A sharded parameter's own hook is never called: then nothing is seen.
+        self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._handle.remove()
+
+    def _arriving(self, _: Tensor) -> None:
+        run, before = self._run, self._param.grad
+        if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):
+            self._kept = True
+
+    def check(self) -> None:
+        """Checks before an optimizer step."""
+        if self._kept:
+            text = "the first gradient of this step was added to the last step's, which zero_grad had not cleared"
+            self._run.stop(Cause.GRADIENTS_KEPT, text)

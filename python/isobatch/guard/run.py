@@ -1,4 +1,4 @@
-"""What all checks share: the plan, the other ranks, and where the training is."""
+"""The common ground of all checks: the plan, the other ranks, the training's step, and the wrapper around its model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
+from isobatch.diagnosis.chunks import dense
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
@@ -21,7 +26,7 @@ WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
 
 
 class Run:
-    """A training under guard.
+    """Follows a training under guard.
 
     `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
     last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
@@ -56,38 +61,38 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The optimizer step that comes next, counted as the plan counts."""
+        """The next optimizer step, counted as the plan counts."""
         return int(self.start) + self.since
 
     def advance(self) -> None:
-        """An optimizer step is checked. What is asked many times at each step is worked out here, once."""
+        """Goes on to the next step. What is asked many times at each step is worked out here, once."""
         self.since, self.micro = self.since + 1, 0
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any) -> list[Any]:
-        """Everybody's value. That all ranks are at the same check is checked by the way."""
+        """Returns everybody's value. That all ranks are at the same check is checked by the way."""
         if self.ranks == 1:
             return [value]
-        told: list[Any] = [None] * self.ranks
+        answers: list[Any] = [None] * self.ranks
         try:
-            dist.all_gather_object(told, ((self.since, tag), value), group=self._control)
+            dist.all_gather_object(answers, ((self.since, tag), value), group=self._control)
         except RuntimeError as error:
             cause = either(Cause.DEAD_RANK.likely(), Cause.UNEQUAL_STEPS.likely())
             raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
-        off = [rank for rank, (where, _) in enumerate(told) if where != told[0][0]]
+        off = [rank for rank, (where, _) in enumerate(answers) if where != answers[0][0]]
         if off:
             self.stop(Cause.UNEQUAL_STEPS, f"{named(off)} at another step than rank 0", off)
-        return [value for _, value in told]
+        return [value for _, value in answers]
 
     def note(self, text: str) -> None:
-        """Something that the training goes on with: said once, by rank 0."""
+        """Notes something harmless: said once, by rank 0."""
         if text not in self.notes:
             self.notes.append(text)
             if self.rank == 0:
                 warnings.warn(f"isobatch guard: {text}", stacklevel=2)
 
     def witnesses(self, what: str) -> list[int]:
-        """The ranks that see a fault which each looks for by itself, of those that see it within some seconds; none where all
+        """Returns the ranks with the same fault, where each looks by itself, of those that see it within some seconds; none where all
         do, or they are alone. The step's all-reduce keeps ranks together, so the others need not be asked."""
         if self.ranks == 1:
             return []
@@ -104,7 +109,7 @@ class Run:
             time.sleep(WITNESS_SECONDS / 40)
 
     def most(self, tensor: Any) -> Any:
-        """The element-wise maximum over ranks, in place."""
+        """Takes the element-wise maximum over ranks, in place."""
         if self.ranks > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._control)
         return tensor
@@ -117,7 +122,7 @@ class Run:
 
 
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
-    """How long the training itself waits for a rank: one that saves a checkpoint or compiles is late, not lost. None, torch's own, where
+    """Returns how long the training itself waits for a rank: one that saves a checkpoint or compiles is late, not lost. None, torch's own, where
     the group does not say."""
     group: Any = process_group or dist.group.WORLD
     try:
@@ -128,9 +133,58 @@ def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """Ranks in words.
+    """Writes ranks in words.
 
     >>> named([1]), named([0, 2])
     ('rank 1', 'ranks 0, 2')
     """
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """Returns the model inside of DDP, and of torch.compile around it."""
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def sharded(model: nn.Module) -> bool:
+    """Tells whether each rank holds its own part of the weights: fully_shard, or the older FullyShardedDataParallel."""
+    return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules())
+
+
+def flat(model: nn.Module) -> bool:
+    """Tells whether it is the older one, with its parameters hidden in flat ones."""
+    return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
+
+
+def divisor(model: nn.Module, ranks: int) -> float:
+    """Returns fully_shard's divisor of the sum over ranks: their number, unless the script sets another factor, as torchtitan does."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [
+                state._fsdp_param_group
+            ]  # older torch: one
+            factors = [getattr(group, "gradient_divide_factor", None) for group in groups]
+            if factors[0] is not None:
+                return float(factors[0])
+    return float(ranks)
+
+
+def reentrant(loss: Tensor) -> bool:
+    """Tells whether the older kind of activation checkpoint is in a graph: it refuses torch.autograd.grad."""
+    nodes, seen = [loss.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        nodes.extend(following for following, _ in node.next_functions)
+    return False
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Returns this rank's part, with its zeros where it is sparse."""
+    return dense(tensor.to_local() if isinstance(tensor, DTensor) else tensor)

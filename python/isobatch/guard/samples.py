@@ -1,4 +1,4 @@
-"""Micro-batches and samples: how many in every step, which in the first steps, and what each epoch covered."""
+"""Checks micro-batches and samples: how many in every step, whose in the first steps, and an epoch's coverage."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch.utils.data import DistributedSampler
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, either
 from isobatch.diagnosis.checksum import differing
+from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
 from isobatch.guard.run import Run, named
-from isobatch.guard.watch import COUNTED_DATASET, KEPT, Epoch, Watch
 from isobatch.integrations.torch import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 
-COMPARED = 16  # samples in the same order that make it the same epoch
+MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
 
 
 class Samples:
-    """Holds what the loader serves, and what the loop makes a step of, to the plan."""
+    """Compares the loader's samples, and the loop's steps, with the plan."""
 
-    def __init__(self, run: Run, watch: Watch | None) -> None:
+    def __init__(self, run: Run, watch: LoaderWatch | None) -> None:
         self._run, self._watch = run, watch
         self._seen: Epoch | None = None  # the last one that was checked
         self._ordered: Epoch | None = None
@@ -49,8 +49,8 @@ class Samples:
         if self._ramps:
             run.unchecked.append("accumulation and micro-batches: the batch ramps")
 
-    def _same_order(self, watch: Watch) -> None:
-        """A sampler that deals one order out to all ranks must have the same one on each."""
+    def _same_order(self, watch: LoaderWatch) -> None:
+        """Checks that all ranks' samplers deal out one order."""
         sampler: Any = watch.sampler
         if isinstance(watch.batch_sampler, PlanSampler):
             order = (watch.batch_sampler.seed, True)
@@ -67,8 +67,8 @@ class Samples:
             )
             self._run.stop(Cause.SAMPLER_SEEDS, text, off)
 
-    def _length(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
-        """What torch's sampler will serve in an epoch, before it does."""
+    def _length(self, watch: LoaderWatch, sampler: DistributedSampler[Any]) -> None:
+        """Checks the length of torch's sampler, before an epoch."""
         run, plan = self._run, self._run.plan
         if sampler.num_replicas != run.ranks:
             text = f"the sampler divides by {sampler.num_replicas}, there are {run.ranks} ranks"
@@ -81,8 +81,8 @@ class Samples:
         if served != plan.samples_per_epoch:
             self._stop(served, plan.samples_per_epoch, unique=served, every=False)
 
-    def _whole_rounds(self, watch: Watch) -> None:
-        """What Accelerate will serve in an epoch of whole micro-batches on all ranks only."""
+    def _whole_rounds(self, watch: LoaderWatch) -> None:
+        """Checks the length of Accelerate's epoch of whole micro-batches on all ranks only."""
         planned, size = self._run.plan.samples_per_epoch, self._run.plan.micro_batch or 1
         served = watch.size // (size * self._run.ranks) * size * self._run.ranks
         if planned is not None and watch.batch_sampler.batch_size == size and served != planned:
@@ -91,7 +91,7 @@ class Samples:
     # Steps.
 
     def begin(self) -> None:
-        """At the first step: finds out which micro-batches of the epoch under way a resumed loop left out."""
+        """Finds, at the first step, the micro-batches of the epoch under way left out by a resumed loop."""
         run, watch = self._run, self._watch
         if watch is None or watch.now is None or watch.now.place is not None:
             return
@@ -106,13 +106,13 @@ class Samples:
                 watch.skip(self._behind)
 
     def forward(self) -> None:
-        """A micro-batch goes through the model."""
+        """Counts a micro-batch."""
         self._run.micro += 1
         if self._watch is not None and self._watch.now is not None:
             self._watch.now.trained += 1
 
     def check(self) -> bool:
-        """Before an optimizer step. Whether it is a whole step on all ranks, as far as can be known."""
+        """Checks before an optimizer step. Tells whether it is a whole step on all ranks, as far as can be known."""
         run, watch = self._run, self._watch
         if self._ramps:
             return False
@@ -131,7 +131,7 @@ class Samples:
         return self._step(now, end)
 
     def _count(self, *, end: bool, last: int) -> None:
-        """The accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
+        """Checks the accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
         mixes two epochs; `last` of its micro-batches are of the last one."""
         run = self._run
         counted, planned = run.micro, len(run.planned)
@@ -151,7 +151,7 @@ class Samples:
             run.stop(Cause.ANOTHER_ACCUMULATION, text)
 
     def _at_end(self, now: Epoch) -> bool:
-        """Whether the micro-batch that was last trained on was an epoch's last."""
+        """Tells whether the last micro-batch trained on was its epoch's last."""
         length, done = now.length, now.skipped + now.trained
         return (
             length is None
@@ -160,11 +160,11 @@ class Samples:
         )
 
     def _step(self, now: Epoch, end: bool) -> bool:
-        """One of the first steps: nobody's samples are somebody else's, and micro-batches are as large as planned."""
+        """Checks one of the first steps: nobody's samples are somebody else's, and micro-batches are as large as planned."""
         run = self._run
-        told = run.exchange("samples", (*now.step(min(run.micro, now.trained, len(run.planned))), end))
-        owned = [set(ids) for _, ids, _ in told]
-        ends = any(end for *_, end in told)
+        answers = run.exchange("samples", (*now.step(min(run.micro, now.trained, len(run.planned))), end))
+        owned = [set(ids) for _, ids, _ in answers]
+        ends = any(end for *_, end in answers)
         repeats = sum(map(len, owned)) - len(set().union(*owned))
         if repeats > (run.ranks + (run.plan.padded_samples or 0) if ends else 0):
             same = all(ids == owned[0] for ids in owned)
@@ -174,7 +174,7 @@ class Samples:
                 ),
                 f"{repeats} of {sum(map(len, owned))} samples of this step go to more than one rank",
             )
-        for rank, (sizes, *_) in enumerate(told):
+        for rank, (sizes, *_) in enumerate(answers):
             planned = [int(n) for n in run.plan.micro_batches(rank)]
             if sizes != planned:
                 if not ends:
@@ -183,14 +183,14 @@ class Samples:
                 return False
         return True
 
-    def _workers(self, watch: Watch) -> None:
-        """Workers take turns, so that the first batches are one of each."""
+    def _workers(self, watch: LoaderWatch) -> None:
+        """Compares the workers' first batches: they take turns."""
         first = watch.digests[: watch.workers]
         if any(self._run.exchange("workers", len(first) > 1 and len(set(first)) == 1)):
             text = f"the first {len(first)} batches of {watch.workers} workers are the same"
             self._run.stop(Cause.WORKERS_REPEAT, text)
 
-    def _set_epoch(self, watch: Watch, sampler: DistributedSampler[Any]) -> None:
+    def _set_epoch(self, watch: LoaderWatch, sampler: DistributedSampler[Any]) -> None:
         plan = self._run.plan
         several = plan.total_steps is None or (plan.steps_per_epoch or 0) < plan.total_steps
         if sampler.shuffle and several and not watch.epoch_set:
@@ -200,7 +200,7 @@ class Samples:
     # Epochs.
 
     def epochs(self) -> None:
-        """Once for each epoch: that the last one served the plan's samples, and that this one has another order."""
+        """Checks once for each epoch: the last one's samples, and this one's order."""
         watch = self._watch
         if watch is None or watch.last is None:
             return
@@ -211,7 +211,7 @@ class Samples:
             self._order(watch.last, watch.now)
 
     def finish(self) -> None:
-        """The last epoch, if it was trained to its end."""
+        """Checks the last epoch, if it was trained to its end."""
         self.epochs()
         if self._watch is not None and self._watch.now is not None and self._watch.now is not self._seen:
             self._epoch(self._watch.now)
@@ -225,35 +225,35 @@ class Samples:
         if epoch.place is not None and epoch.place[1]:
             rest = rest_of_epoch(plan, dataset, epoch.place[1])
             planned, padded = rest.served, rest.padded
-        told = run.exchange("epoch", (epoch.count, epoch.count == dataset))
-        served = sum(count for count, _ in told)
+        answers = run.exchange("epoch", (epoch.count, epoch.count == dataset))
+        served = sum(count for count, _ in answers)
         unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), min(served, dataset))
-        del epoch.ids[KEPT:]
+        del epoch.ids[ORDER_IDS:]
         # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not count.
         if served == unique == dataset < planned:
             run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
             return
         extra = served - planned if epoch.place is not None and self._irregular else 0
         if not 0 <= extra < run.ranks or served - extra != planned or unique < min(planned, dataset) - padded:
-            self._stop(served, planned, unique=unique, every=all(every for _, every in told))
+            self._stop(served, planned, unique=unique, every=all(every for _, every in answers))
 
     @property
     def _dataset(self) -> int:
         return self._run.plan.recipe.dataset_size or (self._watch.size if self._watch is not None else 0)
 
     def _unique(self, ids: NDArray[np.int64], unknown: int) -> int:
-        """How many different samples all ranks served; `unknown` where they are too many to tell apart."""
+        """Counts the different samples of all ranks; `unknown` where they are too many to tell apart."""
         dataset = self._dataset
-        if dataset > COUNTED_DATASET or (len(ids) and int(ids.max()) >= dataset):
+        if dataset > MAX_DISTINCT_SAMPLES or (len(ids) and int(ids.max()) >= dataset):
             return unknown
         seen = torch.zeros(dataset, dtype=torch.uint8)
         seen[torch.from_numpy(ids)] = 1
         return int(self._run.most(seen).sum())
 
     def _order(self, last: Epoch, now: Epoch) -> None:
-        first, second = list(last.ids[:KEPT]), list(now.ids[:KEPT])
+        first, second = list(last.ids[:ORDER_IDS]), list(now.ids[:ORDER_IDS])
         n = min(len(first), len(second))
-        if n < min(COMPARED, len(first)):
+        if n < min(MIN_COMPARED_IDS, len(first)):
             return  # it has only begun
         self._ordered = now
         shuffled = any(b < a for a, b in itertools.pairwise(first))

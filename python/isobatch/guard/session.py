@@ -10,17 +10,21 @@ from torch import nn
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.checksum import checksum, differing
-from isobatch.guard import settings, start
-from isobatch.guard.cleared import Cleared
-from isobatch.guard.finite import OVERFLOWS, Finite
-from isobatch.guard.gradient import Gradient
-from isobatch.guard.owner import Owner, check_convention, check_length
-from isobatch.guard.rates import Rates
-from isobatch.guard.recomputing import Loss, OtherUnits, Reference, Weight
-from isobatch.guard.run import Run, named
+from isobatch.guard.finite import MAX_OVERFLOWS, Finite
+from isobatch.guard.gradient import Gradient, ZeroGradCheck
+from isobatch.guard.loader import LoaderWatch
+from isobatch.guard.optimizer import (
+    LearningRates,
+    check_parameters,
+    check_settings,
+    check_state,
+    settle_start,
+    torch_optimizer,
+)
+from isobatch.guard.reference import Loss, OtherUnits, ReferenceLoss, Weight
+from isobatch.guard.run import Run, inner, local, named, sharded
 from isobatch.guard.samples import Samples
-from isobatch.guard.watch import Watch
-from isobatch.guard.wrapping import inner, local, sharded
+from isobatch.guard.trainers import Owner, check_convention, check_length
 from isobatch.planning.plan import Plan
 
 NO_LOADER = (
@@ -30,7 +34,7 @@ NO_LOADER = (
 
 
 class Guard:
-    """Holds a training script to its plan; see `isobatch.guard.guard`.
+    """Watches a training script; see `isobatch.guard.guard`.
 
     `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm, which rank 0 also
     gives as a warning.
@@ -43,7 +47,7 @@ class Guard:
         self._other_units: OtherUnits | None = None
         self._assumed = False
         self._handles: list[Any] = []
-        self._patience = OVERFLOWS * (plan.accumulation or 1)  # micro-batches without a step
+        self._patience = MAX_OVERFLOWS * (plan.accumulation or 1)  # micro-batches without a step
 
     def attach(
         self,
@@ -55,7 +59,7 @@ class Guard:
         process_group: dist.ProcessGroup | None = None,
         owner: Owner | None = None,
     ) -> Guard:
-        """Checks what is there before the first step, and takes its place in the loop.
+        """Checks model, optimizer and loader before the first step, and takes its place in the loop.
 
         Args:
             model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under fully_shard.
@@ -73,11 +77,11 @@ class Guard:
         """
         self._remove()
         self.unchecked.clear()
-        optimizer = settings.single(optimizer, self.unchecked)
+        optimizer = torch_optimizer(optimizer, self.unchecked)
         self.notes.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, self.notes, process_group)
-        self._watch = Watch(loader) if loader is not None else None
+        self._watch = LoaderWatch(loader) if loader is not None else None
         if self._loss is not None and loader is None:
             run.note(NO_LOADER)
         if owner is None and self._watch is not None and self._watch.accelerated:
@@ -88,16 +92,16 @@ class Guard:
         self._replicated, self._inner = not sharded(model), inner(model)
         self._equal_weights()
         self._samples = Samples(run, self._watch)
-        self._rates = Rates(run, optimizer)
+        self._rates = LearningRates(run, optimizer)
         ids_seen = self._watch is not None and self._watch.sampled
         self._finite = Finite(run, model, optimizer, ids_seen=ids_seen)
-        self._cleared: Cleared | None = Cleared(run, self._inner)
+        self._zero_grad: ZeroGradCheck | None = ZeroGradCheck(run, self._inner)
         self._gradient: Gradient | None = Gradient(
             run,
             model,
             optimizer,
             self._watch,
-            Reference(self._loss, self._weight, self._other_units, self._assumed),
+            ReferenceLoss(self._loss, self._weight, self._other_units, self._assumed),
         )
         self._in_eval_mode = False
         self._handles = [
@@ -107,17 +111,17 @@ class Guard:
         return self
 
     def __deepcopy__(self, _: Any) -> Guard:
-        """A copy of a model under guard, such as an average of its weights, is not guarded: its hooks stay this one's."""
+        """Returns itself: a copy of a model under guard, such as an average of its weights, is not guarded."""
         return self
 
     def lightning(self) -> Any:
-        """The guard as a Lightning callback."""
+        """Returns the guard as a Lightning callback."""
         from isobatch.guard.trainers import lightning_callback
 
         return lightning_callback(self)
 
     def transformers(self) -> Any:
-        """The guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the reference."""
+        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the reference."""
         from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
         if self._loss is None:
@@ -164,7 +168,7 @@ class Guard:
             self._finite.stuck()
 
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before optimizer.step(): the gradients are there, or a closure will make them."""
+        """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._before_update()
@@ -190,20 +194,20 @@ class Guard:
         run, gradient = self._run, self._gradient
         if not run.since:
             place = self._watch.now.place if self._watch is not None and self._watch.now is not None else None
-            start.settle(run, self._optimizer, self._start_step, place)
-            settings.check_parameters(run, self._model, self._optimizer)
-            settings.check_state(run, self._optimizer)
+            settle_start(run, self._optimizer, self._start_step, place)
+            check_parameters(run, self._model, self._optimizer)
+            check_state(run, self._optimizer)
             self._samples.begin()
         if self._ended():
             return
         if not run.micro:
             self._no_forward()
-        if self._cleared is not None:
-            self._cleared.check()
+        if self._zero_grad is not None:
+            self._zero_grad.check()
         whole = self._samples.check()
         self._rates.check()
         if not run.since:
-            settings.check_settings(run, self._optimizer)
+            check_settings(run, self._optimizer)
         whole = self._finite.check() and whole
         if gradient is not None:
             gradient.check(whole=whole)
@@ -218,7 +222,7 @@ class Guard:
                 check_length(run, self._owner)
 
     def _ended(self) -> bool:
-        """Whether the plan has no more steps. Many loops count to their last iteration, and take it, too: one more is a note."""
+        """Tells whether the plan has no more steps. Many loops count to their last iteration, and take it, too: one more is a note."""
         run, total = self._run, self.plan.total_steps
         if total is None or run.step < total:
             return False
@@ -229,7 +233,7 @@ class Guard:
         return True
 
     def _no_forward(self) -> None:
-        """No micro-batch went through the wrapper since the last step."""
+        """Diagnoses a step without a micro-batch through the wrapper."""
         run = self._run
         if self._in_eval_mode:
             run.stop(Cause.EVAL_MODE, "the forwards before this step were in eval mode")
@@ -241,13 +245,13 @@ class Guard:
             run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
 
     def _settle(self) -> None:
-        """After the first steps."""
+        """Removes the checks of the first steps."""
         if self._gradient is not None:
             self._gradient.remove()
             self._gradient = None
-        if self._cleared is not None:
-            self._cleared.remove()
-            self._cleared = None
+        if self._zero_grad is not None:
+            self._zero_grad.remove()
+            self._zero_grad = None
         if self._watch is not None:
             self._watch.rest()
 

@@ -1,47 +1,62 @@
-"""The guard inside trainers that own the loop."""
+"""Puts the guard into trainers with a loop of their own: Lightning's and transformers'."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 from torch import Tensor, nn
 
-from isobatch.guard.owner import Owner
-from isobatch.guard.recomputing import OtherUnits
+from isobatch.diagnosis.causes import Cause
+from isobatch.guard.reference import OtherUnits
+from isobatch.guard.run import Run
+from isobatch.planning.plan import plan as make_plan
+
+COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 
 
-class Attachable(Protocol):
-    """What a trainer's callback needs of a guard."""
+class Owner(NamedTuple):
+    """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it knows."""
 
-    unchecked: list[str]
-
-    def attach(
-        self,
-        model: nn.Module,
-        optimizer: Any,
-        loader: Any = None,
-        *,
-        start_step: int | None = None,
-        owner: Owner | None = None,
-    ) -> Any:
-        """Takes its place in the loop."""
-
-    def finish(self) -> None:
-        """Checks the last epoch."""
+    convention: Literal["transformers", "lightning"]
+    total_steps: int | None = None
 
 
-def lightning_callback(guard: Attachable) -> Any:
-    """A Lightning callback."""
+def check_convention(run: Run, owner: Owner) -> None:
+    """Checks that the plan counts an epoch's end as the trainer does."""
+    plan = run.plan
+    if plan.recipe.convention == owner.convention or plan.moves:
+        return
+    recipe = msgspec.structs.replace(plan.recipe, convention=owner.convention)
+    other = make_plan(recipe, plan.cluster, **plan.settings._asdict())
+    differ = [name for name in COUNTS if getattr(plan, name) != getattr(other, name)]
+    if differ:
+        said = ", ".join(f"{name} {getattr(other, name)}, {getattr(plan, name)} planned" for name in differ)
+        text = f"{owner.convention} counts {said} with convention={plan.recipe.convention!r}"
+        run.stop(Cause.ANOTHER_CONVENTION.likely(f'convention="{owner.convention}"'), text)
+
+
+def check_length(run: Run, owner: Owner) -> None:
+    """Compares the trainer's steps with the plan's. Asked after the first ones, since another micro-batch or accumulation makes another
+    length, and is the better diagnosis."""
+    planned, found = run.plan.total_steps, owner.total_steps
+    if None not in (planned, found) and planned != found:
+        text = f"the trainer will take {found:,} optimizer steps, {planned:,} planned"
+        run.stop(Cause.ANOTHER_LENGTH, text)
+
+
+def lightning_callback(guard: Any) -> Any:
+    """Makes a Lightning callback."""
     try:
         from lightning.pytorch import Callback
     except ImportError:
         from pytorch_lightning import Callback
 
     class LightningGuard(Callback):  # type: ignore[misc]
-        """Holds a Trainer to a plan."""
+        """Watches a Trainer."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-            """The first place where optimizers and loaders are what they will be."""
+            """Attaches at the first place with the final optimizers and loaders."""
             loader, done = trainer.train_dataloader, trainer.global_step
             single = loader if hasattr(loader, "batch_sampler") else None  # not several of them
             steps = trainer.estimated_stepping_batches
@@ -56,40 +71,40 @@ def lightning_callback(guard: Attachable) -> Any:
                 iter(trainer.fit_loop._data_fetcher)
 
         def on_train_end(self, *_: Any) -> None:
-            """The last epoch."""
+            """Checks the last epoch."""
             guard.finish()
 
     return LightningGuard()
 
 
-def transformers_callback(guard: Attachable) -> Any:
-    """A callback of transformers' Trainer."""
+def transformers_callback(guard: Any) -> Any:
+    """Makes a callback of transformers' Trainer."""
     from transformers import TrainerCallback
 
     class TransformersGuard(TrainerCallback):  # type: ignore[misc]
-        """Holds a Trainer to a plan."""
+        """Watches a Trainer."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            """Before the first batch."""
+            """Attaches before the first batch."""
             model, optimizer, loader = (kwargs[name] for name in ("model", "optimizer", "train_dataloader"))
             owner = Owner("transformers", state.max_steps if state.max_steps > 0 else None)
             guard.attach(model, optimizer, loader, start_step=state.global_step or None, owner=owner)
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
-            """The last epoch."""
+            """Checks the last epoch."""
             guard.finish()
 
     return TransformersGuard()
 
 
 def model_loss(model: nn.Module, batch: Any) -> Tensor:
-    """The loss that a model of transformers makes itself."""
+    """Returns the own loss of a model of transformers."""
     loss: Tensor = model(**batch).loss
     return loss
 
 
 def every_label(batch: Any) -> float:
-    """What the Trainer divides by where it does not know that the model shifts its labels: each row's first one too."""
+    """Counts the labels as the Trainer does where it does not know of the model's shift: each row's first one too."""
     return float((batch["labels"] != -100).sum())
 
 
@@ -101,5 +116,5 @@ FIRST_LABELS = OtherUnits(
 
 
 def label_count(batch: Any) -> float:
-    """What a causal language model's loss is a mean over: the labels that count, but for each row's first."""
+    """Counts the labels of a causal language model's mean loss: those that count, but for each row's first."""
     return float((batch["labels"][..., 1:] != -100).sum())

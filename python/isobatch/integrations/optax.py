@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isobatch.planning.given import refuse_no_plan
-from isobatch.planning.plan import Plan
+from isobatch.planning.plan import Plan, refuse_no_plan
 
 
 def schedule(plan: Plan) -> Any:

@@ -19,18 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from math import ceil, floor
-from typing import NamedTuple, cast
+from math import ceil, floor, isnan, nan
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.planning.planned import Planned
+from isobatch.planning.record import Handover, PlanRecord
 from isobatch.planning.settings import HOLDS_LOSS
 from isobatch.schedules.kinds import constant as level
 from isobatch.schedules.schedule import Schedule, join, product
 from isobatch.schedules.text import Units, resolve
 
-MOST_EPOCHS = 10_000
+Legs: TypeAlias = Sequence[tuple[int, PlanRecord]]
+"""The parts of a run, in order: the optimizer step at which each starts, and its plan."""
+
+MAX_EPOCHS_WALKED = 10_000
 """Epochs after a move whose last steps are looked at one by one."""
 
 
@@ -57,7 +60,7 @@ class Rest(NamedTuple):
     dropped: int
 
 
-def rest_of_epoch(plan: Planned, dataset: int, offset: int) -> Rest:
+def rest_of_epoch(plan: PlanRecord, dataset: int, offset: int) -> Rest:
     """What the plan's trainer makes of an epoch of `dataset` samples behind its first `offset`."""
     micro, accumulation, replicas, batch, irregular = plan.layout
     return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, irregular))
@@ -74,7 +77,7 @@ class Stage(NamedTuple):
     lr_scale: float
 
 
-def _stages(plan: Planned, at: Position) -> Iterator[Stage]:
+def _stages(plan: PlanRecord, at: Position) -> Iterator[Stage]:
     """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
     full = plan.layout.effective_batch
     step, samples = at.step, at.samples
@@ -90,7 +93,7 @@ def _stages(plan: Planned, at: Position) -> Iterator[Stage]:
 class _Leg:
     """A part of the run under one plan, from an optimizer step on."""
 
-    def __init__(self, plan: Planned, at: Position, clock: Fraction, course: Course) -> None:
+    def __init__(self, plan: PlanRecord, at: Position, clock: Fraction, course: Course) -> None:
         self.batch = plan.layout.effective_batch
         self.plan, self.step, self.clock, self.course = plan, at.step, clock, course
         self.samples, self.epoch, self.offset = at.samples, at.epoch, at.offset or 0
@@ -109,7 +112,7 @@ class _Leg:
 
     def samples_at(self, step: Fraction) -> Fraction:
         if self.course.by_epochs:
-            epoch, offset = self.place(step)
+            epoch, offset = self.epoch_and_offset(step)
             return epoch * self.course.dataset + min(offset, Fraction(self.course.dataset))
         stage = next(stage for stage in reversed(self.stages) if stage.step <= step)
         return stage.samples + (step - stage.step) * stage.batch
@@ -124,7 +127,7 @@ class _Leg:
         stage = next(stage for stage in reversed(self.stages) if stage.samples <= samples)
         return stage.step + (samples - stage.samples) / stage.batch
 
-    def place(self, step: Fraction) -> tuple[int, Fraction]:
+    def epoch_and_offset(self, step: Fraction) -> tuple[int, Fraction]:
         """(epoch, offset) after `step` steps; only where there are epochs."""
         epoch, passed = cast(int, self.epoch), step - self.step
         if len(self.stages) > 1:
@@ -144,7 +147,11 @@ class _Leg:
     @property
     def _rate(self) -> Fraction:
         """Steps of the first plan that a sample is worth here: by AdaScale's gain, a sample of a larger batch is worth less."""
-        return self.course.worth(self.plan) / self.course.worth(self.course.first) / self.course.batch
+        return (
+            self.course.progress_per_batch(self.plan)
+            / self.course.progress_per_batch(self.course.first)
+            / self.course.batch
+        )
 
     def clock_at(self, step: Fraction) -> Fraction:
         """Where in the first plan's schedule a step stands."""
@@ -153,7 +160,7 @@ class _Leg:
         points, epochs, passed = self._epoch(step - self.step)
         return epochs * self.course.epoch_steps + _read(points, passed, 0)
 
-    def when(self, clock: Fraction) -> Fraction:
+    def step_at_clock(self, clock: Fraction) -> Fraction:
         """The step at which the clock shows `clock`."""
         if not self.course.by_epochs:
             return self.step_at(self.samples + (clock - self.clock) / self._rate)
@@ -183,7 +190,7 @@ class _Leg:
 
     def bends(self, until: Fraction | None) -> Iterator[Fraction]:
         """The steps before `until` where the clock may change its pace; None: all of them, and one past the last."""
-        for step in self._bends(self.when(self.course.end) if until is None else until):
+        for step in self._bends(self.step_at_clock(self.course.end) if until is None else until):
             if until is not None and step >= until:
                 return
             yield step
@@ -210,7 +217,7 @@ class _Leg:
         yield Fraction(first)
         epochs = max(0, ceil((until - first) / steps))
         alike = len(self._points(Fraction(0), self.course.epoch_steps, steps)) == 2
-        if alike or epochs > MOST_EPOCHS:
+        if alike or epochs > MAX_EPOCHS_WALKED:
             yield Fraction(first + epochs * steps)
             return
         for end in range(first + steps, first + epochs * steps + 1, steps):
@@ -222,7 +229,7 @@ class _Leg:
 class Course:
     """The whole run of a plan: its own leg, and those before its moves."""
 
-    def __init__(self, legs: Sequence[tuple[int, Planned]]) -> None:
+    def __init__(self, legs: Legs) -> None:
         first = legs[0][1]
         recipe = first.recipe
         self.first, self.recipe = first, recipe
@@ -244,7 +251,7 @@ class Course:
             here = self.position(step)
             self.legs.append(_Leg(plan, here, self.legs[-1].clock_at(Fraction(step)), self))
 
-    def worth(self, plan: Planned) -> Fraction:
+    def progress_per_batch(self, plan: PlanRecord) -> Fraction:
         """Steps of the tuned run that a tuned batch of samples is worth."""
         if plan.rule not in HOLDS_LOSS:
             return Fraction(1)
@@ -261,7 +268,7 @@ class Course:
     def position(self, step: int) -> Position:
         """Where the run stands after `step` optimizer steps."""
         leg, exact = self._leg(Fraction(step)), Fraction(step)
-        place = (None, None) if leg.epoch is None else leg.place(exact)
+        place = (None, None) if leg.epoch is None else leg.epoch_and_offset(exact)
         epoch, offset = (None if part is None else int(part) for part in place)
         return Position(step, int(leg.samples_at(exact)), epoch, offset)
 
@@ -329,7 +336,7 @@ class Course:
         leg = self.legs[-1]
         if self.by_epochs and cast(int, leg.epoch) * self.epoch_steps >= self.end:
             return leg.step  # The move dropped what was left of the last epoch.
-        step = leg.when(self.end)
+        step = leg.step_at_clock(self.end)
         return max(floor(step) if self.floors else ceil(step), leg.step)
 
     @property
@@ -338,7 +345,7 @@ class Course:
         if len(self.legs) == 1 or self.first.warmup_steps is None:
             return self.first.warmup_steps
         leg = next((leg for leg in reversed(self.legs) if leg.clock <= self.warm), self.legs[0])
-        return ceil(leg.when(self.warm))
+        return ceil(leg.step_at_clock(self.warm))
 
     # ---- the schedule ----
 
@@ -434,3 +441,50 @@ def _straight(
     a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
 ) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])
+
+
+# ---- moves ----
+
+
+def handover_at(course: Course, after: PlanRecord, step: int) -> Handover:
+    """What a move after `step` optimizer steps of a run means, to the plan `after`."""
+    running, here = course.legs[-1].plan, course.position(step)
+    repeated = skipped = 0
+    samples, epoch, offset = here.samples, here.epoch, here.offset
+    dataset = running.recipe.dataset_size
+    if dataset is not None and epoch is not None and offset:
+        stayed, moved = (rest_of_epoch(plan, dataset, offset) for plan in (running, after))
+        repeated, skipped = max(0, moved.padded - stayed.padded), max(0, moved.dropped - stayed.dropped)
+        if not moved.steps:
+            epoch, offset = epoch + 1, 0
+            samples = epoch * dataset if course.by_epochs else samples
+    factor = (after.lr or 0.0) / (running.lr or 1.0)
+    return Handover(step, samples, epoch, offset, repeated, skipped, factor)
+
+
+def whole_run(legs: Legs) -> dict[str, Any]:
+    """The fields of the last leg's plan that are about the whole run, moves included."""
+    course = Course(legs)
+    first, last = legs[0][1], legs[-1][1]
+    return {
+        "total_steps": course.total_steps,
+        "warmup_steps": course.warmup_steps,
+        # The warmup started under the first plan; here, as everywhere, it moves with the peak.
+        "warmup_lr": (first.warmup_lr or 0.0) * ((last.lr or 0.0) / (first.lr or 1.0)),
+        **_costs(legs, course.total_steps),
+    }
+
+
+def _costs(legs: Legs, total_steps: int | None) -> dict[str, float | None]:
+    """Hours, GPU-hours and cost of the whole run, each leg at its own pace; None where a leg's is not known."""
+    hours = gpu_hours = cost = 0.0
+    ends = [*(step for step, _ in legs[1:]), total_steps]
+    for (start, leg), end in zip(legs, ends, strict=True):
+        if end is None or leg.step_seconds is None:
+            return dict.fromkeys(("hours", "gpu_hours", "cost"))
+        took = (end - start) * leg.step_seconds / 3600
+        hours += took
+        gpu_hours += took * leg.world_size
+        price = leg.cluster.price_per_gpu_hour
+        cost += took * leg.world_size * (nan if price is None else price)
+    return {"hours": hours, "gpu_hours": gpu_hours, "cost": None if isnan(cost) else cost}

@@ -14,27 +14,22 @@ from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.files.whole import read_whole, write_whole
-from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.planning.course import Course, Position, Stage
-from isobatch.planning.explain import explain
-from isobatch.planning.moves import Moved
-from isobatch.planning.options import options
-from isobatch.planning.planned import PLANNER, Planned
-from isobatch.planning.saved import check, fields_of, text_of
+from isobatch.planning.record import PLANNER, Handover, PlanRecord
 from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_of
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.recipe import Recipe
-from isobatch.schedules.schedule import Schedule
+from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
+    from isobatch.forecast.profile import Profile
+    from isobatch.planning.course import Course, Position, Stage
+    from isobatch.schedules.schedule import Schedule
     from isobatch.tools.writing.export import Export
     from isobatch.tools.writing.planned import Job
 
 
-class Move(Moved, frozen=True, forbid_unknown_fields=True):
+class Move(Handover, frozen=True, forbid_unknown_fields=True):
     """A change of hardware or batch in a run that was under way, as `replan` made it.
 
     Attributes:
@@ -52,14 +47,14 @@ class Move(Moved, frozen=True, forbid_unknown_fields=True):
     before: FeasiblePlan
 
 
-_LONGEST_REPR = 590
+_MAX_REPR_LENGTH = 590
 """Characters of a plan's repr."""
 
 # Micro-batches that an array lists: 128 MiB of them.
-_MOST_LISTED = 2**24
+_MAX_LISTED_MICRO_BATCHES = 2**24
 
 
-class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
+class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
     """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
@@ -81,8 +76,10 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         changed = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in self.settings.changed())
         recipe = repr(self.recipe)
         text = f"{type(self).__name__}({self.status}: {counted(self.world_size, 'GPU')}{batch}{steps}{changed and f', {changed}'}; "
-        room = _LONGEST_REPR - len(text) - 2
-        return f"{text[:_LONGEST_REPR]}{recipe if len(recipe) <= room else recipe[: max(0, room - 1)] + '…'})"
+        room = _MAX_REPR_LENGTH - len(text) - 2
+        return (
+            f"{text[:_MAX_REPR_LENGTH]}{recipe if len(recipe) <= room else recipe[: max(0, room - 1)] + '…'})"
+        )
 
     @property
     def policy(self) -> Policy | int:
@@ -117,6 +114,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> best.effective_batch, best.settings.batch_tolerance
         (255, 0.004)
         """
+        from isobatch.planning.refusal import options
+
         make = self.__dict__.get("make") or partial(plan_of, self.recipe)
         return tuple(cast(list[FeasiblePlan], options(self, make)))
 
@@ -164,10 +163,12 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the plan is infeasible.
         """
+        from isobatch.planning.course import Course
+
         return Course(self.legs)
 
     @property
-    def legs(self) -> list[tuple[int, Planned]]:
+    def legs(self) -> list[tuple[int, PlanRecord]]:
         """The parts of the run: the optimizer step at which each starts, and its plan; one where it was never moved."""
         starts = [0, *(move.step for move in self.moves)]
         return [*zip(starts, [*(move.before for move in self.moves), self], strict=True)]
@@ -180,6 +181,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
         8 GPUs: micro-batch 32 × accumulation 1 × 8 replicas = 256 samples per step.
         """
+        from isobatch.planning.explain import explain
+
         ramped = self.recipe.ramp is not None and self.status != "infeasible"
         stages = self.course.legs[-1].stages if ramped else ()
         return explain(self, self.moves, self.legs, self.options, stages)
@@ -226,9 +229,11 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         micro, _, replicas, batch, _ = self.layout
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
-        if self.layout.accumulation > _MOST_LISTED:
+        if self.layout.accumulation > _MAX_LISTED_MICRO_BATCHES:
             raise must_be(
-                f"at most {_MOST_LISTED:,} to be listed", self.layout.accumulation, field="accumulation"
+                f"at most {_MAX_LISTED_MICRO_BATCHES:,} to be listed",
+                self.layout.accumulation,
+                field="accumulation",
             )
         if Reason.UNEVEN in self.reasons:
             passes = batch // micro
@@ -276,8 +281,7 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         from isobatch.tools.writing.export import export
 
-        self.layout  # noqa: B018 - says why an infeasible plan has none
-        return export(self, tool, was=self.tuned(), form=form, job=job)
+        return export(self.require(), tool, was=self.tuned(), form=form, job=job)
 
     def tuned(self) -> Plan | None:
         """The recipe planned on the GPUs that it was tuned on; None where they are not known."""
@@ -288,6 +292,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
+        from isobatch.planning.saved import text_of
+
         return text_of(self)
 
     @classmethod
@@ -305,6 +311,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> Plan.from_json(made.to_json()) == made
         True
         """
+        from isobatch.planning.saved import check, fields_of
+
         fields, same_version = fields_of(text, file)
         kind = Plan if fields.get("status") == "infeasible" else FeasiblePlan
         try:
@@ -320,6 +328,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the file cannot be written.
         """
+        from isobatch.files.whole import write_whole
+
         write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
@@ -329,6 +339,8 @@ class Plan(Planned, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the file cannot be read, or as `from_json`.
         """
+        from isobatch.files.whole import read_whole
+
         return cls.from_json(read_whole(path), file=os.fspath(path))
 
 
@@ -455,15 +467,43 @@ def plan(
     >>> plan(recipe, 128, policy="grow", rule="sqrt").lr
     0.2
     """
-    if type(recipe) is not Recipe and not isinstance(recipe, Recipe):
-        raise must_be(
-            "a Recipe",
-            recipe,
-            field="recipe",
-            todo="Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file",
-        )
+    if type(recipe) is not Recipe:
+        refuse_no_recipe(recipe)
     if type(cluster) is not Cluster:
         cluster = cluster_of(cluster)
-    workloads = None if profile is None else workloads_of(as_profiles(profile))
-    made = plan_of(recipe, cluster, settings_of(settings), workloads)
+    made = plan_of(recipe, cluster, settings_of(settings), workloads_of_profiles(profile))
     return made.require() if strict else made
+
+
+def workloads_of_profiles(profile: Profile | Sequence[Profile] | None) -> _core.Workloads | None:
+    """The profiles as the core holds them."""
+    if profile is None:
+        return None
+    from isobatch.forecast.profile import as_profiles, workloads_of
+
+    return workloads_of(as_profiles(profile))
+
+
+def refuse_no_plan(plan: Any) -> None:
+    """Refuses what is no plan, and says how to make one of it.
+
+    Raises:
+        InputError: it is no Plan.
+
+    >>> refuse_no_plan("plan.json")
+    Traceback (most recent call last):
+    isobatch.errors.InputError: plan must be a Plan, got the path 'plan.json': Plan.load(path) reads one
+    """
+    if isinstance(plan, Plan):
+        return
+    if isinstance(plan, str) or hasattr(plan, "__fspath__"):
+        raise InputError(
+            f"plan must be a Plan, got the path {str(plan)!r}: Plan.load(path) reads one", field="plan"
+        )
+    if isinstance(plan, Recipe):
+        raise InputError(
+            "plan must be a Plan, got a Recipe: isobatch.plan(recipe, gpus) makes one", field="plan"
+        )
+    raise must_be(
+        "a Plan", plan, field="plan", todo="isobatch.plan(recipe, gpus) makes one, Plan.load reads one"
+    )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.planning.moves import moved_at, whole_run
-from isobatch.planning.plan import FeasiblePlan, Move, Plan, cluster_of, plan_of
+from isobatch.planning.course import handover_at, whole_run
+from isobatch.planning.plan import FeasiblePlan, Move, Plan, cluster_of, plan_of, workloads_of_profiles
 from isobatch.planning.settings import Keywords, Settings, settings_of
 from isobatch.recipes.cluster import Cluster
+
+if TYPE_CHECKING:
+    from isobatch.forecast.profile import Profile
 
 
 def replan(
@@ -80,7 +82,7 @@ def replan(
     settings_of(changes)  # for the names of those that there are not
     asked = running.settings._replace(**changes)
     where = running.cluster if cluster is None else cluster_of(cluster)
-    workloads = None if profile is None else workloads_of(as_profiles(profile))
+    workloads = workloads_of_profiles(profile)
     if effective_batch is None:
         return _at(running, at_step, workloads, where, asked)
     # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
@@ -116,7 +118,7 @@ def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Pl
         # Stopped and started again without a change: one leg, not two.
         moves, before = moves[:-1], befores[-2]
     left = msgspec.structs.replace(before, moves=moves)
-    facts = moved_at(left.course, after, step)
+    facts = handover_at(left.course, after, step)
     move = Move(**msgspec.structs.asdict(facts), before=before.require())
     made = msgspec.structs.replace(after, moves=(*moves, move))
     changes: dict[str, Any] = whole_run(made.legs)

@@ -17,9 +17,8 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, together, unknown
-from isobatch.planning.course import Course
-from isobatch.planning.moves import Legs, Moved, moved_at, whole_run
-from isobatch.planning.planned import VALUES, Planned, worked_out
+from isobatch.planning.course import Course, Legs, handover_at, whole_run
+from isobatch.planning.record import VALUES, Handover, PlanRecord, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.schedules.schedule import Schedule
@@ -47,7 +46,7 @@ _REASONS_OF_PROFILE = frozenset(
 )
 
 
-def text_of(plan: Planned) -> str:
+def text_of(plan: PlanRecord) -> str:
     """A plan as JSON text, with the schema and the version of isobatch."""
     fields = {"schema": SCHEMA, "isobatch": _core.__version__, **_named(plan)}
     return msgspec.json.format(msgspec.json.encode(fields, enc_hook=_described), indent=2).decode()
@@ -113,7 +112,7 @@ def _settings(given: Any, file: str | None) -> list[Any]:
     return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 
-def check(moves: Sequence[Moved], legs: Legs, file: str | None, *, same_version: bool) -> None:
+def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_version: bool) -> None:
     """Checks all parts of a run that came from a file.
 
     Args:
@@ -137,7 +136,7 @@ def check(moves: Sequence[Moved], legs: Legs, file: str | None, *, same_version:
         expected = _recomputed(leg)
         if count > 1:
             expected |= whole_run(legs[:count])
-            found = moved_at(Course(legs[: count - 1]), leg, starts[count - 1])
+            found = handover_at(Course(legs[: count - 1]), leg, starts[count - 1])
             _compare(moves[count - 2], msgspec.structs.asdict(found), file)
             expected["consumed"] = found.samples if leg.recipe.ramp else 0
         _compare(leg, expected, file)
@@ -156,7 +155,7 @@ def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None)
         )
 
 
-def _recomputed(leg: Planned) -> dict[str, Any]:
+def _recomputed(leg: PlanRecord) -> dict[str, Any]:
     """The values that must come out again, by name."""
     settings = leg.settings
     of_profile = (
@@ -193,7 +192,7 @@ def _recomputed(leg: Planned) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in left_out}
 
 
-def _consistent(leg: Planned, file: str | None) -> None:
+def _consistent(leg: PlanRecord, file: str | None) -> None:
     """Refuses values that no plan has, whoever made it."""
 
     def must(field: str, legal: bool, what: str) -> None:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 2000
-STEEPEST = 4.0
+MAX_STEEPNESS = 4.0
 """A neighbour's excess counts at most so many times the other one's, which moves the vertex by 0.3 of a step of the grid at most."""
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
 
 def best_log_lr(logs: Floats, losses: Floats) -> float:
-    """The logarithm of the best learning rate, of ascending ones; losses may be infinite.
+    """Returns the logarithm of the best learning rate, of ascending ones; losses may be infinite.
 
     >>> round(float(np.exp(best_log_lr(np.log([1.0, 2.0, 4.0]), np.array([1.0, 0.5, 1.0])))), 6)
     2.0
@@ -35,14 +35,14 @@ def best_log_lr(logs: Floats, losses: Floats) -> float:
     (x0, x1, x2), (y0, y1, y2) = logs[at - 1 : at + 2], losses[at - 1 : at + 2]
     # Where one side has all but diverged, a parabola through it would leave the lowest point far behind.
     low = min(y0, y2) - y1
-    y0, y2 = min(y0, y1 + STEEPEST * low), min(y2, y1 + STEEPEST * low)
+    y0, y2 = min(y0, y1 + MAX_STEEPNESS * low), min(y2, y1 + MAX_STEEPNESS * low)
     top = (x1 - x0) ** 2 * (y1 - y2) - (x1 - x2) ** 2 * (y1 - y0)
     bottom = (x1 - x0) * (y1 - y2) - (x1 - x2) * (y1 - y0)
     return float(x1 if bottom == 0 else x1 - top / (2 * bottom))
 
 
 def resampled_means(losses: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
-    """Means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds, parts).
+    """Resamples the means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds, parts).
 
     >>> means = resampled_means(np.array([[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0]]]))
     >>> low, high = interval(means[:, 0])
@@ -66,7 +66,7 @@ def resampled_means(losses: Floats, seed: int = 0, resamples: int = RESAMPLES) -
 
 
 class Rates:
-    """Trials of one batch at equal samples: `lrs` ascending, `losses` of shape (learning rates, seeds, parts), infinite where one
+    """Holds the trials of one batch at equal samples: `lrs` ascending, `losses` of shape (learning rates, seeds, parts), infinite where one
     diverged."""
 
     def __init__(self, lrs: Sequence[float], losses: Floats) -> None:
@@ -89,12 +89,12 @@ class Rates:
         return int(np.argmin(self.means)) in (0, len(self.logs) - 1)
 
     def resampled(self, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
-        """(the best learning rates' logarithms, shape (resamples,); mean losses, shape (resamples, learning rates))."""
+        """Returns (the best learning rates' logarithms, shape (resamples,); mean losses, shape (resamples, learning rates))."""
         means = resampled_means(self.losses, seed, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
     def gap(self, lr: float, means: Floats) -> tuple[float, Interval] | None:
-        """The loss at one of the learning rates minus the lowest of all, and its interval over resampled means; None where it was
+        """Returns the loss at one of the learning rates minus the lowest of all, and its interval over resampled means; None where it was
         not tried or diverged."""
         near = np.abs(self.logs - np.log(lr))
         at = int(np.argmin(near))
@@ -105,7 +105,7 @@ class Rates:
 
 
 def interval(values: Floats) -> Interval:
-    """The middle 95 %.
+    """Returns the middle 95 %.
 
     >>> interval(np.arange(1001.0))
     (25.0, 975.0)
@@ -117,7 +117,7 @@ def interval(values: Floats) -> Interval:
 def exponent(
     batches: Sequence[int], best_logs: Sequence[float], resampled: Sequence[Floats]
 ) -> tuple[float, Interval]:
-    """The slope of the best learning rate's logarithm over the batch's, and its interval.
+    """Fits the slope of the best learning rate's logarithm over the batch's, and its interval.
 
     Args:
         batches: two different ones or more.
@@ -134,7 +134,7 @@ def exponent(
 
 
 def learned(before: Floats, after: Floats) -> bool:
-    """Whether a loss fell by more than twice the error of the difference, part by part.
+    """Tells whether a loss fell by more than twice the error of the difference, part by part.
 
     >>> learned(np.array([1.0, 1.1, 0.9]), np.array([0.5, 0.6, 0.4])), learned(np.ones(3), np.ones(3))
     (True, False)

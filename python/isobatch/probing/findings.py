@@ -1,4 +1,4 @@
-"""What a probe measures: learning rates, sameness, the critical batch. No torch."""
+"""The findings of a probe: learning rates, sameness, the critical batch. No torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,31 @@ last one tried; or the recipe's is far from the best one at its own batch, so th
 Interval = tuple[float, float]
 
 
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Records one short training: its effective batch, peak learning rate, seed, samples, and the losses on each part of the evaluation
+    samples; none where it diverged."""
+
+    batch: int
+    lr: float
+    seed: int
+    samples: int
+    losses: tuple[float, ...]
+    steps: int
+    seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it was stopped because its loss grew, or was not finite."""
+        return not self.losses
+
+    @property
+    def loss(self) -> float:
+        """The mean over the evaluation samples; infinity where it diverged."""
+        return sum(self.losses) / len(self.losses) if self.losses else float("inf")
+
+
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """One learning rate at one batch: the mean loss over seeds and its 95 % interval, None where it diverged."""
+    """Gives one learning rate at one batch: the mean loss over seeds and its 95 % interval, None where it diverged."""
 
     lr: float
     loss: float | None
@@ -21,7 +44,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
-    """What the trials say at one batch.
+    """Summarizes the trials at one batch.
 
     `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie beyond those tried.
     `rule_lr` is the tuned batch's by the rule; `rule_gap` what it loses against the best one tried, and `rule_gap_interval` that
@@ -39,13 +62,13 @@ class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """The learning rate to take at the planned batch.
+    """Names the learning rate to take at the planned batch.
 
     Where the tuned batch was measured too, `lr` is the tuned learning rate × the ratio of the two best ones: a short training
     prefers another learning rate than a long one, and the ratio does not see that. Where trials are as long as the run itself
     (`whole_run`), it is the best one. `within`: the plan's own lies in the interval. `doubt`: why nothing should be done by it.
     `exponent`: of the best learning rate over the batch, None from one batch. Where the trials ended early (`complete` is false)
-    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`, and `needed_seconds` is a budget that would likely do.
+    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`. `trials` are those of all rounds that are complete.
     """
 
     samples: int
@@ -62,11 +85,11 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     whole_samples: int
     asked_seeds: int
-    needed_seconds: float | None
+    trials: tuple[TrialResult, ...]
 
 
 class SplitFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A split of the batch, and how far its weights are from those of the batch on one replica, relative L2, in double precision."""
+    """Compares a split of the batch: how far its weights are from those of the batch on one replica, relative L2, in double precision."""
 
     split: str
     difference: float
@@ -74,16 +97,16 @@ class SplitFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SameFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the plan trains the same as the tuned recipe: by weights where the batch stays, by loss where it grows (then with the samples
+    """Tells whether the plan trains the same as the tuned recipe: by weights where the batch stays, by loss where it grows (then with the samples
     of a training and the seeds). `missing` are splits that nobody trained before the budget ended."""
 
     steps: int
     splits: tuple[SplitFinding, ...]
     missing: tuple[str, ...]
-    gap: float | None
-    gap_interval: Interval | None
-    tuned_loss: float | None
-    planned_loss: float | None
+    gap: float | None = None
+    gap_interval: Interval | None = None
+    tuned_loss: float | None = None
+    planned_loss: float | None = None
     samples: int | None = None
     seeds: int = 1
 
@@ -94,7 +117,7 @@ class SameFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """A training that goes on at k times the batch: its smoothed loss at the end, the mean over seeds, None where one diverged; the
+    """Judges a training continued at k times the batch: its smoothed loss at the end, the mean over seeds, None where one diverged; the
     standard error of its difference from k = 1, None from one seed; and whether it is within the tolerance."""
 
     k: int
@@ -106,13 +129,12 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticalFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """The critical batch by branched training: the largest k with all below it holding. `bounded`: a larger one was tried and
+    """Gives the critical batch by branched training: the largest k with all below it holding. `bounded`: a larger one was tried and
     does not hold. Beside it the simple noise scale at the same weights, None where it could not be measured."""
 
     samples: int
     seeds: int
     tolerance: float
-    smoothing: float
     branches: tuple[Branch, ...]
     critical_batch: int
     bounded: bool

@@ -1,60 +1,57 @@
-"""Where trials are made: the workload, the processes and the budget."""
+"""Where trials are made: the plans at each batch, the workload, the processes and the budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from isobatch.errors import InputError
-from isobatch.planning.plan import Plan
-from isobatch.probing.budget import Budget
-from isobatch.probing.options import ProbeOptions
-from isobatch.probing.ranks import Ranks, agree
-from isobatch.probing.scope import Scope
-from isobatch.probing.stand_in import stand_in
-from isobatch.probing.stream import check_reseeding
+from isobatch.errors import InputError, missing
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.settings import HYPERPARAMETERS
+from isobatch.probing.findings import TrialResult
+from isobatch.probing.options import Budget, ProbeOptions, budget_text
 from isobatch.probing.training import (
-    Course,
-    Make,
-    Share,
-    Training,
+    Ranks,
+    Replicas,
+    ShortTraining,
+    diverges,
     even,
-    own_randomness,
-    read_checkpoint,
-    run,
+    lr_course,
     seconds_of_step,
-    seed_all,
-    shape_of,
     shares,
 )
-from isobatch.probing.trials import Journal, Trial
-from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload, factory_of, made
+from isobatch.probing.workload import check_reseeding, maker, own_randomness, read_checkpoint
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import counted, duration
 
-MOST_BLOCK = 64
-PART = 32
-"""Evaluation samples in a part, at most."""
-STAND_IN_MICRO = 4096
+MAX_BLOCK_SAMPLES = 64
+MAX_PART_SAMPLES = 32
+"""In a part of the evaluation samples."""
+MAX_STEPS, MIN_STEPS = 300, 40
+"""Of a trial at the largest batch, where the budget decides."""
+SPARE = 0.6
+"""Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
+
+_SPLIT = ("gpus", "micro_batch", "accumulation", "model_parallel", "device_batches", "ramp")
+"""What a recipe says of the hardware; a trial has its own."""
 
 
-class Lab(Scope):
+class Lab:
     """Trains a plan's workload at any batch, learning rate and seed.
 
     Args:
         plan: feasible.
         options: how to probe.
         ranks: the processes.
+        budget: has begun.
         factory: makes the workload; None: as the options name it.
-        journal: keeps the trials.
-        budget: has begun; None: the options' one begins now.
 
     Raises:
-        InputError: the workload cannot be made, cannot be reseeded, or its loss is not finite from the start.
+        InputError: no workload is given where one is needed, it cannot be made or reseeded, or its loss is not finite from the start.
         Expired: the budget was spent before its first loss was known.
     """
 
@@ -62,38 +59,44 @@ class Lab(Scope):
         self,
         plan: Plan,
         options: ProbeOptions,
-        ranks: Ranks | Group,
-        *,
+        ranks: Ranks,
+        budget: Budget,
         factory: Callable[[], Any] | None = None,
-        journal: Journal | None = None,
-        budget: Budget | None = None,
     ) -> None:
-        super().__init__(plan, options, stand_in=factory is None and options.workload is None)
-        self.ranks, self.budget = ranks, budget if budget is not None else Budget(options.budget_seconds)
-        self.journal = journal if journal is not None else Journal(None, "")
-        self.make = maker(factory, options.workload)
+        self.plan, self.options, self.ranks, self.budget = plan, options, ranks, budget
+        self.planned_batch, self.tuned_batch = plan.require().effective_batch, tuned_batch(plan)
+        self.batches = [self.tuned_batch]
+        self.batches += sorted({self.planned_batch, *options.batches} - {self.tuned_batch})
+        self.plan_of = cache(self._plan_of)
+        self.needed_seconds: float | None = None
+        self._check_workload(factory)
+        self.make = maker(options.workload, factory)
         self.checkpoint = (
             None if options.checkpoint is None else read_checkpoint(options.checkpoint, ranks.device)
         )
-        made_plan = plan.require()
-        self.micro = STAND_IN_MICRO if self.stand_in else made_plan.micro_batch
-        self.block = max(1, min(MOST_BLOCK, self.tuned_batch))
-        self.part = max(1, min(PART, self.micro))
-        fault = None
-        try:
-            with own_randomness():
-                check_reseeding(lambda seed: self.make(seed, plan), ranks.device)
-        except InputError as error:  # perhaps on this rank alone: then nobody must wait for it
-            fault = error
-        agree(ranks, fault)
-        self.first_losses = cache(self._first_losses)
-        self._check_finite(np.array(self.first_losses()), "")
+        self.micro = plan.require().micro_batch
+        self.block = max(1, min(MAX_BLOCK_SAMPLES, self.tuned_batch))
+        self.part = max(1, min(MAX_PART_SAMPLES, self.micro))
         with own_randomness():
-            loss = self.training(self.tuned_batch, 0).gradient(self.split(min(self.tuned_batch, self.micro)))
-        self._check_finite(np.array([loss]), ", in training mode")
+            check_reseeding(lambda seed: self.make(seed, plan), ranks.device)
+            self.first_losses = np.array(self.training(self.tuned_batch, 0).evaluate(self.part))
+            self._check_finite(self.first_losses, "")
+            first = self.split(min(self.tuned_batch, self.micro))
+            loss = self.training(self.tuned_batch, 0).gradient(first)
+            self._check_finite(np.array([loss]), ", in training mode")
+
+    def _check_workload(self, factory: Callable[[], Any] | None) -> None:
+        """Refuses the built-in workload where it cannot answer."""
+        same = self.options.measure == "same" and self.planned_batch == self.tuned_batch
+        if factory is None and self.options.workload is None and not same:
+            raise missing(
+                "workload",
+                "give your own training as package.module:factory; the built-in one can only tell whether a plan that keeps the "
+                "batch trains the same (--same)",
+            )
 
     def _check_finite(self, losses: Any, how: str) -> None:
-        """A loss that is not finite from the start measures nothing."""
+        """Refuses a loss of NaN or infinity at the start: it measures nothing."""
         if not np.isfinite(losses).all():
             raise InputError(
                 f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and "
@@ -101,88 +104,108 @@ class Lab(Scope):
                 field="workload",
             )
 
-    def training(self, batch: int, seed: int, *, plan: Plan | None = None, **keywords: Any) -> Training:
-        """A training that has not begun, by the plan of that batch or another."""
-        return Training(
+    @property
+    def start_lr(self) -> float:
+        """The learning rate at the tuned batch, where the search begins."""
+        return self.plan_of(self.tuned_batch).require().lr
+
+    @property
+    def run_samples(self) -> int | None:
+        """The samples of the whole planned run, where it has an end."""
+        steps = self.plan.total_steps
+        return None if steps is None else steps * self.planned_batch
+
+    def _plan_of(self, batch: int) -> Plan:
+        """Plans the recipe at a batch by the plan's rule: its optimizer's values, and not its split."""
+        if batch == self.planned_batch:
+            return self.plan
+        recipe = self.plan.recipe
+        fields = {name: value for name, value in msgspec.structs.asdict(recipe).items() if name not in _SPLIT}
+        settings = {name: getattr(self.plan.settings, name) for name in ("rule", *HYPERPARAMETERS)}
+        found: Plan = plan(Recipe(**fields), 1, policy=batch, **settings)
+        if found.status == "infeasible":
+            raise InputError(f"batch {batch:,} cannot be planned: {found.explain()}", field="batches")
+        return found
+
+    def training(
+        self, batch: int, seed: int, *, plan: Plan | None = None, checkpoint: Any = None, double: bool = False
+    ) -> ShortTraining:
+        """Makes a training, by the plan of that batch or another, from the probe's checkpoint or another."""
+        return ShortTraining(
             plan if plan is not None else self.plan_of(batch),
             self.make,
             self.ranks,
             seed=seed,
             block=self.block,
-            checkpoint=self.checkpoint,
+            checkpoint=checkpoint or self.checkpoint,
+            double=double,
             expired=self.budget.expired,
-            **keywords,
         )
 
-    def split(self, batch: int) -> list[list[Share]]:
-        """A batch over the ranks."""
+    def split(self, batch: int) -> Replicas:
+        """Splits a batch over the ranks."""
         return shares(even(batch, self.ranks.world_size, self.micro))
 
-    def train(self, batch: int, lr: float, seed: int, samples: int) -> Trial:
-        """One trial.
+    def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
+        """Makes one trial.
 
         Raises:
             Expired: the budget ended in it.
         """
-        begun = self.budget.spent()
-        steps = max(1, round(samples / batch))
+        begun, steps = self.budget.spent(), max(1, round(samples / batch))
+        losses: tuple[float, ...] = ()
         with own_randomness():
             training = self.training(batch, seed)
-            course = Course(lr, steps, shape_of(training.plan, constant=self.checkpoint is not None))
-            made = self.budget.spent()
-            diverged, _ = run(training, self.split(batch), course)
-            stepped = self.budget.spent()
-            losses = () if diverged else training.evaluate(self.part)
-        if not np.isfinite(losses).all():
-            losses = ()
-        ended = self.budget.spent()
-        return Trial(
+            course = lr_course(training.plan, lr, steps, constant=self.checkpoint is not None)
+            if not diverges(training, self.split(batch), steps, course):
+                losses = training.evaluate(self.part)
+        return TrialResult(
             batch=batch,
             lr=lr,
             seed=seed,
             samples=samples,
-            losses=losses,
+            losses=losses if np.isfinite(losses).all() else (),
             steps=steps,
-            seconds=ended - begun,
-            beside_seconds=made - begun + ended - stepped,
+            seconds=self.budget.spent() - begun,
         )
 
-    def begin(self, samples: int) -> int:
-        """The samples of a whole trial: these, or those of the journal that goes on. Rank 0 alone writes it.
+    def fitting_samples(
+        self, batches: list[int], trials: int, wholes: float, *, least: int, first: float = 1.0
+    ) -> float:
+        """Returns the samples of a whole trial within the budget, and `least` at least.
+
+        Args:
+            batches: at which trials are made.
+            trials: at each batch; each is begun and evaluated.
+            wholes: their samples, in whole trials.
+            least: samples that a whole trial must have.
+            first: the part of the work that must fit for anything to be known.
 
         Raises:
-            InputError: the file cannot be written, or holds the trials of another workload; on all ranks.
+            InputError: the budget is too small for that part.
+            Expired: it is spent already.
         """
-        fault, found = None, samples
-        try:
-            if self.ranks.rank == 0:
-                found = self.journal.begin(samples, float(np.mean(self.first_losses())))
-        except InputError as error:
-            fault = error
-        agree(self.ranks, fault)
-        return int(self.ranks.from_first(found))
+        costs = [self._cost(batch) for batch in batches]
+        fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
+        left = float(self.ranks.from_first(self.budget.left()))
+        work = fixed * trials + each * wholes * least
+        needed = self.budget.seconds - left + work / SPARE
+        self.needed_seconds = float(self.ranks.from_first(needed))
+        if SPARE * left < work * first:
+            largest = max(batches)
+            raise InputError(
+                f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} at "
+                f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}: {counted(least // largest, 'step')} "
+                f"at {largest:,} take {duration(costs[batches.index(largest)][1] * least)} here, and {duration(max(c[0] for c in costs))} to "
+                f"begin and evaluate them. A budget of {budget_text(self.needed_seconds)} would likely do for all",
+                field="budget",
+            )
+        fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else float("inf")
+        return float(self.ranks.from_first(max(fitting, least)))
 
-    def keep(self, trial: Trial) -> None:
-        """Keeps a trial.
-
-        Raises:
-            InputError: the file cannot be written; on all ranks.
-        """
-        fault = None
-        try:
-            self.journal.add(trial)
-        except InputError as error:
-            fault = error
-        agree(self.ranks, fault)
-
-    def cost(self, batch: int) -> tuple[float, float]:
-        """(seconds that each trial takes beside its steps, seconds a sample).
-
-        A batch of many micro-batches is timed by four of them on each rank.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+    def _cost(self, batch: int) -> tuple[float, float]:
+        """Times (a trial beside its steps, a sample), in seconds; a batch of many micro-batches by four of them on each
+        rank."""
         clock, timed = self.budget.clock, min(batch, 4 * self.micro * self.ranks.world_size)
         begun = clock()
         with own_randomness():
@@ -194,47 +217,8 @@ class Lab(Scope):
         fixed = made - begun + clock() - stepped
         return float(self.ranks.from_first(max(fixed, 0.0))), step / timed
 
-    def _first_losses(self) -> tuple[float, ...]:
-        with own_randomness():
-            return self.training(self.tuned_batch, 0).evaluate(self.part)
 
-
-def maker(factory: Callable[[], Any] | None, name: str | None) -> Make:
-    """What makes the workload for a seed and a plan.
-
-    Raises:
-        InputError: there is no such factory.
-    """
-    if factory is None and name is None:
-
-        def built_in(seed: int, plan: Plan) -> Workload:
-            seed_all(seed)
-            return stand_in(plan)
-
-        return built_in
-    found = factory if factory is not None else factory_of(name or "")
-
-    def own(seed: int, plan: Plan) -> Workload:
-        seed_all(seed)
-        with user_code("the workload's factory"):
-            workload = made(found)
-        optimizer = workload.optimizer
-        return replace(workload, optimizer=lambda p: with_values(optimizer(p), plan))
-
-    return own
-
-
-def with_values(optimizer: Any, plan: Plan) -> Any:
-    """The user's optimizer with what the plan changes against the tuned recipe: weight decay by its factor, betas and eps as planned."""
-    recipe = plan.recipe
-    factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
-    betas = recipe.betas or (0.9, 0.999)
-    for group in optimizer.param_groups:
-        if "weight_decay" in group:
-            group["weight_decay"] *= factor
-        if "betas" in group and plan.beta1 is not None and plan.beta2 is not None:
-            moved = (plan.beta1, plan.beta2) != tuple(betas)
-            group["betas"] = (plan.beta1, plan.beta2) if moved else group["betas"]
-        if "eps" in group and plan.eps is not None and plan.eps != (recipe.eps or 1e-8):
-            group["eps"] = plan.eps
-    return optimizer
+def tuned_batch(plan: Plan) -> int:
+    """Returns the tuned batch; the planned one within a tenth of it."""
+    planned, tuned = plan.require().effective_batch, plan.recipe.effective_batch
+    return planned if 0.9 < planned / tuned < 1.1 else tuned

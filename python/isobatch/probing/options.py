@@ -1,15 +1,15 @@
-"""How to probe: what a command line or a call may set. No torch."""
+"""Options of a probe, and its budget. No torch."""
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from isobatch.errors import InputError, must_be, together
-from isobatch.words import duration
+from isobatch.errors import must_be, together
 
 Measure: TypeAlias = Literal["lr", "same", "critical"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -17,8 +17,92 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
+class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to probe.
+
+    Args:
+        measure: "lr" (the learning rate), "same" (that the plan trains the same) or "critical" (the critical batch).
+        workload: "package.module:factory" of an `isobatch.validate.Workload`; None: the built-in one, which only "same" can use.
+        budget_seconds: what the whole probe may take, from the call to the answer.
+        seeds: how often the last learning rates are trained, each time from another seed.
+        batches: effective batches to measure beside the tuned and the planned one.
+        samples: of a whole trial; None: as many as the budget allows.
+        checkpoint: a file of torch.save with the model's state_dict, or {"model": …, "optimizer": …}; None: from scratch.
+        tolerance: of "critical": how much worse the loss of a branch may be.
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        InputError: values are out of range; all of them are listed.
+    """
+
+    measure: Measure = "lr"
+    workload: str | None = None
+    budget_seconds: float = 600.0
+    seeds: int = 3
+    batches: tuple[int, ...] = ()
+    samples: int | None = None
+    checkpoint: str | None = None
+    tolerance: float = 0.01
+    device: Device = "auto"
+
+    def __post_init__(self) -> None:
+        faults = []
+        for name, kind in (("measure", Measure), ("device", Device)):
+            values = get_args(kind)
+            if getattr(self, name) not in values:
+                legal = f"{', '.join(values[:-1])} or {values[-1]}"
+                faults.append(must_be(legal, getattr(self, name), field=name))
+        for name, legal, ok in (
+            ("budget_seconds", "a number above 0", 0 < self.budget_seconds < float("inf")),
+            ("seeds", "a whole number from 1 to 1,000", 1 <= self.seeds <= 1000),
+            ("samples", "a whole number from 1", self.samples is None or self.samples >= 1),
+            ("batches", "whole numbers from 1", all(batch >= 1 for batch in self.batches)),
+            ("tolerance", "a number from 0", 0 <= self.tolerance < float("inf")),
+        ):
+            if not ok:
+                faults.append(must_be(legal, getattr(self, name), field=name))
+        if faults:
+            raise together(faults)
+
+
+class Expired(Exception):
+    """The budget is spent. All ranks raise it at the same place."""
+
+
+class Budget:
+    """Counts the seconds left, from the call: importing torch, starting ranks, trials and stopping.
+
+    Args:
+        seconds: of the whole.
+        begun: when the call came, by the clock; None: now.
+    """
+
+    clock = staticmethod(time.monotonic)
+    """The same clock for all processes of a host."""
+
+    def __init__(self, seconds: float, begun: float | None = None) -> None:
+        self.seconds, self.begun = seconds, self.clock() if begun is None else begun
+        self._reserved = 0.0
+
+    def reserve_stopping(self) -> None:
+        """Reserves time for stopping ranks: about a seventh of what starting them took, at most a tenth of the budget."""
+        self._reserved = min(0.5 + 0.15 * self.spent(), 0.1 * self.seconds)
+
+    def spent(self) -> float:
+        """Returns the seconds since the call."""
+        return self.clock() - self.begun
+
+    def left(self) -> float:
+        """Returns the seconds left for trials: without what stopping takes."""
+        return self.seconds - self._reserved - self.spent()
+
+    def expired(self) -> bool:
+        """Tells whether trials must end."""
+        return self.left() <= 0
+
+
 def seconds_of(text: str | float) -> float:
-    """The seconds that a budget names: a number with a unit, or of seconds.
+    """Reads a budget: a number with a unit, or of seconds.
 
     Raises:
         InputError: it is neither.
@@ -34,84 +118,9 @@ def seconds_of(text: str | float) -> float:
 
 
 def budget_text(seconds: float) -> str:
-    """A budget as it is typed, rounded up.
+    """Writes a budget as it is typed, rounded up.
 
     >>> budget_text(44.2), budget_text(301), budget_text(9000)
     ('50s', '6m', '151m')
     """
     return f"{math.ceil(seconds / 10) * 10}s" if seconds < 120 else f"{math.ceil((seconds + 1) / 60)}m"
-
-
-def stopped_after(stopped: str | None, seconds: float) -> str:
-    """What ended a probe, as a sentence begins.
-
-    >>> stopped_after("budget", 30), stopped_after("interrupted", 30)
-    ('30 s were spent', 'interrupted')
-    """
-    return f"{duration(seconds)} were spent" if stopped == "budget" else str(stopped)
-
-
-class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to probe.
-
-    Args:
-        measure: "lr" (the learning rate), "same" (that the plan trains the same) or "critical" (the critical batch).
-        workload: "package.module:factory" of an `isobatch.validate.Workload`; None: the built-in one.
-        budget_seconds: what the whole probe may take, from the call to the answer.
-        seeds: how often the last learning rates are trained, each time from another seed.
-        batches: effective batches to measure beside the tuned and the planned one.
-        samples: of a whole trial; None: as many as the budget allows.
-        step: neighbouring learning rates differ by this factor.
-        checkpoint: a file of torch.save with the model's state_dict, or {"model": …, "optimizer": …}; None: from scratch.
-        trials: a file in which each trial is kept, and from which a probe goes on; None: nothing is kept.
-        tolerance: of `critical`: how much worse the loss of a branch may be.
-        smoothing: of `critical`: the weight of the past in the average over its evaluations.
-        device: "auto", "cpu" or "cuda".
-
-    Raises:
-        InputError: values are out of range; all of them are listed.
-    """
-
-    measure: Measure = "lr"
-    workload: str | None = None
-    budget_seconds: float = 600.0
-    seeds: int = 3
-    batches: tuple[int, ...] = ()
-    samples: int | None = None
-    step: float = 2.0
-    checkpoint: str | None = None
-    trials: str | None = None
-    tolerance: float = 0.01
-    smoothing: float = 0.5
-    device: Device = "auto"
-
-    def __post_init__(self) -> None:
-        faults = []
-        for name, kind in (("measure", Measure), ("device", Device)):
-            values = get_args(kind)
-            if getattr(self, name) not in values:
-                legal = f"{', '.join(values[:-1])} or {values[-1]}"
-                faults.append(must_be(legal, getattr(self, name), field=name))
-        for name, legal, ok in (
-            ("budget_seconds", "a number above 0", 0 < self.budget_seconds < float("inf")),
-            ("seeds", "a whole number from 1 to 1,000", 1 <= self.seeds <= 1000),
-            ("samples", "a whole number from 1", self.samples is None or self.samples >= 1),
-            ("batches", "whole numbers from 1", all(batch >= 1 for batch in self.batches)),
-            ("step", "a number above 1, at most 10", 1 < self.step <= 10),
-            ("tolerance", "a number from 0", 0 <= self.tolerance < float("inf")),
-            ("smoothing", "a number from 0 to below 1", 0 <= self.smoothing < 1),
-        ):
-            if not ok:
-                faults.append(must_be(legal, getattr(self, name), field=name))
-        if faults:
-            raise together(faults)
-
-    def checked(self) -> ProbeOptions:
-        """These, where they go together.
-
-        Raises:
-            InputError: `trials` is asked for where none are kept.
-        """
-        if self.trials is not None and self.measure != "lr":
-            raise InputError(f"trials are kept of learning rates only, not of {self.measure}", field="trials")
-        return self

@@ -1,68 +1,102 @@
-"""One short training: a workload from a seed, on samples and in a split that are given."""
+"""One short training: a workload from a seed, on samples and in a split that are given, on this process or on several ranks."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+import copy
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.diagnosis.batches import mapped
 from isobatch.diagnosis.precision import AUTOCAST
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
-from isobatch.probing.ranks import Ranks, agree, first_ranks, sum_gradients
-from isobatch.probing.stream import EVALUATION, Stream
-from isobatch.probing.trials import PARTS
+from isobatch.probing.options import Expired
+from isobatch.probing.workload import EVALUATION_SEED, Make, Stream, load_optimizer, load_weights
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload
 
 GROWTH = 4.0
-"""A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE steps."""
-PATIENCE = 3
-STEPS_TIMED, SECONDS_TIMED = 9, 0.5
+"""A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS steps."""
+PATIENCE_STEPS = 3
+MAX_TIMED_STEPS, TIMED_SECONDS = 9, 0.5
 """Steps that are timed at most, and for how long about."""
 
-Make = Callable[[int, Plan], Workload]
+PARTS = 32
+"""Parts of the evaluation samples."""
 
 
-class Expired(Exception):
-    """The budget is spent. All ranks raise it at the same place."""
+class Alone:
+    """Is this process alone, in place of a group of ranks."""
+
+    rank, world_size = 0, 1
+
+    def __init__(self, device: str = "auto") -> None:
+        found = torch.cuda.is_available() if device != "cpu" else False
+        if device == "cuda" and not found:
+            raise must_be("cpu or auto; torch finds no CUDA device", device, field="device")
+        self.device = torch.device("cuda" if found else "cpu")
+
+    def total(self, values: Tensor) -> Tensor:
+        """Returns the values."""
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """Returns the value."""
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the value."""
+        return [value]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """A replica's micro-batch of a step: its first sample, counted within the step, and how many."""
-
-    start: int
-    size: int
+Ranks: TypeAlias = Alone | Group
 
 
-def shares(sizes: list[list[int]]) -> list[list[Share]]:
-    """The micro-batches of each replica, which take the samples of a step in turn.
+def sum_gradients(ranks: Ranks, parameters: list[torch.nn.Parameter]) -> None:
+    """Sums all ranks' gradients on every rank; missing ones count as zeros."""
+    if ranks.world_size == 1:
+        return
+    works = []
+    for p in parameters:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        works.append(dist.all_reduce(p.grad, async_op=True))
+    for work in works:
+        if work is not None:
+            work.wait()
 
-    >>> [[share.start for share in replica] for replica in shares([[2, 2], [3]])]
-    [[0, 2], [4]]
+
+def copy_from_first(ranks: Ranks, tensors: list[Tensor]) -> None:
+    """Gives every rank rank 0's values."""
+    if ranks.world_size == 1:
+        return
+    for tensor in tensors:
+        dense = tensor.detach().contiguous()
+        dist.broadcast(dense, src=0)
+        tensor.data.copy_(dense)
+
+
+Replicas: TypeAlias = list[list[range]]
+"""The samples of each micro-batch, counted within the step, by replica."""
+
+
+def shares(sizes: list[list[int]]) -> Replicas:
+    """Deals the samples of a step out to the micro-batches of each replica, in turn.
+
+    >>> shares([[2, 2], [3]])
+    [[range(0, 2), range(2, 4)], [range(4, 7)]]
     """
-    found, start = [], 0
-    for replica in sizes:
-        row = []
-        for size in replica:
-            row.append(Share(start=start, size=size))
-            start += size
-        found.append(row)
-    return found
+    ends = iter(accumulate(size for replica in sizes for size in replica))
+    return [[range(end - size, end) for size, end in zip(replica, ends, strict=False)] for replica in sizes]
 
 
 def even(batch: int, replicas: int, most: int) -> list[list[int]]:
-    """A batch over replicas, in micro-batches of at most so many samples.
+    """Splits a batch over replicas, in micro-batches of at most `most` samples.
 
     >>> even(10, 2, 3), even(7, 2, 8)
     ([[3, 2], [3, 2]], [[4], [3]])
@@ -71,47 +105,18 @@ def even(batch: int, replicas: int, most: int) -> list[list[int]]:
     return [[most] * (n // most) + [n % most] * (n % most > 0) for n in counts if n]
 
 
-class Course:
-    """A learning rate at each step: a peak, and what of it there is at each part of the way."""
-
-    def __init__(self, peak: float, steps: int, factor: Callable[[float], float]) -> None:
-        self.peak, self.steps, self._factor = peak, steps, factor
-
-    def at(self, step: int) -> float:
-        """The learning rate of a step, the first of which is 0."""
-        return self.peak * self._factor((step + 0.5) / self.steps)
-
-
-def shape_of(plan: Plan, *, constant: bool) -> Callable[[float], float]:
-    """What of its peak the learning rate has at each part of a training: the plan's whole schedule, made as short as the trial; or
-    a constant one after a tenth of warmup, where the recipe has no duration or the training goes on from a checkpoint."""
-    if constant or plan.recipe.duration is None or not plan.lr or not plan.total_steps:
-        return lambda part: min(1.0, part / 0.1)
-    peak, steps, at = plan.lr, plan.total_steps, plan.lr_at
-    return lambda part: at(part * steps) / peak
+def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool) -> Callable[[int], float]:
+    """Returns the learning rate of each step of a short training: the plan's whole schedule, made as short as it, with this peak; or a
+    constant one after a tenth of warmup, where the recipe has no duration or the training goes on from a checkpoint."""
+    planned, total = plan.lr, plan.total_steps
+    if constant or plan.recipe.duration is None or not planned or not total:
+        return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)
+    at = plan.lr_at
+    return lambda step: peak * at((step + 0.5) / steps * total) / planned
 
 
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Leaves the process's random generators as they were."""
-    ours, theirs = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            random.setstate(ours)
-            np.random.set_state(theirs)
-
-
-def seed_all(seed: int) -> None:
-    """Seeds torch, NumPy and Python."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
-
-
-class Training:
-    """A workload under training on this rank, from a seed.
+class ShortTraining:
+    """Trains a workload on this rank, from a seed.
 
     Args:
         plan: its optimizer's values, clipping and number format are used; its split is not.
@@ -131,7 +136,7 @@ class Training:
         self,
         plan: Plan,
         make: Make,
-        ranks: Ranks | Group,
+        ranks: Ranks,
         *,
         seed: int,
         block: int,
@@ -149,7 +154,7 @@ class Training:
                     module.p = 0.0
         if checkpoint is not None:
             load_weights(self.model, checkpoint)
-        first_ranks(ranks, [*self.model.parameters(), *self.model.buffers()])
+        copy_from_first(ranks, [*self.model.parameters(), *self.model.buffers()])
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
             raise InputError(
@@ -165,12 +170,12 @@ class Training:
         # Groups keep their ratios: a head that learns ten times as fast still does.
         self._ratios = [float(g["lr"]) / first if first else 1.0 for g in self.optimizer.param_groups]
         self.train_stream = Stream(self.workload, seed, block, ranks.device)
-        self._evaluation = Stream(self.workload, EVALUATION, block, ranks.device)
+        self._evaluation = Stream(self.workload, EVALUATION_SEED, block, ranks.device)
         torch.manual_seed(seed * 65_537 + ranks.rank)  # dropout: other on each rank
         self.consumed = 0
 
-    def step(self, replicas: list[list[Share]], lr: float) -> float:
-        """One optimizer step on the next samples. Replicas are dealt out over the ranks in turn; each rank computes its own one after
+    def step(self, replicas: Replicas, lr: float) -> float:
+        """Takes one optimizer step on the next samples. Replicas are dealt out over the ranks in turn; each rank computes its own one after
         the other.
 
         Returns:
@@ -188,45 +193,40 @@ class Training:
             self.optimizer.step()
         return mean
 
-    def gradient(self, replicas: list[list[Share]]) -> float:
-        """Leaves the gradient of the mean over the next samples in the model, on all ranks; returns that mean loss.
+    def gradient(self, replicas: Replicas) -> float:
+        """Computes the gradient of the mean over the next samples, on all ranks; returns the mean loss.
 
         Raises:
             Expired: the budget is spent. A rank that sees so skips its other micro-batches and still meets the others, so that none
                 waits for it: one collective tells both the loss and the end.
         """
-        ranks, batch = self.ranks, sum(share.size for replica in replicas for share in replica)
+        ranks, batch = self.ranks, sum(len(share) for replica in replicas for share in replica)
         mine = [share for replica in replicas[ranks.rank :: ranks.world_size] for share in replica]
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        summed, late, fault = 0.0, self._expired(), None
-        try:
-            for share, unit in zip(mine, self._units(mine, batch), strict=True):
-                if late := late or self._expired():
-                    break
-                loss = self._loss(self._part(share)) * unit
-                if not loss.requires_grad:
-                    raise InputError(
-                        "the workload's loss has no gradient: compute it by calling the model, without no_grad or detach",
-                        field="workload",
-                    )
-                with user_code("the gradient of the workload's loss"):
-                    loss.backward()  # type: ignore[no-untyped-call]
-                summed += float(loss.detach())
-        except InputError as error:
-            fault = error
-        told = ranks.total(torch.tensor([summed, late, fault is not None], dtype=torch.float64))
-        if told[2] > 0:
-            agree(ranks, fault)
-        if told[1] > 0:
+        summed, late = 0.0, self._expired()
+        for share, unit in zip(mine, self._units(mine, batch), strict=True):
+            if late := late or self._expired():
+                break
+            loss = self._loss(self._part(share)) * unit
+            if not loss.requires_grad:
+                raise InputError(
+                    "the workload's loss has no gradient: compute it by calling the model, without no_grad or detach",
+                    field="workload",
+                )
+            with user_code("the gradient of the workload's loss"):
+                loss.backward()  # type: ignore[no-untyped-call]
+            summed += float(loss.detach())
+        totals = ranks.total(torch.tensor([summed, late], dtype=torch.float64))
+        if totals[1] > 0:
             raise Expired
         sum_gradients(ranks, self.trained)
         self.consumed += batch
-        return float(told[0])
+        return float(totals[0])
 
-    def _part(self, share: Share) -> Any:
+    def _part(self, share: range) -> Any:
         start = self.consumed + share.start
-        return self._formatted(self.train_stream.samples(start, start + share.size))
+        return self._formatted(self.train_stream.samples(start, start + len(share)))
 
     def _formatted(self, batch: Any) -> Any:
         if not self._double:
@@ -237,20 +237,14 @@ class Training:
 
         return mapped(batch, wide)
 
-    def _units(self, mine: list[Share], batch: int) -> list[float]:
-        """The factor of each micro-batch's loss, so that the sum over all ranks is the mean over the step."""
+    def _units(self, mine: list[range], batch: int) -> list[float]:
+        """Returns the factor of each micro-batch's loss: the sum over all ranks is then the mean over the step."""
         weigh, summed = self.workload.weight, self.workload.reduction == "sum"
-        own, total, fault = [float(share.size) for share in mine], float(batch), None
+        own, total = [float(len(share)) for share in mine], float(batch)
         if weigh is not None:
-            try:
-                with user_code("the workload's weight"):
-                    own = [float(weigh(self._part(share))) for share in mine]
-            except InputError as error:
-                fault = error
-            told = self.ranks.total(torch.tensor([sum(own), fault is not None], dtype=torch.float64))
-            if told[1] > 0:
-                agree(self.ranks, fault)
-            total = float(told[0])
+            with user_code("the workload's weight"):
+                own = [float(weigh(self._part(share))) for share in mine]
+            total = float(self.ranks.total(torch.tensor(sum(own), dtype=torch.float64)))
             if not total > 0:
                 raise InputError(f"the weights of a step sum to {total:g}, not above 0", field="workload")
         return [1 / total if summed else n / total for n in own]
@@ -273,30 +267,25 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """The mean loss on each of PARTS parts of `size` samples that no trial trains on, the same for every trial, on all ranks.
+        """Returns the mean loss on each of PARTS parts of `size` samples apart from training, the same for every trial, on all ranks.
 
         Raises:
             Expired: the budget is spent.
         """
-        first_ranks(self.ranks, [b for b in self.model.buffers() if b.is_floating_point()])
+        copy_from_first(self.ranks, [b for b in self.model.buffers() if b.is_floating_point()])
         self.model.eval()
         found: dict[int, float] = {}
-        fault = None
-        try:
-            for index in range(self.ranks.rank, PARTS, self.ranks.world_size):
-                if self._expired():
-                    break
-                found[index] = self._evaluated(index, size)
-        except InputError as error:
-            fault = error
-        agree(self.ranks, fault)
+        for index in range(self.ranks.rank, PARTS, self.ranks.world_size):
+            if self._expired():
+                break
+            found[index] = self._evaluated(index, size)
         every = {index: loss for part in self.ranks.gather(found) for index, loss in part.items()}
         if len(every) < PARTS:
             raise Expired
         return tuple(every[index] for index in range(PARTS))
 
     def _evaluated(self, index: int, size: int) -> float:
-        """The mean loss on one part."""
+        """Returns the mean loss on one part."""
         batch = self._formatted(self._evaluation.samples(index * size, (index + 1) * size))
         loss = float(self._loss(batch))
         if self.workload.reduction == "mean":
@@ -307,106 +296,39 @@ class Training:
             )
 
     def state(self) -> dict[str, Any]:
-        """Copies of the weights and of the optimizer's state, as a checkpoint has them."""
-        weights = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        return {"model": weights, "optimizer": copied(self.optimizer.state_dict())}
+        """Copies the weights and the optimizer's state, as a checkpoint has them."""
+        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()})
 
 
-def run(training: Training, replicas: list[list[Share]], course: Course) -> tuple[bool, list[float]]:
-    """Trains to the end of the course.
-
-    Returns:
-        (whether it diverged, the mean loss of each step).
+def diverges(training: ShortTraining, replicas: Replicas, steps: int, lr_at: Callable[[int], float]) -> bool:
+    """Trains for some steps, and tells whether the loss grew far above its first or was not finite: then they end early.
 
     Raises:
         Expired: the budget is spent.
     """
-    losses: list[float] = []
-    high = 0
-    for step in range(course.steps):
-        losses.append(training.step(replicas, course.at(step)))
-        limit = losses[0] + GROWTH * max(abs(losses[0]), 0.25)
-        if not np.isfinite(losses[-1]):
-            return True, losses
-        high = high + 1 if losses[-1] > limit else 0
-        if high >= PATIENCE:
-            return True, losses
-    return False, losses
+    limit, high = 0.0, 0
+    for step in range(steps):
+        loss = training.step(replicas, lr_at(step))
+        if not np.isfinite(loss):
+            return True
+        limit = limit if step else loss + GROWTH * max(abs(loss), 0.25)
+        high = high + 1 if loss > limit else 0
+        if high >= PATIENCE_STEPS:
+            return True
+    return False
 
 
-def load_weights(model: nn.Module, checkpoint: dict[str, Any]) -> None:
-    """Gives a model a checkpoint's weights.
-
-    Raises:
-        InputError: they are another model's.
-    """
-    weights = checkpoint.get("model", checkpoint)
-    try:
-        model.load_state_dict(weights)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        said = " ".join(str(error).split())[:300]
-        raise InputError(
-            f"the checkpoint is not of this workload's model: {said}", field="checkpoint"
-        ) from None
-
-
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Gives an optimizer a checkpoint's state, and not its hyperparameters: those are the plan's.
-
-    Raises:
-        InputError: it is another optimizer's.
-    """
-    own = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
-    try:
-        optimizer.load_state_dict(copied(state))
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"the checkpoint is of another optimizer: {error}", field="checkpoint") from None
-    for group, values in zip(optimizer.param_groups, own, strict=True):
-        group.update(values)
-
-
-def read_checkpoint(path: str, device: torch.device) -> dict[str, Any]:
-    """What torch.save wrote: tensors and plain values only.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        found = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises whatever its unpickler meets
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"cannot be read: {said}", file=path, field="checkpoint") from None
-    if not isinstance(found, dict):
-        raise InputError(
-            f"must hold a dict of weights, got {type(found).__name__}", file=path, field="checkpoint"
-        )
-    return found
-
-
-def copied(value: Any) -> Any:
-    """A copy of a state: tensors are cloned."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: copied(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(one) for one in value)
-    return value
-
-
-def seconds_of_step(
-    training: Training, replicas: list[list[Share]], clock: Callable[[], float] = time.monotonic
-) -> float:
-    """How long a step takes, the same on all ranks: the median of a few, behind one that warms up.
+def seconds_of_step(training: ShortTraining, replicas: Replicas, clock: Callable[[], float]) -> float:
+    """Times a step, the same on all ranks: the median of a few, behind one that warms up.
 
     Raises:
         Expired: the budget is spent.
     """
     taken: list[float] = []
-    for _ in range(STEPS_TIMED + 1):
+    for _ in range(MAX_TIMED_STEPS + 1):
         begun = clock()
         training.step(replicas, 0.0)
         taken.append(clock() - begun)
-        if training.ranks.from_first(len(taken) > 2 and sum(taken) > SECONDS_TIMED):
+        if training.ranks.from_first(len(taken) > 2 and sum(taken) > TIMED_SECONDS):
             break
     return float(training.ranks.from_first(float(np.median(taken[1:]))))

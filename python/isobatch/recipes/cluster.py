@@ -1,8 +1,138 @@
-"""The hardware to plan for."""
+"""The hardware to plan for, and what it shares with a recipe: plain numbers, and errors that name the field that was meant."""
 
 from __future__ import annotations
 
-from isobatch.recipes.record import Record
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+
+import msgspec
+
+from isobatch.errors import InputError, missing, together, unknown
+from isobatch.recipes.names import product_of
+
+if TYPE_CHECKING:
+    from msgspec import StructMeta
+else:
+    StructMeta = type(msgspec.Struct)
+
+INTEGERS = frozenset(
+    (
+        "effective_batch",
+        "dataset_size",
+        "seq_len",
+        "gpus",
+        "micro_batch",
+        "accumulation",
+        "model_parallel",
+        "parameters",
+        "nodes",
+        "gpus_per_node",
+    )
+)
+
+
+def plain(name: str, value: Any) -> Any:
+    """A NumPy scalar as the Python number it stands for; anything else as it is."""
+    if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
+        return value
+    if getattr(value, "ndim", 0) or value.dtype.kind not in "biuf":
+        return value  # of which the core says what it should have been
+    return operator.index(value) if name in INTEGERS and value.dtype.kind in "iu" else value.item()
+
+
+class _Named(StructMeta):
+    """Makes records whose unknown and missing fields are an InputError that names them all."""
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            try:
+                return super().__call__(*args, **fields)
+            except TypeError:
+                if args:
+                    raise
+                refuse_names(cls, fields)
+                raise
+
+
+def refuse_names(cls: type[Record], given: Collection[str]) -> None:
+    """Refuses names that are no fields of a record, and says which fields are missing.
+
+    Raises:
+        InputError: naming all of them.
+    """
+    known = (*cls.__struct_fields__, *cls.elsewhere)
+    errors = [
+        InputError(f"{name} {cls.elsewhere[name]}", field=name)
+        if name in cls.elsewhere
+        else unknown("field", name, known, field=str(name))
+        for name in given
+        if name not in cls.__struct_fields__
+    ]
+    errors += [
+        missing(field.name, _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it")
+        for field in msgspec.structs.fields(cls)
+        if field.required and field.name not in given
+    ]
+    if errors:
+        raise together(errors)
+
+
+def _how(given: Collection[str]) -> str:
+    """What to give where the effective batch is missing."""
+    factors = product_of(given)
+    if not factors:
+        return "Recipe needs it"
+    return (
+        f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and accumulation "
+        "(Recipe.from_gpus), which are multiplied"
+    )
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of keywords whose missing arguments are an InputError, beside the names that are no fields."""
+    signature = inspect.signature(method)
+    required = [
+        name
+        for name, it in signature.parameters.items()
+        if it.kind is it.KEYWORD_ONLY and it.default is it.empty
+    ]
+
+    @functools.wraps(method)
+    def call(*args: P.args, **fields: P.kwargs) -> T:
+        if len(args) == 1 and not fields.keys() >= set(required):
+            known = (*signature.parameters, *getattr(args[0], "__struct_fields__", ()))
+            errors = [unknown("field", name, known, field=name) for name in fields if name not in known]
+            errors += [
+                missing(name, f"{method.__name__} needs it") for name in required if name not in fields
+            ]
+            raise together(errors)
+        return method(*args, **fields)
+
+    return call
+
+
+class Record(
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, metaclass=_Named
+):
+    """A record whose numbers are plain Python numbers."""
+
+    elsewhere: ClassVar[dict[str, str]] = {}
+    """Names that people look for here, and where they belong."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            number = plain(name, value)
+            if number is not value:
+                msgspec.structs.force_setattr(self, name, number)
 
 
 class Cluster(

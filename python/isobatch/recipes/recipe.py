@@ -10,11 +10,9 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
-from isobatch.recipes.aliases import with_our_names
-from isobatch.recipes.files import read_fields, write_fields
-from isobatch.recipes.record import Record, named_arguments, plain, refuse_names
-from isobatch.schedules.schedule import Schedule
-from isobatch.schedules.text import check_spec
+from isobatch.files.formats import read_fields, write_fields
+from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
+from isobatch.recipes.names import with_our_names
 from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
@@ -24,6 +22,8 @@ Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
 if TYPE_CHECKING:
+    from isobatch.schedules.schedule import Schedule
+
     ScheduleSpec: TypeAlias = str | Schedule
 else:
     ScheduleSpec = Any  # msgspec reads no union with a class of ours
@@ -127,32 +127,27 @@ class Recipe(
         betas: Any = self.betas
         if type(betas) is list:
             msgspec.structs.force_setattr(self, "betas", tuple(betas))
-        if isinstance(self.schedule, dict):
-            try:
-                schedule = Schedule.from_json(msgspec.json.encode(self.schedule))
-            except InputError as error:
-                raise error.at(field="schedule") from None
-            msgspec.structs.force_setattr(self, "schedule", schedule)
-        elif isinstance(self.schedule, str):
-            check_spec(self.schedule)
-        elif not isinstance(self.schedule, Schedule):
-            raise must_be("a schedule's name or a Schedule", self.schedule, field="schedule")
+        schedule: Any = self.schedule
+        if type(schedule) is not str or schedule != "cosine":  # the default, which loads no schedules
+            _check_schedule(self)
         batches: Any = self.device_batches
         if isinstance(batches, list | tuple):
             msgspec.structs.force_setattr(
                 self, "device_batches", tuple(_count("device_batches", batch) for batch in batches)
             )
-        self.core  # noqa: B018 - compiles, and so checks, the other fields
+        self._compile()
 
     @property
     def core(self) -> _core.Recipe:
         """The recipe as the core holds it, checked once."""
         core: _core.Recipe | None = self.__dict__.get("_core")
-        if core is None:
-            fields = msgspec.structs.asdict(self)
-            del fields["schedule"]  # read by isobatch.schedules
-            core = _core.Recipe(fields)
-            self.__dict__["_core"] = core
+        return self._compile() if core is None else core
+
+    def _compile(self) -> _core.Recipe:
+        """Compiles, and so checks, all fields but the schedule, which isobatch.schedules reads."""
+        fields = msgspec.structs.asdict(self)
+        del fields["schedule"]
+        core = self.__dict__["_core"] = _core.Recipe(fields)
         return core
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -333,9 +328,26 @@ class Recipe(
             for field in msgspec.structs.fields(self)
             if (value := getattr(self, field.name)) != field.default
         }
-        if isinstance(self.schedule, Schedule):
+        if "schedule" in changed and not isinstance(self.schedule, str):
             changed["schedule"] = msgspec.json.decode(self.schedule.to_json())
         write_fields(path, changed)
+
+
+def _check_schedule(recipe: Recipe) -> None:
+    """Reads a schedule as files have it, and refuses what is none."""
+    from isobatch.schedules.schedule import Schedule
+    from isobatch.schedules.text import check_spec
+
+    if isinstance(recipe.schedule, dict):
+        try:
+            schedule = Schedule.from_json(msgspec.json.encode(recipe.schedule))
+        except InputError as error:
+            raise error.at(field="schedule") from None
+        msgspec.structs.force_setattr(recipe, "schedule", schedule)
+    elif isinstance(recipe.schedule, str):
+        check_spec(recipe.schedule)
+    elif not isinstance(recipe.schedule, Schedule):
+        raise must_be("a schedule's name or a Schedule", recipe.schedule, field="schedule")
 
 
 def _made(cls: type[Recipe], fields: dict[str, Any]) -> Recipe:
@@ -372,4 +384,19 @@ def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
             f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
             f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
             file=file,
+        )
+
+
+def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
+    """Refuses what is no recipe.
+
+    Raises:
+        InputError: it is no Recipe.
+    """
+    if not isinstance(recipe, Recipe):
+        raise must_be(
+            what,
+            recipe,
+            field="recipe",
+            todo="Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file",
         )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
-from isobatch.files.doubles import refuse_doubles
+from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS
 from isobatch.fleet.made import Made, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
@@ -103,7 +103,7 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
     whole = pa.table(table)
     _refuse_others(whole.column_names, file)
     try:
-        refuse_doubles(whole.column_names)
+        refuse_duplicates(whole.column_names)
     except ValueError as error:
         raise InputError(str(error), file=file) from None
     texts, numbers = {}, {}

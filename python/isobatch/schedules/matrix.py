@@ -11,11 +11,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
-from isobatch.nearest import nearest
 from isobatch.schedules.form import STEP_LIMIT
 from isobatch.schedules.schedule import Schedule
 from isobatch.schedules.text import Length, Units, check_spec, resolve
-from isobatch.words import shown
+from isobatch.words import nearest, shown
 
 
 def schedule_matrix(

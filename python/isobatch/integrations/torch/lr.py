@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from isobatch.errors import InputError
-from isobatch.planning.given import refuse_no_plan
-from isobatch.planning.plan import Plan
+from isobatch.planning.plan import Plan, refuse_no_plan
 
 _MULTIPLIER = "lr_multiplier"
 _SCHEDULERS: WeakKeyDictionary[Optimizer, ref[PlanLR]] = WeakKeyDictionary()

@@ -14,8 +14,7 @@ from torch.utils.data import Sampler
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.rounds import rounds
 from isobatch.planning.course import rest_of_epoch
-from isobatch.planning.given import refuse_no_plan
-from isobatch.planning.plan import Plan
+from isobatch.planning.plan import Plan, refuse_no_plan
 from isobatch.reason import Reason
 
 

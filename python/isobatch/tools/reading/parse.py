@@ -11,8 +11,7 @@ import tomllib
 from typing import Any
 
 from isobatch.errors import InputError, must_be, needs_extra, unreadable
-from isobatch.files.doubles import refuse_doubles
-from isobatch.files.yaml import parse_yaml
+from isobatch.files.formats import parse_yaml, refuse_duplicates
 from isobatch.tools.reading.bases import Bases
 from isobatch.tools.reading.bounds import MAX_BYTES, MAX_DEPTH, MAX_MERGES, check_size
 from isobatch.tools.reading.commented import is_deepspeeds, without_comments
@@ -99,7 +98,7 @@ def _toml(text: str, file: str) -> Any:  # noqa: ARG001 - as the others
 
 def _json(text: str, file: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        refuse_doubles(name for name, _ in pairs)
+        refuse_duplicates(name for name, _ in pairs)
         return dict(pairs)
 
     try:

@@ -24,11 +24,10 @@ from isobatch.integrations.torch.elastic.steps import Step
 from isobatch.integrations.torch.elastic.weights import Tokens
 from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
 from isobatch.planning.course import Position
-from isobatch.planning.given import refuse_no_recipe
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import settings_of
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.recipe import Recipe
+from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 
 
 class ElasticRun:

@@ -1,6 +1,7 @@
-"""The gradient of a step once more: of the script's own batches, with its own random numbers, by the loss that it is meant to have.
+"""Computes the gradient of a step once more: of the script's own batches, with its own random numbers, by the intended loss.
 
-With the script's random numbers dropout is no disturbance: what differs is the script's own doing.
+With the script's random numbers dropout is no disturbance: what differs is the script's own doing. Mixup, noise and the like change batches
+between loader and model: then no reference can be computed from the loader's.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.diagnosis.batches import mapped, part, reduction
+from isobatch.diagnosis.checksum import checksum
 from isobatch.diagnosis.precision import AUTOCAST
-from isobatch.guard.inputs import Inputs
-from isobatch.guard.run import Run
-from isobatch.guard.wrapping import divisor, local, reentrant, sharded
+from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
+Digest = tuple[int, int]
 
 
 class OtherUnits(NamedTuple):
-    """What a healthy script may divide by instead of the weight; and what is noted then, with the `ratio` that this gives."""
+    """Names other units for a healthy script to divide by; `note` is noted then, with their `ratio`."""
 
     units: Weight
     note: str
 
 
-class Reference(NamedTuple):
-    """What a script's gradient is compared with; `assumed` where nobody gave it, so that the script's may be another."""
+class ReferenceLoss(NamedTuple):
+    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may be another."""
 
     loss: Loss | None
     weight: Weight | None
@@ -39,11 +40,61 @@ class Reference(NamedTuple):
     assumed: bool = False
 
 
+class ModelInputs:
+    """Collects the checksums of the model's inputs in each micro-batch of a step, and in the guard's own forwards."""
+
+    def __init__(self, run: Run, model: nn.Module) -> None:
+        self._run, self._model = run, model
+        self._script: list[set[Digest]] = []
+        self._own = set[Digest]()
+        self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def __deepcopy__(self, _: Any) -> ModelInputs:
+        return self  # the hook of a model's copy: it asks for nothing of its own
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._handle.remove()
+
+    def forward(self) -> None:
+        """Begins a micro-batch."""
+        self._script.append(set())
+
+    def _note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled() or not (self._run.own or self._script):
+            return
+        seen = self._own if self._run.own else self._script[-1]
+
+        def add(one: Any) -> Any:
+            if isinstance(one, Tensor):
+                seen.add(checksum([one]))
+            return one
+
+        mapped([*args, *kwargs.values()], add)
+
+    def begin_own(self) -> None:
+        """Begins the guard's own forward of a micro-batch."""
+        self._own.clear()
+
+    def same(self, back: int) -> bool:
+        """Tells whether the guard's own forward had the script's inputs only, in the micro-batch so far back."""
+        return self._own <= self._script[-back]
+
+    def step(self) -> None:
+        """Begins the next step."""
+        self._script.clear()
+
+
 class Recomputation:
-    """Computes the gradients of a reference on a model whose parameters that train are `params`."""
+    """Computes the gradients of a reference on a model with the trained parameters `params`."""
 
     def __init__(
-        self, run: Run, model: nn.Module, params: list[nn.Parameter], inputs: Inputs, reference: Reference
+        self,
+        run: Run,
+        model: nn.Module,
+        params: list[nn.Parameter],
+        inputs: ModelInputs,
+        reference: ReferenceLoss,
     ) -> None:
         self._run, self._model, self._params, self._inputs = run, model, params, inputs
         self._loss, self._weight = reference.loss, reference.weight
@@ -52,7 +103,7 @@ class Recomputation:
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
     def is_summed(self, batch: Any) -> bool:
-        """Whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
+        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
         plan, loss = self._run.plan, self._loss
         n = int(plan.micro_batches(self._run.rank)[0])
         if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
@@ -71,8 +122,8 @@ class Recomputation:
         return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
 
     def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
-        """The gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model was given what the
-        script has given it."""
+        """Returns the gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model had the
+        script's inputs."""
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
         for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
             self._inputs.begin_own()
@@ -89,7 +140,7 @@ class Recomputation:
         return total, same
 
     def averaged(self, total: list[Tensor]) -> list[Tensor]:
-        """Over ranks, in place."""
+        """Averages over ranks, in place."""
         if self._run.ranks > 1 and not self._sharded:
             for t in total:
                 dist.all_reduce(t, group=self._run.group)
@@ -97,7 +148,7 @@ class Recomputation:
         return total
 
     def _moved(self, batch: Any) -> Any:
-        """A micro-batch on the model's device, where no other one is at the same time."""
+        """Moves a micro-batch to the model's device, where no other one is at the same time."""
         device = self._params[0].device
         return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
 
@@ -117,7 +168,7 @@ class Recomputation:
 
     @contextlib.contextmanager
     def replay(self) -> Iterator[None]:
-        """The model's buffers and the random state are afterwards what they were."""
+        """Restores the model's buffers and the random state afterwards."""
         buffers = [(b, b.clone()) for b in self._model.buffers()]
         self._run.own = True
         devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
@@ -131,7 +182,7 @@ class Recomputation:
 
 
 def has_room(device: torch.device, needed: int) -> bool:
-    """Whether a GPU has so many bytes beyond what the training holds: free, or the allocator's own and not given out."""
+    """Tells whether a GPU has so many bytes to spare: free, or the allocator's own and not given out."""
     if device.type != "cuda":
         return True
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -1,16 +1,158 @@
-"""What a probe found, in words: first the answer and what to do with it, then what it rests on. No torch."""
+"""The result of a probe, and its words: first the answer and what to do with it, then what it rests on. No torch."""
 
 from __future__ import annotations
 
-from isobatch.probing.findings import BatchRates, CriticalFinding, Interval, LrFinding, SameFinding
-from isobatch.words import counted, figure, real
+import os
+from pathlib import Path
 
-WIDE = 4.0
+import msgspec
+
+from isobatch.errors import InputError
+from isobatch.files.whole import write_whole
+from isobatch.probing.findings import BatchRates, CriticalFinding, Interval, LrFinding, SameFinding
+from isobatch.probing.options import Measure, budget_text
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import counted, duration, figure, real
+
+WIDE_INTERVAL = 4.0
 """An interval that spans more hardly tells one learning rate from another: two steps of the grid."""
 
 
-def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in: bool) -> list[str]:
-    """The learning rate to take, and the trials behind it."""
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds one finding: one of `lr`, `same` and `critical`, by what was measured.
+
+    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget", "interrupted", or a lost
+    rank; `needed_seconds` is then a budget that would likely do, where it is known.
+    """
+
+    workload: str
+    optimizer: str
+    policy: str
+    rule: str
+    tuned_batch: int
+    planned_batch: int
+    ranks: int
+    device: str
+    torch: str
+    seconds: float
+    budget_seconds: float
+    recipe: Recipe
+    measure: Measure
+    stopped: str | None = None
+    needed_seconds: float | None = None
+    lr: LrFinding | None = None
+    same: SameFinding | None = None
+    critical: CriticalFinding | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The command's: 0, or 1 for a negative result: the plan's learning rate lies outside the interval, or a split trains another training; 2 where
+        the trials name no learning rate (`lr.doubt`)."""
+        if self.lr is not None and self.lr.doubt is not None:
+            return 2
+        wrong = (self.lr is not None and not self.lr.within) or (self.same is not None and not self.same.same)
+        return int(wrong)
+
+    def to_recipe(self) -> Recipe:
+        """Returns the recipe with the measured exponent as its `power`, for plans by rule "power"; from trials as long as the run itself also
+        with the best learning rate at the tuned batch.
+
+        Raises:
+            InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
+        """
+        if self.lr is None or self.lr.exponent is None:
+            raise InputError(
+                "no exponent was measured: that needs trials at two batches or more", field="batches"
+            )
+        if self.lr.doubt is not None:
+            raise InputError(
+                "these trials name no learning rate, so that no recipe is written from them", field="recipe"
+            )
+        best = {"lr": self.lr.batches[0].best_lr} if self.lr.whole_run else {}
+        return msgspec.structs.replace(self.recipe, **best, power=self.lr.exponent)
+
+    def save_recipe(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_recipe`, in TOML or YAML with the interval as a comment.
+
+        Raises:
+            InputError: as `to_recipe`, or the file cannot be written.
+        """
+        self.to_recipe().save(path)
+        if Path(path).suffix == ".json" or self.lr is None or self.lr.exponent_interval is None:
+            return
+        low, high = self.lr.exponent_interval
+        batches = ", ".join(f"{one.batch:,}" for one in self.lr.batches)
+        comment = (
+            f"# power: measured by isobatch probe on {self.workload}, 95 % interval {low:.3g} to {high:.3g}, batches {batches}; "
+            'plan with rule "power"\n'
+        )
+        write_whole(path, comment.encode() + Path(path).read_bytes())
+
+    def to_json(self) -> str:
+        """Writes the whole as JSON text."""
+        recipe = {
+            name: value for name, value in msgspec.structs.asdict(self.recipe).items() if value is not None
+        }
+        if not isinstance(self.recipe.schedule, str):
+            recipe["schedule"] = msgspec.json.decode(self.recipe.schedule.to_json())
+        fields = {"schema": "isobatch-probe-2", **msgspec.to_builtins(self), "recipe": recipe}
+        return msgspec.json.format(msgspec.json.encode(_finite(fields))).decode()
+
+    def show(self) -> str:
+        """Writes the finding in words."""
+        lines = [_head(self), *_early(self)]
+        if self.lr is not None:
+            lines += _lr_lines(self, self.lr)
+        if self.same is not None:
+            lines += _same_lines(self.same)
+        if self.critical is not None:
+            lines += _critical_lines(self.critical, self.planned_batch)
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+
+def _finite(value: object) -> object:
+    """Replaces infinity, unknown to JSON."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and abs(value) == float("inf") else value
+
+
+def _head(probe: Probe) -> str:
+    trials = f", {counted(len(probe.lr.trials), 'trial')}" if probe.lr is not None else ""
+    workload = "the built-in workload (not your model)" if probe.workload == "built-in" else probe.workload
+    return (
+        f"isobatch probe: {workload} with {probe.optimizer}, {counted(probe.ranks, 'rank')} on {probe.device}{trials}, "
+        f"{duration(probe.seconds)} of a budget of {duration(probe.budget_seconds)}."
+    )
+
+
+def _early(probe: Probe) -> list[str]:
+    """Says how the probe ended early, and a budget that would do."""
+    if probe.stopped is None:
+        return []
+    ended = {"budget": "The budget ended", "interrupted": "It was interrupted"}.get(
+        probe.stopped, f"It ended early: {probe.stopped},"
+    )
+    more = "a larger --budget goes further."
+    if probe.needed_seconds is not None:
+        more = f"a budget of {budget_text(probe.needed_seconds)} would likely do."
+    found = probe.lr
+    if found is None:
+        return [f"{ended} before all was trained; {more}"]
+    part = found.samples / found.whole_samples
+    on = "whole trials" if part == 1 else f"trials of a {'half' if part > 0.4 else 'quarter'} of the samples"
+    return [
+        f"{ended} before all trials were made; {more} What follows is from {on}, {found.seeds} of "
+        f"{counted(found.asked_seeds, 'seed')}."
+    ]
+
+
+def _lr_lines(probe: Probe, found: LrFinding) -> list[str]:
+    """Names the learning rate to take, and the trials behind it."""
+    planned, tuned, rule = probe.planned_batch, probe.tuned_batch, probe.rule
     of = "95 % interval " if found.seeds > 1 else "of one seed: "
     if found.doubt is None:
         where = "lies in" if found.within else "lies outside"
@@ -29,7 +171,7 @@ def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in:
             f"Exponent of the learning rate over the batch: {found.exponent:.3g} ({low:.3g} to {high:.3g}); "
             "linear is 1, sqrt is 0.5."
         )
-    lines.append(f"Next: {_next(found, planned=planned, tuned=tuned, stand_in=stand_in)}")
+    lines.append(f"Next: {_next(found, planned=planned, tuned=tuned)}")
     lines.append(
         f"Mean losses after {found.samples:,} samples{', as many as the run has' if found.whole_run else ''}, "
         f"{counted(found.seeds, 'seed')}, on samples drawn for it:"
@@ -42,7 +184,7 @@ def lr_lines(found: LrFinding, *, planned: int, tuned: int, rule: str, stand_in:
 
 
 def _why(found: LrFinding, tuned: int) -> str:
-    """Why nothing should be done by these trials."""
+    """Says why nothing should be done by these trials."""
     if found.doubt == "short":
         return (
             f"the trials have {found.samples:,} of {found.whole_samples:,} samples and {found.seeds} of "
@@ -61,28 +203,23 @@ def _why(found: LrFinding, tuned: int) -> str:
 
 
 def _at(found: LrFinding, batch: int) -> BatchRates:
-    """What was found at one of the batches."""
+    """Picks the finding at one of the batches."""
     return next(one for one in found.batches if one.batch == batch)
 
 
-def _next(found: LrFinding, *, planned: int, tuned: int, stand_in: bool) -> str:
-    """What to do with it."""
-    if stand_in:
-        return (
-            "this is how the rule does on one cheap problem, and no learning rate for your model: give your own training as "
-            "--workload package.module:factory."
-        )
+def _next(found: LrFinding, *, planned: int, tuned: int) -> str:
+    """Advises the next step."""
     if found.doubt == "short":
-        return "let the probe come to its end: a larger --budget; --trials FILE keeps what was trained."
+        return "let the probe come to its end: a larger --budget."
     if found.doubt == "edge":
-        return "a larger --budget looks further; --trials FILE keeps what was trained."
+        return "a larger --budget looks further."
     if found.doubt == "untuned":
         return (
             f"longer trials (--samples, --checkpoint), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
             f"{figure(_at(found, tuned).best_lr)} there and {figure(_at(found, planned).best_lr)} at {planned:,}."
         )
     low, high = found.interval
-    if found.within and high > WIDE * low:
+    if found.within and high > WIDE_INTERVAL * low:
         return (
             f"train with the plan as it is, or ask for more: the interval spans a factor of {figure(high / low, 2)}, in which these trials can "
             "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
@@ -104,26 +241,26 @@ def _next(found: LrFinding, *, planned: int, tuned: int, stand_in: bool) -> str:
 
 
 def _batch_lines(one: BatchRates) -> list[str]:
-    """The learning rates of a batch and their losses."""
+    """Lists the learning rates of a batch and their losses."""
     lines = [f"  batch {one.batch:,}: best {figure(one.best_lr)} ({_span(one.interval)})"]
     names = [real(rate.lr) for rate in one.rates]
     width = max(len(name) for name in names)
     for name, rate in zip(names, one.rates, strict=True):
         if rate.loss is None or rate.interval is None:
-            said = "diverged"
+            result = "diverged"
         else:
-            said = f"{rate.loss:.4f} ({rate.interval[0]:.4f} to {rate.interval[1]:.4f})"
+            result = f"{rate.loss:.4f} ({rate.interval[0]:.4f} to {rate.interval[1]:.4f})"
         rule = ""
         if abs(rate.lr / one.rule_lr - 1) < 1e-6:
             rule = "  the rule's"
             if one.rule_gap and one.rule_gap_interval is not None:
                 rule += f", {one.rule_gap:.4f} above the lowest ({_signed(one.rule_gap_interval)})"
-        lines.append(f"    {name:<{width}}  {said}{rule}")
+        lines.append(f"    {name:<{width}}  {result}{rule}")
     return lines
 
 
-def same_lines(found: SameFinding) -> list[str]:
-    """Whether every split trains the same, or the gap."""
+def _same_lines(found: SameFinding) -> list[str]:
+    """Says whether every split trains the same, or the gap."""
     if found.gap is not None and found.gap_interval is not None:
         low, high = found.gap_interval
         means = (
@@ -162,14 +299,14 @@ def same_lines(found: SameFinding) -> list[str]:
     return lines
 
 
-def critical_lines(found: CriticalFinding, *, planned: int, stand_in: bool) -> list[str]:
-    """The critical batch, and the branches behind it."""
+def _critical_lines(found: CriticalFinding, planned: int) -> list[str]:
+    """Says the critical batch, and the branches behind it."""
     more = "" if found.bounded else ", or more: no larger one was tried that fails"
     if len([one for one in found.branches if one.holds]) == 1 and found.bounded:
         more = ", or less: already twice the batch fails"
     lines = [
         f"Critical batch by branched training (Merrill et al. 2025, arXiv 2505.23971): {found.critical_batch:,}{more}.",
-        f"Next: {_critical_next(found, planned=planned, stand_in=stand_in)}",
+        f"Next: {_critical_next(found, planned)}",
         f"Branches of {found.samples:,} samples and {counted(found.seeds, 'seed')} from one checkpoint; a branch holds where its "
         f"smoothed loss is at most {figure(found.tolerance)} above that at k = 1:",
     ]
@@ -198,13 +335,8 @@ def critical_lines(found: CriticalFinding, *, planned: int, stand_in: bool) -> l
     return lines
 
 
-def _critical_next(found: CriticalFinding, *, planned: int, stand_in: bool) -> str:
-    """What to do with a critical batch."""
-    if stand_in:
-        return (
-            "this is the built-in workload, and your own model has another critical batch: give your own training as --workload "
-            "package.module:factory."
-        )
+def _critical_next(found: CriticalFinding, planned: int) -> str:
+    """Advises what to do with a critical batch."""
     if planned <= found.critical_batch:
         return f"train with the plan as it is: its batch of {planned:,} is not above that."
     if not found.bounded:

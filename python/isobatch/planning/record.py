@@ -28,7 +28,19 @@ class Layout(NamedTuple):
     irregular: bool
 
 
-class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a move found the run, and what it means for the data and the optimizer."""
+
+    step: int
+    samples: int
+    epoch: int | None
+    offset: int | None
+    repeated_samples: int
+    skipped_samples: int
+    velocity_factor: float
+
+
+class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """What was asked for (recipe, cluster, settings), and the values that the core gives, by name; behind them `consumed`, the
     samples that a run with a batch ramp had consumed when this plan took over: the stages before do not count.
 
@@ -96,7 +108,7 @@ class Planned(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True
         return Layout(*cast(tuple[int, int, int, int], counts), irregular)
 
 
-VALUES = Planned.__struct_fields__[3:]
+VALUES = PlanRecord.__struct_fields__[3:]
 """The names of what the core works out of a recipe, a cluster and settings."""
 PLANNER = _core.Planner(cluster=Cluster.__struct_fields__, settings=DEFAULTS, plan=VALUES[2:])
 """Plans. It binds the names of the records here to those of the core, and fails where they differ."""

@@ -1,5 +1,5 @@
-"""Sees which samples a torch loader serves, without a change to the loop: the loader's and its sampler's class are replaced by
-a subclass that also takes notes."""
+"""Notes the samples of a torch loader, without a change to the loop: the loader's and its sampler's class are replaced by
+a subclass with notes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from isobatch.diagnosis.checksum import checksum
 from isobatch.errors import InputError
 from isobatch.integrations.torch import PlanSampler
 
-KEPT = 64  # sample ids of a past epoch, to compare orders
-COUNTED_DATASET = 50_000_000  # above it an epoch's samples are counted, not told apart
-COUNTED_KEPT = 65_536  # of its ids
-NOTED = 64  # micro-batches whose ids are packed at once: less of a loop's time, and of a processor's cache, than one by one
+ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
+MAX_DISTINCT_SAMPLES = 50_000_000  # above it an epoch's samples are counted, not told apart
+MAX_COUNTED_IDS = 65_536  # of its ids
+PACKED_BATCHES = 64  # micro-batches whose ids are packed at once: less of a loop's time, and of a processor's cache, than one by one
 
 
 class Epoch:
-    """What a sampler served since it was last iterated.
+    """Counts what a sampler served since it was last iterated.
 
     `count` is how many samples, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
     PlanSampler began. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
@@ -37,10 +37,10 @@ class Epoch:
         self.trained = self.skipped = 0
 
     def note(self, ids: list[int], every: bool) -> None:
-        """A micro-batch was served."""
-        if every or self.count < COUNTED_KEPT:
+        """Notes a micro-batch."""
+        if every or self.count < MAX_COUNTED_IDS:
             self._noted.append(tuple(ids))
-            if len(self._noted) == NOTED:
+            if len(self._noted) == PACKED_BATCHES:
                 self._pack()
         size = len(ids)
         self.sizes.append(size)
@@ -62,12 +62,12 @@ class Epoch:
         return self._ids
 
     def end(self) -> None:
-        """The sampler has no more."""
+        """Notes the sampler's end."""
         self._ended = True
 
     @property
     def length(self) -> int | None:
-        """Micro-batches in all; None where that cannot be known before the end."""
+        """Micro-batches in all; None where it cannot be known before the end."""
         return len(self.sizes) if self._ended else self._length
 
     @property
@@ -76,14 +76,14 @@ class Epoch:
         return len(self.sizes) == self.length
 
     def step(self, micro: int) -> tuple[list[int], list[int]]:
-        """The sizes and the ids of the last `micro` micro-batches that were trained on."""
+        """Returns the sizes and the ids of the last `micro` micro-batches trained on."""
         done = self.skipped + self.trained
         before, sizes = sum(self.sizes[: done - micro]), self.sizes[done - micro : done]
         return sizes, list(self.ids[before : before + sum(sizes)])
 
 
-class Watch:
-    """Notes of a loader.
+class LoaderWatch:
+    """Takes notes of a loader.
 
     `now` is the epoch under way and `last` the one before it, None where there is none; `batches` what the loader gave and
     nobody took yet, as long as `keep` holds, `given` how many it gave in this epoch; `epoch_set` whether set_epoch was called.
@@ -126,7 +126,7 @@ class Watch:
         return self.sharded or self.dispatched
 
     def remove(self) -> None:
-        """Loader and samplers are again what they were."""
+        """Gives loader and samplers their own classes back."""
         for thing, kind in reversed(self._kinds):
             _set_class(thing, kind)
         self._kinds.clear()
@@ -149,7 +149,7 @@ class Watch:
         sampler = self.batch_sampler
         place = (sampler.epoch, sampler.offset) if isinstance(sampler, PlanSampler) else None
         length = _length(sampler)
-        inner, every = own(), self.size <= COUNTED_DATASET
+        inner, every = own(), self.size <= MAX_DISTINCT_SAMPLES
 
         def noted() -> Iterator[list[int]]:
             epoch = Epoch(place, length)
@@ -166,20 +166,20 @@ class Watch:
         own(epoch)
 
     def skip(self, micro_batches: int) -> None:
-        """The loop left out the first ones of this epoch."""
+        """Leaves out the first ones of this epoch, as the loop did."""
         if self.now is not None:
             self.now.skipped = micro_batches
         for _ in range(min(micro_batches, len(self.batches))):
             self.batches.popleft()
 
     def take(self, micro_batches: int) -> list[Any]:
-        """The next batches that the loader gave; fewer where the loop has them from elsewhere."""
+        """Takes the next batches of the loader; fewer where the loop has them from elsewhere."""
         taken = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
         self.changed = self.changed or any(_writes(batch) != writes for batch, writes in taken)
         return [batch for batch, _ in taken]
 
     def rest(self) -> None:
-        """Batches are no longer needed."""
+        """Drops batches, and keeps no more."""
         self.keep = False
         self.batches.clear()
 
@@ -197,7 +197,7 @@ def _tensors(batch: Any) -> list[Tensor]:
 
 
 def _writes(batch: Any) -> int:
-    """How often a batch's tensors were written into: mixup does so in place."""
+    """Counts the writes into a batch's tensors: mixup does so in place."""
     return sum(one._version for one in _tensors(batch) if not one.is_inference())
 
 
@@ -206,12 +206,12 @@ def _digest(batch: Any) -> tuple[int, int]:
 
 
 def _is_a(name: str, thing: Any) -> bool:
-    """Whether a thing's class, or one that it inherits from, is so named."""
+    """Tells whether a thing's class, or a base of it, is so named."""
     return any(base.__name__ == name for base in type(thing).__mro__)
 
 
 def _length(thing: Any) -> int | None:
-    """How many it has; None where it does not say."""
+    """Returns a length; None where there is none."""
     try:
         return len(thing)
     except (TypeError, NotImplementedError):
@@ -219,7 +219,7 @@ def _length(thing: Any) -> int | None:
 
 
 def _retype(thing: Any, method: str, noted: Any) -> tuple[Any, type]:
-    """Calls of `thing.method(*args)` become `noted(the method as it was, *args)`. Gives the thing and the class it had."""
+    """Turns calls of `thing.method(*args)` into `noted(the method as it was, *args)`. Returns the thing and its class before."""
     kind = type(thing)
 
     def called(self: Any, *args: Any, **named: Any) -> Any:

@@ -1,0 +1,279 @@
+"""The optimizer: its parameters, settings and state at the first step, and the learning rate of every group at every step."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from torch import nn
+
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.causes import Cause, Diagnosis, either
+from isobatch.diagnosis.precision import ulp
+from isobatch.errors import InputError
+from isobatch.guard.run import Run
+from isobatch.integrations.torch import PlanLR
+
+MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
+FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
+MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
+STEPS_AHEAD = (
+    64  # steps whose learning rates are worked out at once: the code is then not fetched anew each time
+)
+SETTING_TOLERANCE = 1e-6
+MAX_STEPS = 2**40  # of a plan without a duration
+
+
+def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
+    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's.
+
+    Raises:
+        InputError: it cannot be watched.
+    """
+    if type(optimizer).__name__ == "AcceleratedOptimizer":
+        optimizer = optimizer.optimizer
+    several = getattr(optimizer, "optimizers", None)
+    if isinstance(several, list | tuple) and several:  # a container's own groups are those of nobody
+        if len(several) > 1:
+            unchecked.append("optimizers other than the first")
+        optimizer = several[0]
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        kind = type(optimizer).__name__
+        raise InputError(f"{kind} cannot be watched: give the torch optimizer inside it", field="optimizer")
+    return optimizer
+
+
+def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
+    """Checks the optimizer for gradients where the model has some: its own copies of the parameters may have them, too."""
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
+        text = f"the model has gradients, and none of the optimizer's {len(own)} parameters has one"
+        run.stop(Cause.OPTIMIZER_PARAMETERS, text)
+
+
+def clips_itself(optimizer: Any) -> bool:
+    """Tells whether an optimizer clips inside of its step, as LAMB does."""
+    return any(
+        "clip" in name or "max_grad_norm" in name for group in optimizer.param_groups for name in group
+    )
+
+
+def check_settings(run: Run, optimizer: Any) -> None:
+    """Checks each setting of the recipe in one group at least: others may have a factor of their own, or none."""
+    recipe, plan, groups = run.plan.recipe, run.plan, optimizer.param_groups
+    planned = {
+        "momentum": plan.momentum if recipe.momentum is not None else None,
+        "betas": plan.betas if recipe.betas is not None else None,
+        "eps": plan.eps if recipe.eps is not None else None,
+        "weight_decay": plan.weight_decay if recipe.weight_decay else None,
+    }
+    for name, want in planned.items():
+        found = [group[name] for group in groups if name in group]
+        if want is not None and found and not any(_close(value, want) for value in found):
+            text = f"{name} {_words(found[0])}, {_words(want)} planned"
+            run.stop(Cause.ANOTHER_SETTING.likely(name), text, run.witnesses(name))
+
+
+def _close(found: Any, want: Any) -> bool:
+    pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+    return all(math.isclose(float(a), float(b), rel_tol=SETTING_TOLERANCE) for a, b in pairs)
+
+
+def _words(value: Any) -> str:
+    return (
+        f"({', '.join(f'{float(x):.6g}' for x in value)})"
+        if isinstance(value, tuple | list)
+        else f"{float(value):.6g}"
+    )
+
+
+def check_state(run: Run, optimizer: Any) -> None:
+    """Checks a resumed run for its optimizer's state, where it keeps one."""
+    keeps = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
+    if run.start and keeps and not optimizer.state:
+        text = f"the optimizer has no state at step {run.step:,}, where the run goes on"
+        run.stop(Cause.NEW_STATE, text)
+
+
+def settle_start(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] | None) -> None:
+    """Sets the plan's step at the start of this training: the one given, else where the optimizer's PlanLR is, else where
+    the loader's PlanSampler began, else the plan's last move. The sampler must have begun where the plan is at that step.
+
+    Args:
+        place: (epoch, offset) at which a PlanSampler began; None where there is none.
+    """
+    if run.plan.recipe.dataset_size is None:
+        place = None  # the plan knows no epochs
+    scheduler = PlanLR.of(optimizer)
+    if given is not None:
+        run.start = given
+    elif scheduler is not None:
+        position = scheduler.position
+        run.start = int(position) if position.denominator == 1 else position
+    elif place is not None:
+        run.start = _step_at(run, place)
+    if place is None or run.plan.recipe.ramp is not None or not isinstance(run.start, int):
+        return
+    here = run.plan.position(int(run.start))
+    if (here.epoch, here.offset) != place:
+        text = f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch {here.epoch}, {here.offset}"
+        run.stop(Cause.ANOTHER_PLACE, text)
+
+
+def _step_at(run: Run, place: tuple[int, int]) -> int:
+    """Returns the first step, from the last move on, as far in the data."""
+    plan = run.plan
+    steps = range(int(run.start), MAX_STEPS if plan.total_steps is None else plan.total_steps + 1)
+
+    def where(step: int) -> tuple[int, int]:
+        here = plan.position(step)
+        return here.epoch or 0, here.offset or 0
+
+    return steps[min(bisect_left(steps, place, key=where), len(steps) - 1)]
+
+
+class _Bounds(NamedTuple):
+    """Bounds a group's learning rate: its factor, and how far it may be off, absolutely and relatively."""
+
+    factor: float
+    absolute: float
+    relative: float
+
+    def holds(self, rate: Any, planned: float) -> bool:
+        """Tells whether a learning rate is the planned one. A NaN is not."""
+        want = planned * self.factor
+        return bool(abs(rate - want) <= self.absolute + self.relative * want)
+
+
+class LearningRates:
+    """Checks each group's learning rate: the plan's, times a constant: the group's `lr_multiplier` where it has one, as PlanLR
+    sets it, else the factor that it has at the first step whose rate is not 0. Without any multiplier, one group must have
+    factor 1: one that was made with the plan's learning rate, where a scheduler wrote that down, else one that has it then."""
+
+    def __init__(self, run: Run, optimizer: Any) -> None:
+        self._run, self._optimizer = run, optimizer
+        self._factors: list[float | None] = []
+        self._allowed: list[_Bounds] = []  # when all factors are known
+        self._ahead: list[float] = []
+        self._plain = 0  # a group that has factor 1, if any has
+        self._observed: dict[int, list[float]] = {}  # by step
+        self._planned = run.plan.total_steps is not None
+        self._peak = cast(float, run.plan.lr)
+        if not self._planned:
+            run.unchecked.append("the learning rate: the recipe has no duration")
+
+    def check(self) -> None:
+        """Checks before an optimizer step."""
+        if not self._planned:
+            return
+        groups, since = self._optimizer.param_groups, self._run.since
+        if since % STEPS_AHEAD == 0:
+            self._ahead = [self._at(step) for step in range(since, since + STEPS_AHEAD)]
+        planned = self._ahead[since % STEPS_AHEAD]
+        if len(groups) == len(self._allowed):  # all factors are known, and mostly there is nothing to see
+            for group, (factor, absolute, relative) in zip(groups, self._allowed, strict=True):
+                want = planned * factor
+                if not abs(group["lr"] - want) <= absolute + relative * want:  # a NaN is not, either
+                    break
+            else:
+                if len(self._observed) < MAX_OBSERVED_STEPS:
+                    self._observed[since] = [float(group["lr"]) for group in groups]
+                return
+        self._look(planned, [float(group["lr"]) for group in groups])
+
+    def _look(self, planned: float, rates: list[float]) -> None:
+        run = self._run
+        if len(self._observed) < MAX_OBSERVED_STEPS:
+            self._observed[run.since] = rates
+        if len(self._factors) != len(rates) or None in self._factors:
+            self._settle(planned, rates)
+            known = None not in self._factors
+            self._allowed = [self._allow(index) for index in range(len(rates))] if known else []
+        stray = self._strays(rates, planned)
+        if stray and run.skipped:  # Many loops step the scheduler where the loss scaler skipped a step.
+            stray = self._strays(rates, self._at(run.since + run.skipped))
+        if stray:
+            self._stop(stray, rates, planned)
+
+    def _at(self, since: float) -> float:
+        return self._run.plan.lr_at(float(self._run.start) + since)
+
+    def _settle(self, planned: float, rates: list[float]) -> None:
+        """Finds the missing factors of groups."""
+        groups = self._optimizer.param_groups
+        self._factors += [group.get("lr_multiplier") for group in groups[len(self._factors) :]]
+        unknown = [index for index, factor in enumerate(self._factors) if factor is None]
+        made_so = [i for i in unknown if self._was_peak(i)]
+        following = [i for i in unknown if self._allow(i).holds(rates[i], planned)]
+        plain = [i for i in made_so if i in following] or made_so or following
+        self._plain = next(iter(plain), self._plain)
+        base = rates[self._plain] if plain else planned
+        if base and planned and (plain or len(unknown) < len(groups)):
+            for index in unknown:
+                self._factors[index] = 1.0 if index in plain else rates[index] / base
+
+    def _was_peak(self, index: int) -> bool:
+        """Tells whether a group was made with the plan's learning rate, as its scheduler wrote down."""
+        group = self._optimizer.param_groups[index]
+        rate = group.get("initial_lr")
+        return rate is not None and faults.close(float(rate), self._peak, self._peak, ulp(group["lr"]))
+
+    def _allow(self, index: int) -> _Bounds:
+        """Returns the bounds of a group; an unknown factor counts as 1."""
+        known = self._factors[index]
+        factor = 1.0 if known is None else known
+        rounding = faults.ULPS * ulp(self._optimizer.param_groups[index]["lr"]) * self._peak * factor
+        return _Bounds(factor, rounding, 0.0 if factor == 1.0 else FACTOR_TOLERANCE)
+
+    def _strays(self, rates: list[float], planned: float) -> list[int]:
+        """Lists the groups off the plan's learning rate."""
+        return [i for i, rate in enumerate(rates) if not self._allow(i).holds(rate, planned)]
+
+    def _stop(self, stray: list[int], rates: list[float], planned: float) -> None:
+        run, groups = self._run, self._optimizer.param_groups
+        index = self._plain if self._plain in stray else stray[0]
+        alike = len(set(rates)) == 1  # then the groups differ in other things, such as their weight decay
+        factor = self._factors[index]
+        of = "" if alike else f" of parameter group {index}"
+        text = f"learning rate {rates[index]:.6g}{of}, {planned * (1.0 if factor is None else factor):.6g} planned"
+        if len(stray) < len(groups):
+            why = Cause.GROUP_STRAYS.likely(f"group {index}")
+        elif not alike and factor is None and not self._was_peak(index):
+            why = Cause.ANOTHER_LR.likely("no parameter group has the plan's")
+            text = f"learning rates {', '.join(f'{rate:.6g}' for rate in rates)}, {planned:.6g} planned"
+        else:
+            why = self._why(index, rates)
+        run.stop(why, text, run.witnesses("learning rate"))
+
+    def _why(self, index: int, rates: list[float]) -> Diagnosis:
+        """Diagnoses a group's learning rate off the plan's."""
+        run, group, factor = self._run, self._optimizer.param_groups[index], self._factors[index] or 1.0
+        initial = None if (made := group.get("initial_lr")) is None else float(made) / factor
+        self._observed[run.since] = rates
+        observed = {step: row[index] / factor for step, row in self._observed.items()}
+        fault = faults.learning_rate(
+            observed,
+            self._at,
+            peak=self._peak,
+            pace=faults.Pace(run.plan.accumulation or 1, run.ranks, run.plan.steps_per_epoch),
+            initial=initial,
+            ulp=ulp(group["lr"]),
+        )
+        why = fault[1] if fault is not None else Cause.ANOTHER_LR.likely()
+        made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(group["lr"]))
+        resumed = run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so
+        if resumed and (steps := self._steps_with(observed[0])):
+            where = f"it is the plan's at step {' or '.join(map(str, steps))}"
+            why = either(why, Cause.RESUMED.likely(where))
+        return why
+
+    def _steps_with(self, rate: float) -> list[int]:
+        """Lists the plan's steps with this learning rate, if they are few."""
+        values = self._run.plan.schedule.values(
+            range(min(self._run.plan.total_steps or 0, MAX_SEARCHED_STEPS))
+        )
+        lr = self._optimizer.param_groups[self._plain]["lr"]
+        found = np.flatnonzero(np.abs(np.asarray(values) - rate) <= faults.ULPS * ulp(lr) * self._peak)
+        return found.tolist() if len(found) <= 3 else []
