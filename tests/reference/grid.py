@@ -48,10 +48,7 @@ def micro_batch(
 
     def fits(micro: int) -> bool:
         passes = [divmod(share, micro) for share in shares]
-        return all(
-            not rest and it % options.get("accumulation_multiple", 1) == 0
-            for it, rest in passes
-        )
+        return all(not rest and it % options.get("accumulation_multiple", 1) == 0 for it, rest in passes)
 
     found = (
         d

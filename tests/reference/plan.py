@@ -260,11 +260,11 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         elif rule == "sde_smooth":
             beta1, beta2 = (b if b is None else rules.sde_smooth_beta(b, k) for b in (beta1, beta2))
             eps = eps if eps is None else rules.sde_eps(eps, k)
-        elif options.get("beta2", "rule").startswith("half_life") and beta2 is not None:
+        elif options.get("beta2_rule", "auto").startswith("half_life") and beta2 is not None:
             beta2 = rules.half_life_beta2(beta2, k)
         if beta2 is not None:
             tuned_beta2 = (recipe.get("betas") or defaults[:2])[1]
-            beta2 = rules.floored_beta2(beta2, tuned_beta2, _floor(options.get("beta2", "rule")))
+            beta2 = rules.floored_beta2(beta2, tuned_beta2, _floor(options.get("beta2_rule", "auto")))
             if beta2 < 0.9 and beta2 < tuned_beta2:
                 say("beta2_low")
     row["beta1"], row["beta2"], row["eps"], row["momentum"] = beta1, beta2, eps, recipe.get("momentum")

@@ -45,7 +45,7 @@ CASES = {
     "batch_multiple": Case(24),
     "short_epochs": Case(True, recipe={"dataset_size": 100}),
     "ramp_rule": Case("sqrt", recipe={"ramp": "128 128 4096"}),
-    "beta2": Case("half_life", beside={"policy": 512}),
+    "beta2_rule": Case("half_life", beside={"policy": 512}),
     "duration_scale": Case("4^0.3"),
     "deadline_hours": Case(1e-6, profile=True),
     "budget": Case(1e-6, profile=True),

@@ -488,7 +488,7 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
     assert not any("interleaved" in note for note in plan().to("megatron").notes)
 
 
-@pytest.mark.parametrize("how", [{"ragged": True}, {"uneven": True}])
+@pytest.mark.parametrize("how", [{"split": "ragged"}, {"split": "uneven"}])
 def test_a_tool_that_cannot_weight_its_losses_refuses_an_uneven_plan(how):
     """32 samples on 3 GPUs are 2 × 6 × 3 only with weights: without them a step has 36."""
     tuned = recipe(effective_batch=32, gpus=1, micro_batch=2)
@@ -529,7 +529,7 @@ def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
         duration="48828125sp",
         warmup="488281sp",
     )
-    made = ib.plan(tuned, 15, decrease_batch=True)
+    made = ib.plan(tuned, 15, split="smaller")
     settings = made.to("megatron").settings
     assert settings[key] == moved
     first = (settings[key] if key.startswith("ramp") else settings[key].partition(":")[2].split())[0]

@@ -237,7 +237,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 # ---- the settings ----
 
 EVERYDAY_SETTINGS = (
-    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--ragged", "--uneven"),
+    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--split"),
     *("--profile", "--deadline-hours"),
 )
 """Those that `--help` shows; `--help all` shows every one."""
@@ -267,7 +267,7 @@ def _micro_batch(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-_READ = {"policy": _policy, "max_micro_batch": _micro_batch}
+_READ = {"policy": _policy, "max_micro_batch": _micro_batch, "duration_scale": str}
 """How a text is read where it is not simply of the setting's type."""
 
 

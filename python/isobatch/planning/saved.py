@@ -24,7 +24,7 @@ from isobatch.reason import Reason
 from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
 
-VERSION = 1
+VERSION = 2
 SCHEMA = f"isobatch.plan/{VERSION}"
 
 _RULES = tuple(name for name, *_ in _core.rules())
@@ -92,6 +92,11 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
     if int(match[1]) > VERSION:
         raise InputError(
             f"schema {schema!r} is newer than this isobatch reads ({SCHEMA!r}): upgrade isobatch", file=file
+        )
+    if int(match[1]) < VERSION:
+        raise InputError(
+            f"schema {schema!r} is older than this isobatch reads ({SCHEMA!r}), whose settings have other names: plan again",
+            file=file,
         )
     same_version = fields.pop("isobatch", None) == _core.__version__
     moves = fields.get("moves")
@@ -181,10 +186,9 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
     if stretched:  # Its own samples may be too few for one step of this batch.
         recipe = msgspec.structs.replace(recipe, duration=None, warmup=None)
         # The batch that goodput was after may have been another, which a ramp or a tolerance then moved.
-        settings = settings._replace(
-            ragged=settings.ragged and Reason.RAGGED in leg.reasons,
-            uneven=settings.uneven and Reason.UNEVEN in leg.reasons,
-        )
+        differs = {"ragged": Reason.RAGGED, "uneven": Reason.UNEVEN}.get(settings.split)
+        if differs is not None and differs not in leg.reasons:
+            settings = settings._replace(split="even")
     values = worked_out(recipe, leg.cluster, settings, leg.consumed)
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.

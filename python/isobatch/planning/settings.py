@@ -95,12 +95,12 @@ class Settings(NamedTuple):
         "RULE",
         "how the learning rate follows the batch within a ramp, as a factor of that at the full batch (default none: not at all)",
     ] = "none"
-    beta2: Annotated[
+    beta2_rule: Annotated[
         str,
         "CHOICE",
-        "how beta2 follows the batch: rule (default): as the rule has it; half_life: it keeps its half-life in samples, beta2^k "
-        "(Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 or rule:0.95, which never lifts the tuned one",
-    ] = "rule"
+        "how beta2 follows the batch: auto (default): as the rule has it; half_life: it keeps its half-life in samples, beta2^k "
+        "(Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 or auto:0.95, which never lifts the tuned one",
+    ] = "auto"
     duration_scale: Annotated[
         str | float | None,
         "RATIO[^POWER]",
@@ -109,6 +109,31 @@ class Settings(NamedTuple):
     ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
+
+    @property
+    def fixed_micro_batch(self) -> int | None:
+        """The one micro-batch that is allowed, where the least is the most."""
+        least = self.min_micro_batch
+        return least if least == self.max_micro_batch and least > 1 else None
+
+    @property
+    def duration(self) -> tuple[float, float | None]:
+        """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it.
+
+        >>> Settings(duration_scale="8^0.3").duration, Settings(duration_scale=8).duration, Settings().duration
+        ((8.0, 0.3), (8.0, None), (1.0, None))
+        """
+        ratio, _, power = str(1.0 if self.duration_scale is None else self.duration_scale).partition("^")
+        return float(ratio), float(power) if power else None
+
+    @property
+    def beta2_floor(self) -> float:
+        """The floor under beta2; 0 where there is none.
+
+        >>> Settings(beta2_rule="half_life:0.9").beta2_floor
+        0.9
+        """
+        return float(self.beta2_rule.partition(":")[2] or 0.0)
 
     def changed(self) -> dict[str, Any]:
         """Those that are not at their defaults, by name.
@@ -134,14 +159,14 @@ class Keywords(TypedDict, total=False):
     batch_multiple: int
     short_epochs: bool
     ramp_rule: RampRule
-    beta2: str
+    beta2_rule: str
     duration_scale: str | float | None
     deadline_hours: float | None
     budget: float | None
 
 
 DEFAULTS = Settings()
-HYPERPARAMETERS = ("beta2", "duration_scale")
+HYPERPARAMETERS = ("beta2_rule", "duration_scale")
 """Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split into."""
 EARLIER = {
     "ragged": "use split='ragged'",
@@ -150,8 +175,8 @@ EARLIER = {
     "fixed_micro_batch": "give min_micro_batch and max_micro_batch that number",
     "require_multiple": "micro_batch_multiple always insists",
     "min_accumulation": "use accumulation_multiple",
-    "beta_half_life": "use beta2='half_life'",
-    "min_beta2": "use beta2='rule:FLOOR' or 'half_life:FLOOR'",
+    "beta_half_life": "use beta2_rule='half_life'",
+    "min_beta2": "use beta2_rule='auto:FLOOR' or 'half_life:FLOOR'",
     "muon_decay": "give the Recipe decay='sqrt'",
     "duration_ratio": "use duration_scale='RATIO'",
     "duration_power": "use duration_scale='RATIO^POWER'",

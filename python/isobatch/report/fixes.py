@@ -157,13 +157,15 @@ def texts_of(column: Any) -> list[Any]:
 def _changes(settings: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """The changes beside a tolerance that are tried: those which the menu of a single plan has, too."""
     found: list[tuple[str, str, dict[str, Any]]] = []
-    plain = {"ragged": False, "uneven": False, "require_multiple": False}
-    if not settings.get("ragged"):
-        found.append(("dealing micro-batches of different sizes", "--ragged", {**plain, "ragged": True}))
-    if not settings.get("uneven"):
-        found.append(("dealing different numbers of micro-batches", "--uneven", {**plain, "uneven": True}))
+    split = settings.get("split")
+    if split != "ragged":
+        ragged = {"split": "ragged", "micro_batch_multiple": 1}
+        found.append(("dealing micro-batches of different sizes", "--split ragged", ragged))
+    if split != "uneven":
+        uneven = {"split": "uneven"}
+        found.append(("dealing different numbers of micro-batches", "--split uneven", uneven))
     for name, default in DEFAULTS._asdict().items():
-        if name in ("policy", "rule", "ragged", "uneven") or settings.get(name, default) == default:
+        if name in ("policy", "rule", "split") or settings.get(name, default) == default:
             continue
         found.append((f"leaving {name} out", f"without --{name.replace('_', '-')}", {name: default}))
     return found

@@ -70,7 +70,7 @@ reasons! {
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or ragged" ""
+        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split=\"ragged\"" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
@@ -164,7 +164,7 @@ reasons! {
     SqrtScaleUp "sqrt_scale_up" Caution
         "sqrt scaling above 4 times the tuned batch is outside the range where it was seen to hold, 1/8 to 4 times" "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
     Beta2Low "beta2_low" Caution
-        "beta2 came out below 0.9, where spikes of the loss were seen; beta2=\"half_life:0.9\" or \"rule:0.9\" is a floor under it" "marin-community/marin#2447"
+        "beta2 came out below 0.9, where spikes of the loss were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" is a floor under it" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
         "the run has another length than the tuned one (duration_scale): laws of how the learning rate follows disagree, even about the sign (isobatch estimate --laws); only a power, as in 8^0.3, applies one" ""
     MuonDecay "muon_decay" Caution

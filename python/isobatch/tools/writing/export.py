@@ -139,7 +139,7 @@ def export(
     if _would_be(plan) != plan.effective_batch and module.NAME in ALIKE:
         raise InputError(
             f"{module.TITLE} gives every replica the same micro-batches: {_by(plan)} replicas would be {count(_would_be(plan))} "
-            f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of ragged and uneven, or "
+            f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of split, or "
             "train with ElasticRun (docs/elastic.md)"
         )
     sheet = module.write(plan, job)

@@ -51,7 +51,7 @@ impl SplitRule {
     }
 }
 
-/// How the second moment's β follows the batch: `rule` or `half_life`, behind a colon a floor.
+/// How the second moment's β follows the batch: `auto` or `half_life`, behind a colon a floor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beta2Rule {
     /// Whether it keeps its half-life in samples where the rule does not move it.
@@ -62,12 +62,12 @@ pub struct Beta2Rule {
 
 impl Beta2Rule {
     /// As the scaling rule has it.
-    pub const OF_RULE: Beta2Rule = Beta2Rule { half_life: false, floor: 0.0 };
+    pub const AUTO: Beta2Rule = Beta2Rule { half_life: false, floor: 0.0 };
 
     pub(super) fn parse(text: &str) -> Option<Beta2Rule> {
         let (name, floor) = text.split_once(':').unwrap_or((text, "0"));
         let half_life = match name.trim() {
-            "rule" => false,
+            "auto" => false,
             "half_life" => true,
             _ => return None,
         };
@@ -194,15 +194,15 @@ mod tests {
     fn a_rule_of_beta2_is_a_name_and_a_floor() {
         let rule = |half_life, floor| Some(Beta2Rule { half_life, floor });
         for (text, expected) in [
-            ("rule", rule(false, 0.0)),
+            ("auto", rule(false, 0.0)),
             ("half_life", rule(true, 0.0)),
             ("half_life:0.9", rule(true, 0.9)),
-            ("rule: 0.95", rule(false, 0.95)),
+            ("auto: 0.95", rule(false, 0.95)),
             ("half_life:1", None),
             ("half_life:-0.1", None),
             ("half_life:nan", None),
             ("half_life:", None),
-            ("tuned", None),
+            ("rule", None),
             ("0.9", None),
         ] {
             assert_eq!(Beta2Rule::parse(text), expected, "{text}");

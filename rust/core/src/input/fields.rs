@@ -211,7 +211,7 @@ fields! {
         BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40; above 1 not with policy goodput";
         ShortEpochs short_epochs: bool = false, Flag, InvalidSetting, "true or false";
         RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
-        Beta2 beta2: Beta2Rule = Beta2Rule::OF_RULE, Other, InvalidSetting, "rule or half_life, and behind a colon a floor from 0 to below 1, such as half_life:0.9";
+        Beta2Rule beta2_rule: Beta2Rule = Beta2Rule::AUTO, Other, InvalidSetting, "auto or half_life, and behind a colon a floor from 0 to below 1, such as half_life:0.9";
         DurationScale duration_scale: Option<DurationScale> = None, Real(LEAST, f64::MAX), InvalidSetting, "RATIO or RATIO^POWER, such as 8^0.3: finite numbers, the ratio above 0";
         DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
         Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";

@@ -47,7 +47,7 @@ pub(super) fn scale(
     let moments = match rule {
         Rule::Sde => tuned.sde(k),
         Rule::SdeSmooth => tuned.sde_smooth(k),
-        _ if settings.beta2.half_life && !keep => tuned.half_life(k),
+        _ if settings.beta2_rule.half_life && !keep => tuned.half_life(k),
         _ => tuned,
     };
     // 10 × (1 − 0.9) is below 1 in floats. A floor does not make the rule hold where it has none.
@@ -55,7 +55,7 @@ pub(super) fn scale(
     if rule == Rule::Sde && (gone(moments.beta1, tuned.beta1) || gone(moments.beta2, tuned.beta2)) {
         return Err(Reason::BetaNotPositive);
     }
-    row.moments = moments.floored(tuned, settings.beta2.floor);
+    row.moments = moments.floored(tuned, settings.beta2_rule.floor);
     let gain = match settings.policy {
         Policy::Goodput => profile.ok_or(Reason::NeedsProfile)?.gain(to)?,
         _ if rule.holds_loss() && moves(k) => rules::lr_scale(Rule::Adascale, from, to, recipe.noise()),

@@ -91,7 +91,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::AccumulationMultiple => ints(&[MISSING, 1, 2, 3, 0]),
         Field::BatchMultiple => ints(&[MISSING, 1, 8, 24, 0]),
         Field::Split => texts(&["", "even", "uneven", "ragged", "smaller"]),
-        Field::Beta2 => texts(&["", "rule", "half_life", "half_life:0.9", "rule:0.95"]),
+        Field::Beta2Rule => texts(&["", "auto", "half_life", "half_life:0.9", "auto:0.95"]),
         Field::DurationScale => texts(&["", "", "8", "8^0.3", "0"]),
         Field::RampRule => texts(&["none", "sqrt", "linear", "auto", "sde", "power"]),
         Field::MicroBatchMultiple => ints(&[MISSING, 1, 8, 3]),
