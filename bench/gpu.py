@@ -11,7 +11,6 @@ figures are refused by `collect`, as are those without driver, clocks, power, MI
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import signal
@@ -24,23 +23,18 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PARTS = (
-    "facts",
-    "starts",
-    "ceilings",
-    "pair",
-    "half",
-    "tests",
-    "guards",
-    "prediction",
-    "calibration",
-    "search",
-    "overhead",
-    "noise",
-    "faults",
-    "timer",
-    "soak",
-)
+PARTS = {
+    "facts": 60,
+    "starts": 300,
+    "tests": 590,
+    "guards": 300,
+    "prediction": 590,
+    "calibration": 300,
+    "search": 400,
+    "noise": 300,
+    "faults": 590,
+}
+"""The functions of gpu_parts.py, and how many seconds each may take."""
 NEEDED = ("driver", "clocks", "power", "mig", "other_processes")
 
 
@@ -56,11 +50,12 @@ def one(part: str, out: Path, *, small: bool) -> None:
         "rehearsal": small,
     }
     try:
-        from gpu_parts import tools
+        import gpu_parts
+        from gpu_tools import machine
 
-        record["machine"] = tools.machine()
-        record["figures"] = importlib.import_module(f"gpu_parts.{part}").run(small)
-        record["machine_after"] = tools.machine()
+        record["machine"] = machine()
+        record["figures"] = getattr(gpu_parts, part)(small)
+        record["machine_after"] = machine()
         record["outcome"] = "wrong" if record["figures"].get("wrong") else "done"
     except Exception as error:
         record |= {"outcome": "failed", "error": f"{type(error).__name__}: {error}"[:2000]}
@@ -75,20 +70,12 @@ def write(out: Path, part: str, record: dict[str, Any], begun: float) -> None:
     draft.replace(out / f"{part}.json")
 
 
-def limit_seconds(part: str) -> float:
-    """What the part's file says, read without importing torch here."""
-    for line in (HERE / "gpu_parts" / f"{part}.py").read_text().splitlines():
-        if line.startswith("LIMIT_SECONDS = "):
-            return float(line.split("=")[1])
-    raise SystemExit(f"bench/gpu_parts/{part}.py has no LIMIT_SECONDS")
-
-
 def run(parts: list[str], out: Path, *, small: bool, seconds: float | None = None) -> int:
     """Each part in its own process, ended with all that it started where it is over its limit. 0 where all were done."""
     out.mkdir(parents=True, exist_ok=True)
     good = True
     for part in parts:
-        limit, begun = seconds or limit_seconds(part), time.monotonic()
+        limit, begun = seconds or PARTS[part], time.monotonic()
         (out / f"{part}.json").unlink(missing_ok=True)
         words = [sys.executable, __file__, "one", part, "--out", str(out), *(["--small"] if small else [])]
         process = subprocess.Popen(words, start_new_session=True)
@@ -169,15 +156,10 @@ def page(records: list[dict[str, Any]]) -> str:
         "| part | outcome | seconds | figures |",
         "|---|---|---|---|",
     ]
-    for record in sorted(records, key=lambda one: PARTS.index(one["part"])):
-        told = (
-            "; ".join(reasons(record) or short(record.get("figures", {})))
-            .replace("|", "/")
-            .replace("\n", " ")
-        )
-        lines.append(
-            f"| [{record['part']}]({record['part']}.json) | {record['outcome']} | {record['seconds']} | {told} |"
-        )
+    for record in sorted(records, key=lambda one: [*PARTS].index(one["part"])):
+        part, words = record["part"], reasons(record) or short(record.get("figures", {}))
+        text = "; ".join(words).replace("|", "/").replace("\n", " ")
+        lines.append(f"| [{part}]({part}.json) | {record['outcome']} | {record['seconds']} | {text} |")
     return "\n".join(lines) + "\n"
 
 
@@ -197,11 +179,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list")
-    running = commands.add_parser("run")
-    running.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is named"
-    )
-    single = commands.add_parser("one")
+    running, single = commands.add_parser("run"), commands.add_parser("one")
+    running.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     single.add_argument("part", choices=PARTS)
     for each in running, single:
         each.add_argument("--out", type=Path, required=True)
@@ -211,17 +190,17 @@ def main() -> int:
     collecting.add_argument("--to", type=Path, default=HERE / "results" / "gpu")
     args = parser.parse_args()
     if args.command == "list":
-        print(*(f"{part}: at most {limit_seconds(part):g} s" for part in PARTS), sep="\n")
-        return 0
-    if args.command == "one":
+        print(*(f"{part}: at most {seconds} s" for part, seconds in PARTS.items()), sep="\n")
+    elif args.command == "one":
         one(args.part, args.out, small=args.small)
-        return 0
-    if args.command == "collect":
+    elif args.command == "collect":
         return collect(args.folder, args.to)
-    unknown = [part for part in args.parts if part not in PARTS]
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    return run(args.parts or list(PARTS), args.out, small=args.small)
+    else:
+        unknown = [part for part in args.parts if part not in PARTS]
+        if unknown:
+            parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        return run(args.parts or list(PARTS), args.out, small=args.small)
+    return 0
 
 
 if __name__ == "__main__":

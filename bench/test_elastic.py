@@ -1,4 +1,4 @@
-"""ib.elastic_many against DeepSpeed's compute_elastic_config, in one run.
+"""ib.elastic against DeepSpeed's compute_elastic_config, in one run.
 
 Each cap has the configurations that DeepSpeed's own default serves: every count from 1 to 10,000, and one to five
 micro-batches; `usual` draws these from 1, 2, 3, 4, 6, 8, 12 … 64, `any` from all numbers up to 64.
@@ -40,7 +40,7 @@ def test_isobatch(benchmark, caps, kind):
     batches, micros = zip(*configurations(caps, kind, COUNT), strict=True)
     benchmark.group = f"elastic, {kind} micro-batches, cap {caps}"
     benchmark.extra_info["rows"] = COUNT
-    benchmark(ib.elastic_many, max_batch=batches, micro_batches=micros, gpus=range(1, 10_001))
+    benchmark(ib.elastic, max_batch=batches, micro_batches=micros, gpus=range(1, 10_001))
 
 
 def peer_rows(caps, kind):
@@ -90,7 +90,7 @@ def ratios():
             peers = peer_rows(caps, kind)
 
             def ours(batches=batches, micros=micros):
-                return ib.elastic_many(max_batch=batches, micro_batches=micros, gpus=range(1, 10_001))
+                return ib.elastic(max_batch=batches, micro_batches=micros, gpus=range(1, 10_001))
 
             def theirs(peers=peers):
                 return [elasticity.compute_elastic_config(row, "0.19.7") for row in peers]

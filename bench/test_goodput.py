@@ -1,9 +1,9 @@
-"""ib.optimize_goodput against AdaptDL's GoodputFunction.optimize, one pair at a time and batched, in one run."""
+"""optimize_goodput against AdaptDL's GoodputFunction.optimize, one pair at a time and batched, in one run."""
 
 import numpy as np
 import pytest
 
-import isobatch as ib
+from isobatch.forecast.goodput import optimize_goodput
 from pairs import adaptdl_function, ours, random_pairs
 from peers import adaptdl_goodput
 
@@ -14,14 +14,14 @@ def test_isobatch(benchmark):
     arguments = ours(random_pairs(ROWS, seed=3))
     benchmark.group = "goodput"
     benchmark.extra_info["rows"] = ROWS
-    benchmark(lambda: ib.optimize_goodput(**arguments))
+    benchmark(lambda: optimize_goodput(**arguments))
 
 
 def test_isobatch_one(benchmark):
     arguments = {name: column[0].item() for name, column in ours(random_pairs(1, seed=3)).items()}
     benchmark.group = "goodput"
     benchmark.extra_info["rows"] = 1
-    benchmark(lambda: ib.optimize_goodput(**arguments))
+    benchmark(lambda: optimize_goodput(**arguments))
 
 
 @pytest.fixture

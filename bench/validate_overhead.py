@@ -15,8 +15,8 @@ import isobatch as ib
 from isobatch.integrations.torch import PlanLR
 from isobatch.validate import Options
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.training import Training
-from isobatch.validate.step.workload import mlp
+from isobatch.validate.training import Training
+from isobatch.validate.workload import mlp
 
 STEPS, TURNS = 40, 8
 

@@ -62,7 +62,7 @@ def marked_work(*args):
     return work(*args)
 launching.work = marked_work
 from isobatch.cli import main
-from isobatch.validate import arguments
+from isobatch.validate import __main__ as arguments
 around(arguments, "publish", "the report read", "the report shown")
 try:
     from isobatch.cli.terminal.leaving import leave

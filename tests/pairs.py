@@ -35,7 +35,7 @@ def random_pairs(rows: int, seed: int) -> dict[str, Any]:
 
 
 def ours(pairs: dict[str, Any]) -> dict[str, Any]:
-    """The same pairs as arguments of ``ib.optimize_goodput``."""
+    """The same pairs as arguments of ``optimize_goodput``."""
     replicas, across = pairs["replicas"], pairs["nodes"] > 1
     tiny = 1e-8  # What AdaptDL puts where there is nothing to reduce.
     alpha = np.where(across, pairs["alpha_n"], np.where(replicas > 1, pairs["alpha_r"], tiny))

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import json
 import re
 import subprocess
 import sys
@@ -19,8 +18,6 @@ from isobatch.planning.record import VALUES
 from isobatch.planning.settings import Policy
 from isobatch.schedules.form import Shape
 from isobatch.schedules.text import KINDS
-from isobatch.validate import json_schema
-from isobatch.validate.report.schema import make_json_schema
 from reference import schedules as schedule_oracle
 
 ROOT = Path(__file__).parent.parent
@@ -287,60 +284,61 @@ def test_the_files_that_documents_name_are_there():
 
 
 def proofs():
-    """The registry of the validator's claims, and the folder of their files."""
+    """The validator's claims, and the files that may declare one."""
     pytest.importorskip("torch", reason="the proofs are torch's")
-    from isobatch.validate.proofs import registry
+    from isobatch.validate import worker
 
-    return registry, Path(registry.__file__).parent
+    folder = Path(worker.__file__).parent
+    return worker.CLAIMS, [*folder.glob("proofs/*.py"), folder / "host" / "checks.py"]
 
 
-def test_every_proof_is_in_the_registry():
-    registry, folder = proofs()
+def test_every_proof_is_in_the_list():
+    claims, files = proofs()
     declared = {
         f"{file.stem}.{name}"
-        for file in folder.glob("*.py")
+        for file in files
         for name in re.findall(r"^(\w+) = Claim\(", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    listed = re.findall(
-        r"^    (\w+\.[A-Z]+),$", Path(registry.__file__).read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert len(listed) == len(registry.CLAIMS) > 10
-    agree("python/isobatch/validate/proofs/registry.py", listed, sorted(declared), ordered=False)
+    home = "python/isobatch/validate/worker.py"
+    text = (ROOT / home).read_text(encoding="utf-8")
+    listed = re.findall(r"^    (\w+\.[A-Z_]+),$", text, re.MULTILINE)
+    assert len(listed) == len(claims) > 10
+    agree(home, listed, sorted(declared), ordered=False)
 
 
 def test_a_proof_is_declared_by_its_name():
     """By the claim of its own file, or of the one that uses it."""
-    registry, folder = proofs()
+    claims, files = proofs()
     given = {
         name: file.name
-        for file in folder.glob("*.py")
-        for name in re.findall(r'(?:name=|unchecked\()"(\w+)"', file.read_text(encoding="utf-8"))
+        for file in files
+        for name in re.findall(
+            r'(?:judge|judged|passing|unchecked)\(\s*"(\w+)"', file.read_text(encoding="utf-8")
+        )
     }
     assert len(given) > 10
-    declared = {name for claim in registry.CLAIMS for name in claim.names}
+    declared = {name for claim in claims for name in claim.names}
     strays = [f"{file} gives {name}" for name, file in given.items() if name not in declared]
     assert not strays, f"no Claim in python/isobatch/validate/proofs has the name: {'; '.join(strays)}"
 
 
 def test_what_is_wrong_has_a_diagnosis():
-    """Every Proof in python/isobatch/validate that is not simply a pass, or not looked at, says what most likely went wrong."""
+    """Every proof in python/isobatch/validate that is not simply a pass, or not looked at, is made by `judged`, which demands one."""
     pytest.importorskip("torch", reason="the proofs are torch's")
-    without, seen = [], 0
+    direct, seen = [], 0
     for file in sorted((ROOT / "python/isobatch/validate").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Proof":
-                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                wrong = given["verdict"] not in ("Verdict.PASS", "Verdict.UNCHECKED")
-                seen += wrong
-                if wrong and given.get("diagnosis", "None") == "None":
-                    without.append(f"{file.relative_to(ROOT)}, line {node.lineno}")
+            if isinstance(node, ast.Call) and file.name != "report.py":
+                seen += ast.unparse(node.func) == "judged"
+                if ast.unparse(node.func) == "Proof":
+                    direct.append(f"{file.relative_to(ROOT)}, line {node.lineno}")
     assert seen > 20
-    assert not without, f"a proof that may fail gives no diagnosis: {'; '.join(without)}"
+    assert not direct, f"a proof that is not made by judged, passing or unchecked: {'; '.join(direct)}"
 
 
 def test_every_proof_has_its_row_in_the_order_of_the_table():
-    registry, _ = proofs()
-    names = dict.fromkeys(name for claim in registry.CLAIMS for name in claim.names)
+    claims, _ = proofs()
+    names = dict.fromkeys(name for claim in claims for name in claim.names)
     page = (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
     rows = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
@@ -350,7 +348,7 @@ def test_every_proof_has_its_row_in_the_order_of_the_table():
 
 def test_the_validator_knows_the_recipes_precisions():
     pytest.importorskip("torch", reason="the formats are torch's")
-    from isobatch.diagnosis.precision import AUTOCAST
+    from isobatch.diagnosis.tensors import AUTOCAST
 
     agree("python/isobatch/diagnosis/precision.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
 
@@ -375,32 +373,3 @@ def test_every_kind_that_builds_has_a_text():
 def test_every_shape_of_the_form_is_one_of_the_core():
     shapes = {shape.__struct_config__.tag for shape in Shape.__args__}
     assert shapes == {*_core.schedule_shapes(), "inner"}
-
-
-def test_tools_documents_and_files_agree():
-    """Each reader and writer is a file, a row of docs/tools.md with its versions, and drawn by a test of its own."""
-    from isobatch.tools.reading.readers import READERS, reader
-    from isobatch.tools.writing.export import WRITERS, writer
-
-    rows = re.findall(
-        r"^\| `([\w-]+)` \|(.*)$", (ROOT / "docs/tools.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    listed = {name.replace("-", "_"): row for name, row in rows}
-    agree("docs/tools.md", listed, sorted({*READERS, *WRITERS}), ordered=False)
-    for folder, names in (("reading", READERS), ("writing", WRITERS)):
-        files = {path.stem for path in (ROOT / f"python/isobatch/tools/{folder}").glob("*.py")}
-        modules = {
-            name
-            for name in files
-            if "\nVERSIONS = " in (ROOT / f"python/isobatch/tools/{folder}/{name}.py").read_text()
-        }
-        agree(f"the list of python/isobatch/tools/{folder}", names, sorted(modules), ordered=False)
-    for name in {*READERS, *WRITERS}:
-        first = (reader(name) if name in READERS else writer(name)).VERSIONS.split(" to ")[0]
-        assert first.split()[-1] in listed[name], f"docs/tools.md: versions of {name}"
-
-
-def test_the_schema_of_reports_is_that_of_their_structure():
-    assert json_schema() == json.loads(make_json_schema()), (
-        "make it anew: python -m isobatch.validate.report.schema > python/isobatch/validate/report/report.schema.json"
-    )

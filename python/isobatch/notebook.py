@@ -11,7 +11,7 @@ TYPES = (
     "isobatch.planning.plan.Plan",
     "isobatch.recipes.recipe.Recipe",
     "isobatch.schedules.schedule.Schedule",
-    "isobatch.validate.report.document.Report",
+    "isobatch.validate.report.Report",
 )
 """The types that have a cell, where they are defined: naming them loads none."""
 
@@ -29,8 +29,8 @@ def register(shell: Any) -> None:
 def html_of(value: Any) -> str | None:
     """Returns a value's cell; None without the extra `report`: the notebook then shows the text."""
     try:
-        from isobatch.report import cell
+        from isobatch.report import cells
 
-        return cell.html_of(value)
+        return cells.html_of(value)
     except ModuleNotFoundError:
         return None

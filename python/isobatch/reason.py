@@ -104,44 +104,45 @@ class Reason(StrEnum):
     def source(self) -> str:
         return _BY_NAME[self.value][3]
 
+    @overload
+    @classmethod
+    def of(cls, bits: int) -> tuple[Reason, ...]: ...
+    @overload
+    @classmethod
+    def of(cls, bits: Iterable[int | Iterable[str]]) -> list[tuple[Reason, ...]]: ...
+
+    @classmethod
+    def of(cls, bits: int | Iterable[int | Iterable[str]]) -> tuple[Reason, ...] | list[tuple[Reason, ...]]:
+        """Returns the reasons in a bit set, or in each of a fleet's column `reasons`; infeasibilities first.
+
+        Args:
+            bits: a bit set, or a column of them; the column of an Arrow table, whose rows are lists of names, too.
+
+        Raises:
+            InputError: it is no bit set, or has a bit or a name that is no reason's.
+
+        >>> Reason.of(1 << Reason.RAGGED.bit)
+        (<Reason.RAGGED: 'ragged'>,)
+        >>> import numpy as np
+        >>> Reason.of(np.array([0, 1], np.uint64))
+        [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
+        >>> Reason.of([[], ["invalid_batch"]])
+        [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
+        """
+        if type(bits) is int:
+            return reasons_in(bits)
+        has_rows = not isinstance(bits, (str, bytes)) and getattr(bits, "ndim", None) != 0
+        if has_rows and isinstance(bits, Iterable):
+            return [reasons_in(_bit_set(each)) for each in bits]
+        return reasons_in(_bit_set(bits))
+
 
 _ALL = tuple(Reason)
 
 
-@overload
-def reasons_of(bits: int) -> tuple[Reason, ...]: ...
-@overload
-def reasons_of(bits: Iterable[int | Iterable[str]]) -> list[tuple[Reason, ...]]: ...
-
-
-def reasons_of(
-    bits: int | Iterable[int | Iterable[str]],
-) -> tuple[Reason, ...] | list[tuple[Reason, ...]]:
-    """The reasons in a bit set, or in each of a fleet's column `reasons`; infeasibilities first.
-
-    Args:
-        bits: a bit set, or a column of them; the column of an Arrow table, whose rows are lists of names, too.
-
-    Raises:
-        InputError: it is no bit set, or has a bit or a name that is no reason's.
-
-    >>> reasons_of(1 << Reason.RAGGED.bit)
-    (<Reason.RAGGED: 'ragged'>,)
-    >>> import numpy as np
-    >>> reasons_of(np.array([0, 1], np.uint64))
-    [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
-    >>> reasons_of([[], ["invalid_batch"]])
-    [(), (<Reason.INVALID_BATCH: 'invalid_batch'>,)]
-    """
-    if type(bits) is int:  # each plan asks so
-        return _in(bits)
-    if isinstance(bits, Iterable) and not isinstance(bits, (str, bytes)) and getattr(bits, "ndim", None) != 0:
-        return [_in(_whole(each)) for each in bits]
-    return _in(_whole(bits))
-
-
 @lru_cache(maxsize=4096)
-def _in(bits: int) -> tuple[Reason, ...]:
+def reasons_in(bits: int) -> tuple[Reason, ...]:
+    """Returns the reasons in a bit set; each plan asks so."""
     if bits < 0 or bits >> len(_ALL):
         raise must_be("a bit set of reasons, as the column has it", bits, field="bits")
     return tuple(reason for reason in _ALL if bits >> reason.bit & 1)
@@ -161,17 +162,18 @@ def reason_names(text: str) -> list[str]:
     return [name for name in text.split(";") if name]
 
 
-def _whole(bits: Any) -> int:
+def _bit_set(bits: Any) -> int:
+    """Reads a bit set, or a list of names, as one."""
     plain = bits.as_py() if hasattr(bits, "as_py") else bits
     if isinstance(plain, Iterable) and not isinstance(plain, (str, bytes)) and getattr(plain, "ndim", 1) == 1:
-        return _named(plain)
+        return _bits_named(plain)
     try:
         return operator.index(plain)
     except TypeError:
         raise must_be("a bit set of reasons, as the column has it", bits, field="bits") from None
 
 
-def _named(names: Iterable[Any]) -> int:
+def _bits_named(names: Iterable[Any]) -> int:
     bits = 0
     for name in names:
         try:

@@ -81,7 +81,7 @@ def transformers(folder, counts, stop=None, resume=False):
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
     import transformers as hf
 
-    from isobatch.integrations.elastic_transformers import ElasticTrainer, arguments, state_in
+    from isobatch.integrations.transformers import ElasticTrainer, arguments, state_in
 
     every_step_agrees()
     rates = {}
@@ -132,7 +132,7 @@ def lightning(path, stop=None, resume=False):
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
 
-    from isobatch.integrations.elastic_lightning import ElasticLightning, state_in
+    from isobatch.integrations.lightning import ElasticLightning, state_in
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     every_step_agrees()

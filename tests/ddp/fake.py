@@ -17,11 +17,10 @@ from torch.nn.functional import mse_loss
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from isobatch.validate import worker
-from isobatch.validate.measure import allreduce, timing
-from isobatch.validate.proofs import machine
+from isobatch.validate.proofs import all_reduce, machine, step_time
 from isobatch.validate.ranks.facts import Facts
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.workload import Workload
+from isobatch.validate.workload import Workload
 
 PER_NODE = 8
 
@@ -126,9 +125,9 @@ def validate(plan, options, world_size):
     try:
         with pytest.MonkeyPatch.context() as patch:
             for part in (
-                allreduce,
+                all_reduce,
                 machine,
-                timing,
+                step_time,
             ):  # the least number of repetitions, which is always the same
                 patch.setitem(part.SECONDS, options.extent, 0.0)
             # One round of links: 512 copies of this rank's own are as many as 64 nodes have in 16 rounds.

@@ -12,10 +12,7 @@ import msgspec
 
 from isobatch import InputError, Plan
 from isobatch.validate import Options, Report, Verdict, run
-from isobatch.validate.measure import allreduce, parts, soak, timing
-from isobatch.validate.proofs import gradient, machine, storage
-from isobatch.validate.ranks.group import Group
-from isobatch.validate.step import reference
+from isobatch.validate.proofs import all_reduce, gradient, machine, soak, step_time
 
 
 def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, **options):
@@ -26,15 +23,15 @@ def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, *
         options["memory_limit_gib"] = resident / 2**30 + memory_above_gib
     if path is not None:
         sys.path.insert(0, path)
-    for part in allreduce, machine, storage, timing:
+    for part in all_reduce, machine, step_time:
         part.SECONDS["quick"] = 0.0  # function is looked at here, not speed
-    soak.BLOCK_SECONDS, soak.clock = 0.0, itertools.count().__next__  # a minute is 60 looks at the clock
-    usual = reference.RANKS
-    reference.RANKS = gradient.RANKS = alone_ranks or usual
+    soak.clock = itertools.count().__next__  # a minute is 60 looks at the clock
+    usual = gradient.RANKS
+    gradient.RANKS = alone_ranks or usual
     try:
         report = run(Plan.from_json(plan_json), Options(extent="quick", **options))
     finally:
-        reference.RANKS = gradient.RANKS = usual
+        gradient.RANKS = usual
     assert isinstance(report, Report)
     return msgspec.json.encode(report)
 
@@ -61,18 +58,3 @@ def failed(report):
     """The diagnoses of what failed, of function."""
     failures = [proof for proof in report.proofs if proof.verdict is Verdict.FAIL]
     return {proof.name: proof.diagnosis for proof in failures if proof.name not in TIMED}
-
-
-def bandwidths(nodes):
-    """What `parts.measure` finds where the ranks are said to be on these nodes, with one local rank after the other."""
-    group = Group(Options(device="cpu"))
-    try:
-        local = [nodes[:rank].count(node) for rank, node in enumerate(nodes)]
-        group.roster = [
-            msgspec.structs.replace(one, node=node, local_rank=place, host=f"n{node}")
-            for one, node, place in zip(group.roster, nodes, local, strict=True)
-        ]
-        group.node, group.local_rank = nodes[group.rank], local[group.rank]
-        return parts.measure(group, 1 << 16)
-    finally:
-        group.close()

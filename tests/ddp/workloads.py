@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import io
 import os
 import resource
 import time
@@ -389,25 +388,3 @@ def other_bits_each_time():
         return _loss(model, batch) * (1 + calls * 2**-20)
 
     return Workload(_model(), _sgd, _batch, loss)
-
-
-def saves_and_loads():
-    """Rank 1's loader gives its samples in threes; a checkpoint is the whole state in memory."""
-
-    def save(model, optimizer):
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, io.BytesIO())
-
-    def loader(micro_batch):
-        generator = torch.Generator()
-        for _ in range(50):
-            yield _batch(3 if dist.get_rank() else micro_batch, generator, torch.device("cpu"))
-
-    return Workload(_model(), _sgd, _batch, _loss, save=save, loader=loader)
-
-
-def fails_to_save_on_rank_1():
-    def save(model, optimizer):
-        if dist.get_rank() == 1:
-            raise OSError("no space left on /ckpt")
-
-    return Workload(_model(), _sgd, _batch, _loss, save=save)

@@ -149,12 +149,12 @@ def test_the_reasons_of_a_column():
     found = ib.plan_fleet({"effective_batch": [256, 250], "lr": [0.1, 0.1]}, [8], columns=["reasons"])[
         "reasons"
     ]
-    assert ib.reasons_of(found) == [(), (ib.Reason.NOT_DIVISIBLE,)]
-    assert ib.reasons_of(found.tolist()) == ib.reasons_of(found)
-    assert ib.reasons_of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
+    assert ib.Reason.of(found) == [(), (ib.Reason.NOT_DIVISIBLE,)]
+    assert ib.Reason.of(found.tolist()) == ib.Reason.of(found)
+    assert ib.Reason.of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
     for wrong in (None, 0.5, "ok", ["ok"]):
         with pytest.raises(ib.InputError, match="bits must be a bit set"):
-            ib.reasons_of(wrong)
+            ib.Reason.of(wrong)
 
 
 def test_columns_may_be_a_generator():

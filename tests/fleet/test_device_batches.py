@@ -47,10 +47,10 @@ def test_batches_of_devices_are_checked_in_a_fleet_as_in_a_recipe(batches, field
     if isinstance(one, str):
         assert one == "device_batches"
         assert table["status"][1] == "infeasible"
-        assert ib.reasons_of(table["reasons"])[1] == (ib.Reason.INVALID_BATCH,)
+        assert ib.Reason.of(table["reasons"])[1] == (ib.Reason.INVALID_BATCH,)
     else:
         assert table["status"][1] == one.status
-        assert ib.reasons_of(table["reasons"])[1] == one.reasons
+        assert ib.Reason.of(table["reasons"])[1] == one.reasons
         assert table["effective_batch"][1] == one.effective_batch
     other = alone(None, **fields)
     assert [table["status"][row] for row in (0, 2)] == [other.status] * 2

@@ -28,7 +28,7 @@ COLUMNS = ["job", "cluster", "world_size", "status", "reasons", "hours"]
 
 def chosen(jobs, clusters, **asked):
     table = ib.plan_fleet(jobs, clusters, columns=COLUMNS, **asked)
-    reasons = [{str(reason) for reason in row} for row in ib.reasons_of(table["reasons"])]
+    reasons = [{str(reason) for reason in row} for row in ib.Reason.of(table["reasons"])]
     return list(
         zip(
             table["job"].tolist(),
@@ -97,7 +97,7 @@ def test_the_first_that_can_be_planned_by_the_plainest_means():
         known = feasible & ~np.isnan(hours)
         at = int(np.nanargmin(np.where(known, hours, np.inf))) if known.any() else int(feasible.argmax())
         assert best["world_size"][job] == every["world_size"][of_job][at]
-        marked = ib.Reason.NOT_COMPARED in ib.reasons_of(int(best["reasons"][job]))
+        marked = ib.Reason.NOT_COMPARED in ib.Reason.of(int(best["reasons"][job]))
         assert marked == (feasible.any() and not known.any())
         assert (best["status"][job] == "infeasible") == (not feasible.any())
         seen.add((bool(known.any()), bool(feasible.any())))

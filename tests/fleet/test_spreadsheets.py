@@ -14,7 +14,7 @@ from isobatch.cli import fleet  # noqa: E402
 from isobatch.files import cells  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
 from isobatch.fleet.folder import blocks  # noqa: E402
-from isobatch.report.plans import plans_of  # noqa: E402
+from isobatch.report.table import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
 
@@ -90,7 +90,7 @@ def test_ids_that_are_missing_in_arrays(missing):
     }
     plans = ib.plan_fleet(jobs, [8, 4])
     assert plans["status"].tolist() == ["ok"] * 2 + ["infeasible"] * 4 + ["ok"] * 2
-    assert [list(map(str, reasons)) for reasons in ib.reasons_of(plans["reasons"][2:6:2])] == [
+    assert [list(map(str, reasons)) for reasons in ib.Reason.of(plans["reasons"][2:6:2])] == [
         ["invalid_id"],
         ["invalid_batch", "invalid_id"],
     ]
@@ -224,7 +224,7 @@ def test_series_are_gpu_counts_and_mixed_columns_are_named():
         ib.plan_fleet(lists, [8])
 
 
-def test_reasons_of_reads_the_column_of_any_table():
+def test_reasons_are_read_from_the_column_of_any_table():
     jobs = {"effective_batch": [256], "lr": [0.1]}
     arrays = ib.plan_fleet(jobs, [8, 7])
     table = ib.plan_fleet(pa.table(jobs), [8, 7])
@@ -235,6 +235,6 @@ def test_reasons_of_reads_the_column_of_any_table():
         table["reasons"].to_pylist(),
         table["reasons"].to_numpy(),
     ):
-        assert ib.reasons_of(column) == expected
+        assert ib.Reason.of(column) == expected
     with pytest.raises(ib.InputError, match="must be names of reasons, .*got 'hot'"):
-        ib.reasons_of([["hot"]])
+        ib.Reason.of([["hot"]])

@@ -100,7 +100,7 @@ def arrow_is(table):
         if name in ("job", "cluster"):
             continue
         if name == "reasons":
-            values = [[str(reason) for reason in ib.reasons_of(bits)] for bits in values.tolist()]
+            values = [[str(reason) for reason in ib.Reason.of(bits)] for bits in values.tolist()]
         elif name != "status":
             values = [None if x == -1 or x != x else x for x in values.tolist()]
         else:

@@ -53,12 +53,12 @@ def test_many_is_one_by_one():
     micros = [rng.sample(range(1, 40), rng.randint(1, 5)) for _ in range(rows)]
     caps = [rng.randint(1, 50_000) for _ in range(rows)]
     nodes = [rng.randint(1, 8) for _ in range(rows)]
-    many = ib.elastic_many(max_batch=caps, micro_batches=micros, gpus=gpus, gpus_per_node=nodes)
+    many = ib.elastic(max_batch=caps, micro_batches=micros, gpus=gpus, gpus_per_node=nodes)
     assert len(many) == rows
     for i in range(rows):
         alone = ib.elastic(gpus[i], max_batch=caps[i], micro_batches=micros[i], gpus_per_node=nodes[i])
         assert many[i] == alone
-    listed = ib.elastic_many(
+    listed = ib.elastic(
         max_batch=caps, micro_batches=micros, gpus=[list(g) for g in gpus], gpus_per_node=nodes
     )
     assert listed.effective_batch.tolist() == many.effective_batch.tolist()
@@ -73,32 +73,32 @@ def test_many_with_the_same_counts_are_one_by_one(gpus, nodes, prefer_larger):
     micros = [rng.sample(range(1, 65), rng.randint(1, 5)) for _ in range(rows)]
     caps = [rng.randint(1, 50_000) for _ in range(rows)]
     options = {"gpus": gpus, "gpus_per_node": nodes, "prefer_larger": prefer_larger}
-    many = ib.elastic_many(max_batch=caps, micro_batches=micros, **options)
+    many = ib.elastic(max_batch=caps, micro_batches=micros, **options)
     for i in range(rows):
         assert many[i] == ib.elastic(max_batch=caps[i], micro_batches=micros[i], **options)
 
 
 def test_numbers_come_in_any_sequence():
     rows = [[4, 6], [2, 3]]
-    expected = ib.elastic_many(max_batch=[1000, 2000], micro_batches=rows)
+    expected = ib.elastic(max_batch=[1000, 2000], micro_batches=rows)
     for micros in (
         tuple(map(tuple, rows)),
         np.array(rows),
         [np.array(row) for row in rows],
         [range(4, 7, 2), (2, 3)],
     ):
-        found = ib.elastic_many(max_batch=np.array([1000, 2000]), micro_batches=micros)
+        found = ib.elastic(max_batch=np.array([1000, 2000]), micro_batches=micros)
         assert [found[i] for i in (0, 1)] == [expected[i] for i in (0, 1)]
-    with pytest.raises(ib.InputError, match="micro_batches: holds float64"):
-        ib.elastic_many(max_batch=[1000, 2000], micro_batches=[[4, 6], [2.0, 3]])
-    with pytest.raises(ib.InputError, match="row 2, micro_batches: is empty"):
-        ib.elastic_many(max_batch=[1000, 2000], micro_batches=[[4, 6], []])
+    with pytest.raises(
+        ib.InputError, match="micro_batches must be whole numbers from 1 to 1,048,576, got float64"
+    ):
+        ib.elastic(max_batch=[1000, 2000], micro_batches=[[4, 6], [2.0, 3]])
+    with pytest.raises(ib.InputError, match="row 2: micro_batches must have at least one value"):
+        ib.elastic(max_batch=[1000, 2000], micro_batches=[[4, 6], []])
 
 
 def test_shared_values_serve_every_row():
-    many = ib.elastic_many(
-        max_batch=[100, 200], micro_batches=[2, 4], gpus=[1, 2, 3, 8], weights=[1, 1, 1, 9]
-    )
+    many = ib.elastic(max_batch=[100, 200], micro_batches=[2, 4], gpus=[1, 2, 3, 8], weights=[1, 1, 1, 9])
     assert [many[i].gpus for i in (0, 1)] == [(1, 2, 3, 8), (1, 2, 3, 8)]
     assert many.effective_batch.tolist() == [96, 192]
 
@@ -112,27 +112,33 @@ def test_weights_are_the_sizes_one_really_gets():
 def test_nothing_works():
     found = ib.elastic([3], max_batch=10, micro_batches=[4])
     assert found == ib.Elastic(effective_batch=None, gpus=(), micro_batch=(), accumulation=(), weight=0.0)
-    assert ib.elastic_many(max_batch=[10], micro_batches=[4], gpus=[3]).effective_batch.tolist() == [-1]
+    assert ib.elastic(max_batch=[10], micro_batches=[4], gpus=[3]).effective_batch.tolist() == [-1]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"max_batch": 0}, "max_batch: is 0, must be from 1 to"),
-        ({"max_batch": 2**41}, "max_batch: is 2199023255552"),
-        ({"max_batch": 1.5}, "max_batch: holds float64"),
-        ({"micro_batches": []}, "micro_batches: is empty"),
-        ({"micro_batches": [4, -1]}, "micro_batches: is -1"),
-        ({"micro_batches": [True]}, "micro_batches: holds bool"),
-        ({"gpus": [0, 1]}, "gpus: is 0"),
-        ({"gpus": range(4)}, "gpus: is 0"),
-        ({"gpus": range(4, 4)}, "gpus: is empty"),
-        ({"gpus": [4, 2, 4]}, "gpus: holds 4 twice"),
-        ({"model_parallel": 0}, "model_parallel: is 0"),
-        ({"gpus_per_node": -8}, "gpus_per_node: is -8"),
-        ({"weights": [1.0]}, "weights: must hold one weight for each of gpus"),
-        ({"gpus": [1, 2], "weights": [1.0, float("nan")]}, "weights: is nan"),
-        ({"gpus": [1, 2], "weights": [1.0, -1.0]}, "weights: is -1.0"),
+        ({"max_batch": 0}, "max_batch must be from 1 to 1,099,511,627,776, got 0"),
+        ({"max_batch": 2**41}, "got 2199023255552"),
+        (
+            {"max_batch": 1.5},
+            "max_batch must be whole numbers from 1 to 1,099,511,627,776, got float64 values",
+        ),
+        ({"micro_batches": []}, "micro_batches must have at least one value, got none"),
+        ({"micro_batches": [4, -1]}, "micro_batches must be from 1 to 1,048,576, got -1"),
+        (
+            {"micro_batches": [True]},
+            "micro_batches must be whole numbers from 1 to 1,048,576, got bool values",
+        ),
+        ({"gpus": [0, 1]}, "gpus must be from 1 to 1,048,576, got 0"),
+        ({"gpus": range(4)}, "gpus must be from 1 to 1,048,576, got 0"),
+        ({"gpus": range(4, 4)}, "gpus must have at least one value, got none"),
+        ({"gpus": [4, 2, 4]}, "gpus: 4 is listed twice"),
+        ({"model_parallel": 0}, "model_parallel must be from 1 to 1,048,576, got 0"),
+        ({"gpus_per_node": -8}, "gpus_per_node must be from 1 to 1,048,576, got -8"),
+        ({"weights": [1.0]}, "weights must have one value for each of gpus"),
+        ({"gpus": [1, 2], "weights": [1.0, float("nan")]}, "weights must be finite and at least 0, got nan"),
+        ({"gpus": [1, 2], "weights": [1.0, -1.0]}, "weights must be finite and at least 0, got -1.0"),
         ({"micro_batches": list(range(101, 230, 2))}, "none divides another"),
     ],
 )
@@ -143,12 +149,12 @@ def test_bad_input_is_named(change, said):
 
 
 def test_the_bad_row_is_named():
-    with pytest.raises(ib.InputError, match="row 2, micro_batches: is 0"):
-        ib.elastic_many(max_batch=[10, 20], micro_batches=[[1, 2], [3, 0]])
-    with pytest.raises(ib.InputError, match="row 2, gpus: is 0"):
-        ib.elastic_many(max_batch=[10, 20], micro_batches=[2], gpus=[range(1, 5), range(5)])
-    with pytest.raises(ib.InputError, match="gpus: has 2 rows, max_batch has 3"):
-        ib.elastic_many(max_batch=[10, 20, 30], micro_batches=[2], gpus=[range(1, 5), range(1, 5)])
+    with pytest.raises(ib.InputError, match="row 2: micro_batches must be from 1 to 1,048,576, got 0"):
+        ib.elastic(max_batch=[10, 20], micro_batches=[[1, 2], [3, 0]])
+    with pytest.raises(ib.InputError, match="row 2: gpus must be from 1 to 1,048,576, got 0"):
+        ib.elastic(max_batch=[10, 20], micro_batches=[2], gpus=[range(1, 5), range(5)])
+    with pytest.raises(ib.InputError, match="gpus must have 3 rows, as max_batch has, got 2"):
+        ib.elastic(max_batch=[10, 20, 30], micro_batches=[2], gpus=[range(1, 5), range(1, 5)])
 
 
 @pytest.mark.peers
@@ -168,7 +174,7 @@ def test_never_fewer_counts_than_deepspeed():
         micros.append(some)
         gpus.append(range(least, most + 1))
         theirs.append(len(counts or []))
-    many = ib.elastic_many(max_batch=caps, micro_batches=micros, gpus=gpus)
+    many = ib.elastic(max_batch=caps, micro_batches=micros, gpus=gpus)
     ours = np.diff(many.offsets)
     assert (ours >= theirs).all()
     assert (ours > theirs).sum() >= 20

@@ -1,4 +1,4 @@
-"""ib.optimize_goodput against every split, and against AdaptDL."""
+"""optimize_goodput against every split, and against AdaptDL."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import isobatch as ib
+from isobatch.forecast.goodput import optimize_goodput
 from pairs import adaptdl_function, ours, random_pairs
 from peers import adaptdl_goodput
 from reference.goodput import goodput, optimize
@@ -34,7 +35,7 @@ seconds = st.floats(1e-5, 2)
 )
 def test_as_good_as_every_split(pair):
     best, _, _ = optimize(pair)
-    found = {name: column[0] for name, column in ib.optimize_goodput(**pair).items()}
+    found = {name: column[0] for name, column in optimize_goodput(**pair).items()}
     if best == 0:
         assert found["micro_batch"] == found["effective_batch"] == -1
         assert np.isnan(found["goodput"])
@@ -51,7 +52,7 @@ def test_as_good_as_every_split(pair):
 def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
     adaptdl = adaptdl_goodput()
     pairs = random_pairs(10_000, seed=1)
-    found = ib.optimize_goodput(**ours(pairs))
+    found = optimize_goodput(**ours(pairs))
     assert (found["effective_batch"] <= pairs["max_batch"]).all()
     over = better = compared = 0
     for row in range(len(pairs["nodes"])):
@@ -107,5 +108,5 @@ def test_bad_input_is_named(change, said):
         "sync_seconds": 0.1,
     }
     with pytest.raises(ib.InputError) as error:
-        ib.optimize_goodput(**good | change)
+        optimize_goodput(**good | change)
     assert said in str(error.value)

@@ -105,7 +105,7 @@ def test_an_all_reduce_outside_the_table_is_said():
     assert ib.plan(RECIPE, 1, profile=known).status == ib.plan(RECIPE, 8, profile=profile()).status == "ok"
     columns = ib.plan_fleet([RECIPE], [NODE, 8], profile=known, columns=["step_seconds", "reasons"])
     assert columns["step_seconds"][0] == plan.step_seconds
-    assert [ib.reasons_of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.ALL_REDUCE_FITTED,)]
+    assert [ib.Reason.of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.ALL_REDUCE_FITTED,)]
 
 
 def test_links_that_were_not_measured_come_from_the_cluster_as_estimates():
@@ -127,7 +127,7 @@ def test_each_row_takes_the_profile_of_its_gpu_type():
     ]
     assert table["step_seconds"][:2].tolist() == alone
     assert np.isnan(table["step_seconds"][2:]).all()
-    assert [Reason.OTHER_HARDWARE in ib.reasons_of(int(bits)) for bits in table["reasons"]] == [
+    assert [Reason.OTHER_HARDWARE in ib.Reason.of(int(bits)) for bits in table["reasons"]] == [
         False,
         False,
         True,

@@ -32,7 +32,7 @@ def test_the_one_field_that_is_missing_is_named(recipe, cluster, limit, reason, 
     assert [it.value for it in plan.reasons if it.severity == "infeasible"] == [reason]
     assert says in plan.explain() and "nodes" not in ib.Reason(reason).text
     table = ib.plan_fleet([ib.Recipe(**RECIPE, **recipe)], [where], profile=profile(), **limit)
-    assert ib.reasons_of(table["reasons"]) == [tuple(plan.reasons)]
+    assert ib.Reason.of(table["reasons"]) == [tuple(plan.reasons)]
 
 
 def test_what_is_there_is_checked():

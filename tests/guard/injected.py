@@ -84,14 +84,6 @@ class Place:
         self.around(Tensor, "backward", backward)
 
 
-def another_plan(place, **fields):
-    """The plan of another recipe, on the same ranks."""
-    plan = place.plan
-    settings = {name: fields.pop(name) for name in ("max_micro_batch",) if name in fields}
-    recipe = msgspec.structs.replace(plan.recipe, **fields)
-    return ib.plan(recipe, plan.data_parallel, **settings)
-
-
 @contextlib.contextmanager
 def injected(fault, plan, script):
     """Gives the plan that the script then trains by."""
@@ -113,34 +105,30 @@ def fault(function):
 # The loss.
 
 
-def times(place, factor):
-    place.around(Tensor, "backward", lambda own, self, *a, **k: own(self * factor(place), *a, **k))
+def _units(place):
+    """A micro-batch's samples; of a Trainer, whose mean is over labels, its labels."""
+    return place.plan.micro_batch * (place.module.BLOCK - 1 if hasattr(place.module, "hf") else 1)
 
 
-@fault
-def no_division(place):
-    times(place, lambda _: place.plan.accumulation)
+FACTORS = {
+    "no division": lambda place: place.plan.accumulation,
+    "divided twice": lambda place: 1 / place.plan.accumulation,
+    "divided by ranks": lambda place: 1 / place.world,
+    "a factor on the loss": lambda _: 1.7,
+    "summed loss": _units,
+    "nan on a rank": lambda place: torch.nan if place.rank else 1.0,
+    "nan later": lambda place: torch.nan if place.rank and place.steps >= LATER else 1.0,
+}
 
 
-@fault
-def divided_twice(place):
-    times(place, lambda _: 1 / place.plan.accumulation)
+def _times(factor):
+    def wrap(place):
+        place.around(Tensor, "backward", lambda own, self, *a, **k: own(self * factor(place), *a, **k))
+
+    return wrap
 
 
-@fault
-def divided_by_ranks(place):
-    times(place, lambda _: 1 / place.world)
-
-
-@fault
-def a_factor_on_the_loss(place):
-    times(place, lambda _: 1.7)
-
-
-@fault
-def summed_loss(place):
-    units = place.module.BLOCK - 1 if hasattr(place.module, "hf") else 1  # a Trainer's mean is over labels
-    times(place, lambda _: place.plan.micro_batch * units)
+FAULTS.update({name: _times(factor) for name, factor in FACTORS.items()})
 
 
 @fault
@@ -162,16 +150,6 @@ def own_labels_only(place):
     place.put(functional, "cross_entropy", weighted)
 
 
-@fault
-def nan_on_a_rank(place):
-    times(place, lambda _: torch.nan if place.rank else 1.0)
-
-
-@fault
-def nan_later(place):
-    times(place, lambda _: torch.nan if place.rank and place.steps >= LATER else 1.0)
-
-
 # What averages.
 
 
@@ -189,11 +167,6 @@ def after_wrapping(place, then):
         then(self)
 
     place.put(DDP, "__init__", made)
-
-
-@fault
-def summed_over_ranks(place):
-    after_wrapping(place, lambda ddp: ddp.register_comm_hook(None, _summing))
 
 
 @fault
@@ -391,31 +364,6 @@ def optimizer_of_another_model(place):
 
 
 @fault
-def another_lr(place):
-    return another_plan(place, lr=1.5 * place.plan.recipe.lr)
-
-
-@fault
-def lr_times_ranks(place):
-    return another_plan(place, lr=place.world * place.plan.recipe.lr)
-
-
-@fault
-def another_warmup(place):
-    return another_plan(place, warmup="5st")
-
-
-@fault
-def another_schedule(place):
-    return another_plan(place, schedule="linear")
-
-
-@fault
-def another_end(place):
-    return another_plan(place, min_lr=place.plan.recipe.lr / 2)
-
-
-@fault
 def a_group_strays(place):
     def step(own):
         if place.steps >= LATER:
@@ -448,11 +396,6 @@ def scheduler_per_process(place):
 
 
 @fault
-def scheduler_never(place):
-    scheduled(place, lambda *_: None)
-
-
-@fault
 def scheduler_too_early(place):
     own, ahead = LRScheduler.step, set()
 
@@ -479,18 +422,6 @@ def scheduler_per_micro_batch(place):
 
 
 @fault
-def lengths_in_micro_batches(place):
-    """T_max = len(loader) · epochs, and the warmup likewise."""
-    own = torch.optim.lr_scheduler.LambdaLR.__init__
-    slower = place.plan.accumulation
-
-    def made(self, optimizer, shape, *args, **kwargs):
-        own(self, optimizer, lambda step: shape(step / slower), *args, **kwargs)
-
-    place.put(torch.optim.lr_scheduler.LambdaLR, "__init__", made)
-
-
-@fault
 def scheduler_in_epochs_at_every_step(place):
     def step(own):
         own()
@@ -507,88 +438,101 @@ def scheduler_in_epochs_at_every_step(place):
     on_step(place, step)
 
 
-# Settings.
+# Another plan than the guard's.
 
 
-@fault
-def another_momentum(place):
-    return another_plan(place, momentum=0.5)
+def _batch(plan, accumulation):
+    return plan.effective_batch // plan.accumulation * accumulation
 
 
-@fault
-def another_weight_decay(place):
-    return another_plan(place, weight_decay=0.3)
+OTHER_FIELDS = {
+    "another lr": lambda plan: {"lr": 1.5 * plan.recipe.lr},
+    "lr times ranks": lambda plan: {"lr": plan.data_parallel * plan.recipe.lr},
+    "another warmup": lambda _: {"warmup": "5st"},
+    "another schedule": lambda _: {"schedule": "linear"},
+    "another end": lambda plan: {"min_lr": plan.recipe.lr / 2},
+    "another momentum": lambda _: {"momentum": 0.5},
+    "another weight decay": lambda _: {"weight_decay": 0.3},
+    "another micro batch": lambda plan: {
+        "micro_batch": plan.micro_batch // 2,
+        "effective_batch": plan.effective_batch // 2,
+        "max_micro_batch": plan.micro_batch // 2,
+    },
+    "every micro batch a step": lambda plan: {"effective_batch": _batch(plan, 1)},
+    "one micro batch more": lambda plan: {"effective_batch": _batch(plan, plan.accumulation + 1)},
+    "a longer run": lambda _: {"duration": "14st"},
+    "a run of another length": lambda plan: {"duration": "1ep", "warmup": plan.recipe.warmup},
+    "drop last": lambda _: {"drop_last": True},
+    "padded": lambda _: {"drop_last": False},
+    "another dataset": lambda plan: {"dataset_size": plan.recipe.dataset_size // 2},
+}
 
 
-@fault
-def another_micro_batch(place):
-    half, batch = place.plan.micro_batch // 2, place.plan.effective_batch // 2
-    return another_plan(place, micro_batch=half, effective_batch=batch, max_micro_batch=half)
+def _other(fields_of):
+    """The plan of another recipe, on the same ranks."""
+
+    def another_plan(place):
+        fields = fields_of(place.plan)
+        settings = {name: fields.pop(name) for name in ("max_micro_batch",) if name in fields}
+        recipe = msgspec.structs.replace(place.plan.recipe, **fields)
+        return ib.plan(recipe, place.plan.data_parallel, **settings)
+
+    return another_plan
 
 
-@fault
-def every_micro_batch_a_step(place):
-    batch = place.plan.effective_batch // place.plan.accumulation
-    return another_plan(place, effective_batch=batch)
+FAULTS.update({name: _other(fields) for name, fields in OTHER_FIELDS.items()})
 
 
-@fault
-def one_micro_batch_more(place):
-    batch = place.plan.effective_batch // place.plan.accumulation
-    return another_plan(place, effective_batch=batch * (place.plan.accumulation + 1))
+# Arguments, and methods that do nothing.
 
 
-@fault
-def a_longer_run(place):
-    return another_plan(place, duration="14st")
+def _made_with(kind, change):
+    """`change(place, arguments)` of what makes an object: its positional ones after self, then a dict."""
+
+    def put(place):
+        own = kind.__init__
+
+        def made(self, *args, **kwargs):
+            args, kwargs = change(place, args, kwargs)
+            own(self, *args, **kwargs)
+
+        place.put(kind, "__init__", made)
+
+    return put
 
 
-@fault
-def a_run_of_another_length(place):
-    return another_plan(place, duration="1ep", warmup=place.plan.recipe.warmup)
+def _stretched(factor):
+    """The shape of a LambdaLR, run through faster or slower."""
+
+    def change(place, args, kwargs):
+        optimizer, shape, *rest = args
+        return (optimizer, lambda step: shape(step * factor(place)), *rest), kwargs
+
+    return _made_with(torch.optim.lr_scheduler.LambdaLR, change)
 
 
-@fault
-def drop_last(place):
-    return another_plan(place, drop_last=True)
-
-
-@fault
-def padded(place):
-    return another_plan(place, drop_last=False)
-
-
-@fault
-def another_dataset(place):
-    return another_plan(place, dataset_size=place.plan.recipe.dataset_size // 2)
+FAULTS.update(
+    {
+        # T_max = len(loader) · epochs, and the warmup likewise.
+        "lengths in micro batches": _stretched(lambda place: 1 / place.plan.accumulation),
+        # Prepared by Accelerate, without the lengths times W.
+        "no scaling of a scheduler": _stretched(lambda place: place.world),
+        "num replicas 1": _made_with(
+            DistributedSampler, lambda _, args, kwargs: (args[:1], {**kwargs, "num_replicas": 1, "rank": 0})
+        ),
+        "another seed": _made_with(
+            DistributedSampler, lambda place, args, kwargs: (args, {**kwargs, "seed": place.rank})
+        ),
+        "scheduler never": lambda place: scheduled(place, lambda *_: None) and None,
+        "missing set epoch": lambda place: place.put(DistributedSampler, "set_epoch", lambda *_: None),
+        "summed over ranks": lambda place: after_wrapping(
+            place, lambda ddp: ddp.register_comm_hook(None, _summing)
+        ),
+    }
+)
 
 
 # Data.
-
-
-@fault
-def missing_set_epoch(place):
-    place.put(DistributedSampler, "set_epoch", lambda *_: None)
-
-
-@fault
-def num_replicas_1(place):
-    own = DistributedSampler.__init__
-
-    def made(self, data, *args, **kwargs):
-        own(self, data, num_replicas=1, rank=0, **kwargs)
-
-    place.put(DistributedSampler, "__init__", made)
-
-
-@fault
-def another_seed(place):
-    own = DistributedSampler.__init__
-
-    def made(self, *args, **kwargs):
-        own(self, *args, **{**kwargs, "seed": place.rank})
-
-    place.put(DistributedSampler, "__init__", made)
 
 
 class Everything(RandomSampler):
@@ -684,14 +628,3 @@ def a_scheduler_per_epoch(place):
         return found
 
     place.put(place.module.Lit, "configure_optimizers", by_epoch)
-
-
-@fault
-def no_scaling_of_a_scheduler(place):
-    """Prepared by Accelerate, without the lengths times W."""
-    own = torch.optim.lr_scheduler.LambdaLR.__init__
-
-    def made(self, optimizer, shape, *args, **kwargs):
-        own(self, optimizer, lambda step: shape(step * place.world), *args, **kwargs)
-
-    place.put(torch.optim.lr_scheduler.LambdaLR, "__init__", made)

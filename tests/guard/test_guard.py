@@ -1,18 +1,26 @@
 """The guard in a training script of one's own: each mistake where people make it, and its name."""
 
 import pickle
+import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import isobatch as ib
-from isobatch.guard import Cause, GuardError
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
+import torch
+import torch.distributed as dist
+from torch.nn.functional import l1_loss, mse_loss
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
 from ddp.scripts import train, unequal_steps, without_a_loader, witnesses
+from isobatch.guard import Cause, GuardError, gradient, guard, run
+from isobatch.integrations.torch import PlanLR
 
 
 def recipe(**fields):
@@ -136,6 +144,12 @@ def test_a_parameter_group_that_stops_following_is_named(two):
         assert "learning rate 0.01 of parameter group 0" in error.text
 
 
+def test_groups_that_are_all_off_alike_are_named_as_one_would_be(two):
+    for error, _ in two(train, PLAIN, "another lr", layers=(1, 1)):
+        assert named(error, Cause.ANOTHER_LR, "2× the plan's")
+        assert error.ranks == ()
+
+
 @pytest.mark.parametrize("layers", [(0.25, 1), (1, 3)])
 @pytest.mark.parametrize(
     ("mistake", "cause"),
@@ -151,16 +165,22 @@ def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
         assert error.step <= 1
 
 
+def small(**fields):
+    """A plan of one process, eight samples a step, without warmup."""
+    known = {"effective_batch": 8, "warmup": "0st", "dataset_size": None, "schedule": "constant"}
+    return ib.plan(recipe(**{**known, **fields}), 1)
+
+
+def linear(inputs=2, outputs=1, lr=0.1):
+    """A model and its optimizer."""
+    model = torch.nn.Linear(inputs, outputs)
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
 def alone(lr, set_rate=None, steps=70):
     """A loop of one process under guard, whose learning rate `set_rate` may spoil before a step."""
-    import torch
-
-    from isobatch.guard import guard
-    from isobatch.integrations.torch import PlanLR
-
     made = ib.plan(recipe(effective_batch=8, duration="100st", dataset_size=None), 1)
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    model, optimizer = linear(lr=lr)
     scheduler = PlanLR(optimizer, made)
     guard(made).attach(model, optimizer)
     for step in range(steps):
@@ -173,8 +193,6 @@ def alone(lr, set_rate=None, steps=70):
 
 
 def test_a_learning_rate_in_a_tensor_is_as_exact_as_its_format():
-    import torch
-
     alone(torch.tensor(0.1))
     with pytest.raises(GuardError, match="another learning rate"):
         alone(torch.tensor(0.1), lambda step, group: group["lr"].mul_(1 + 1e-5) if step == 66 else None)
@@ -192,13 +210,7 @@ def test_a_learning_rate_that_is_no_number_is_seen_at_once(at):
 
 
 def test_a_sparse_gradient_may_be_the_one_that_is_kept():
-    import torch
-
-    from isobatch.guard import guard
-
-    made = ib.plan(
-        recipe(effective_batch=8, duration="100st", warmup="0st", dataset_size=None, schedule="constant"), 1
-    )
+    made = small(duration="100st")
     model = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=True), torch.nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     guard(made).attach(model, optimizer)
@@ -212,17 +224,11 @@ def test_a_sparse_gradient_may_be_the_one_that_is_kept():
 
 def test_a_loader_is_in_the_end_what_it_was():
     """And its sampler's set_epoch may be called by name."""
-    import torch
-    from torch.utils.data import DataLoader, DistributedSampler
-
-    from isobatch.guard import guard
-
-    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
-    data = torch.utils.data.TensorDataset(torch.randn(16, 2))
+    made = small(dataset_size=16)
+    data = TensorDataset(torch.randn(16, 2))
     sampler = DistributedSampler(data, 1, 0)
     loader = DataLoader(data, 8, sampler=sampler)
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     watch = guard(made).attach(model, optimizer, loader)
     for epoch in range(2):
         sampler.set_epoch(epoch=epoch)
@@ -248,10 +254,6 @@ def test_who_catches_the_error_needs_no_torch():
 
 
 def test_what_cannot_be_guarded_is_refused():
-    import torch
-
-    from isobatch.guard import guard
-
     with pytest.raises(ib.InputError, match="infeasible"):
         guard(ib.plan(recipe(), 1000))
     made = ib.plan(recipe(effective_batch=8), 1)
@@ -263,10 +265,6 @@ def test_what_cannot_be_guarded_is_refused():
 
 
 def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
-    import torch
-
-    from isobatch.guard import guard
-
     class Sized(torch.utils.data.Dataset):
         """Ids are (index, size), as where images of several sizes are cropped."""
 
@@ -276,7 +274,7 @@ def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
         def __getitem__(self, at):
             return torch.randn(2)
 
-    made = ib.plan(recipe(effective_batch=8, warmup="0st", dataset_size=16, schedule="constant"), 1)
+    made = small(dataset_size=16)
     model = torch.nn.Linear(2, 1)
 
     class Batches(list):
@@ -285,7 +283,7 @@ def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
     batches = Batches([(index, 224) for index in range(start, start + 8)] for start in (0, 8))
     for watched in (True, False):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = torch.utils.data.DataLoader(Sized(), batch_sampler=batches)
+        loader = DataLoader(Sized(), batch_sampler=batches)
         watch = guard(made).attach(model, optimizer, loader if watched else None)
         model(next(iter(loader))).mean().backward()
         if watched:
@@ -305,16 +303,10 @@ def test_ranks_that_take_different_numbers_of_steps_are_named(two):
 
 def fit(made, loss, every=None, reference=None, weight=None):
     """One process under guard, which steps after every so many micro-batches."""
-    import torch
-    from torch.nn.functional import mse_loss
-
-    from isobatch.guard import guard
-
     torch.manual_seed(0)
-    data = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=made.lr)
-    loader = torch.utils.data.DataLoader(data, made.micro_batch, shuffle=True)
+    data = TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
+    model, optimizer = linear(3, 2, made.lr)
+    loader = DataLoader(data, made.micro_batch, shuffle=True)
     watch = guard(made, reference or (lambda m, b: mse_loss(m(b[0]), b[1])), weight)
     watch.attach(model, optimizer, loader)
     for index, batch in enumerate(loader, 1):
@@ -325,14 +317,10 @@ def fit(made, loss, every=None, reference=None, weight=None):
     return watch
 
 
-SMALL = ib.plan(
-    recipe(effective_batch=16, warmup="0st", dataset_size=64, schedule="constant", micro_batch=4), 1
-)
+SMALL = small(effective_batch=16, dataset_size=64, micro_batch=4)
 
 
 def test_another_loss_than_the_reference_is_named():
-    from torch.nn.functional import l1_loss
-
     with pytest.raises(GuardError) as caught:
         fit(SMALL, lambda m, b: l1_loss(m(b[0]), b[1]))
     assert caught.value.cause is Cause.ANOTHER_LOSS
@@ -353,8 +341,6 @@ def test_a_mean_over_each_micro_batchs_own_units_is_named():
 
 
 def test_steps_that_a_scaler_may_have_skipped_are_named():
-    from torch.nn.functional import mse_loss
-
     with pytest.raises(GuardError) as caught:
         fit(SMALL, lambda m, b: mse_loss(m(b[0]), b[1]), every=8)
     assert caught.value.cause is Cause.ANOTHER_ACCUMULATION
@@ -368,10 +354,6 @@ def test_a_validation_through_the_wrapper_may_leave_it_in_eval_mode(two):
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
     """Which samples are in a batch is unknown; the gradient's size is looked at all the same."""
-    import torch
-    from torch.nn.functional import mse_loss
-
-    from isobatch.guard import guard
 
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -380,12 +362,9 @@ def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
                 yield torch.randn(*size, 3), torch.randn(*size, 2)
 
     def run(factor):
-        model = torch.nn.Linear(3, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = torch.utils.data.DataLoader(Stream(), batch_size)
-        made = ib.plan(
-            recipe(effective_batch=8, warmup="0st", dataset_size=32, schedule="constant", micro_batch=4), 1
-        )
+        model, optimizer = linear(3, 2)
+        loader = DataLoader(Stream(), batch_size)
+        made = small(dataset_size=32, micro_batch=4)
         watch = guard(made, lambda m, b: mse_loss(m(b[0]), b[1])).attach(model, optimizer, loader)
         for _epoch in range(2):
             for index, (x, y) in enumerate(loader):
@@ -429,12 +408,6 @@ def test_who_sees_a_fault_that_others_do_not_is_known(two, seeing, named_ranks):
     assert [told[rank] for rank in seeing] == [named_ranks] * len(seeing)
 
 
-def test_groups_that_are_all_off_alike_are_named_as_one_would_be(two):
-    for error, _ in two(train, PLAIN, "another lr", layers=(1, 1)):
-        assert named(error, Cause.ANOTHER_LR, "2× the plan's")
-        assert error.ranks == ()
-
-
 UNLOADED = plan(dataset_size=None, duration="8st")
 
 
@@ -469,27 +442,18 @@ def test_a_loss_without_a_loader_is_noted_once(two):
 
 
 def test_a_note_is_a_warning():
-    import torch
-
-    from isobatch.guard import guard
-
-    model = torch.nn.Linear(2, 2)
     watch = guard(ib.plan(recipe(effective_batch=8), 1), lambda m, x: m(x).mean())
     with pytest.warns(UserWarning, match="isobatch guard: a loss was given and no loader"):
-        watch.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        watch.attach(*linear())
 
 
 @pytest.mark.parametrize("copied", [True, False])
 def test_an_optimizer_may_have_its_own_copies_of_the_parameters(copied):
     """In another precision, say; then it is given gradients before it steps."""
-    import torch
-
-    from isobatch.guard import guard
-
     model = torch.nn.Linear(2, 1)
     masters = [torch.nn.Parameter(p.detach().double()) for p in model.parameters()]
     optimizer = torch.optim.SGD(masters, lr=0.1)
-    made = ib.plan(recipe(effective_batch=8, duration="1st", warmup="0st", dataset_size=None), 1)
+    made = small(duration="1st")
     watch = guard(made).attach(model, optimizer)
     model(torch.ones(8, 2)).mean().backward()
     if not copied:
@@ -505,17 +469,10 @@ def test_an_optimizer_may_have_its_own_copies_of_the_parameters(copied):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_an_optimizer_may_clip_by_itself(inside):
-    import torch
-
-    from isobatch.guard import guard
-
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = linear()
     if inside:
         optimizer.param_groups[0]["max_grad_norm"] = 0.1  # as LAMB has it
-    made = ib.plan(
-        recipe(effective_batch=8, duration="2st", warmup="0st", dataset_size=None, clip_norm=0.1), 1
-    )
+    made = small(duration="2st", clip_norm=0.1)
     guard(made).attach(model, optimizer)
     model(torch.ones(8, 2)).mean().backward()
     if inside:
@@ -523,3 +480,39 @@ def test_an_optimizer_may_clip_by_itself(inside):
     else:
         with pytest.raises(GuardError, match="norm is 1.732 when the optimizer steps, 0.1 planned"):
             optimizer.step()
+
+
+@pytest.mark.parametrize("minutes", [7, 90])
+def test_the_guard_waits_as_long_as_the_training(minutes):
+    """A rank that saves a checkpoint keeps the others waiting: only the training knows for how long."""
+    limit = timedelta(minutes=minutes)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+    try:
+        assert run._patience(None) == run._patience(dist.group.WORLD) == limit
+    finally:
+        dist.destroy_process_group()
+
+
+def test_without_room_for_another_gradient_it_is_unchecked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(gradient, "has_room", lambda device, needed: asked.append(needed))
+    watch = fit(SMALL, lambda m, b: 3 * mse_loss(m(b[0]), b[1]))  # too large, which nobody can look at
+    assert asked == [2 * 4 * 8]  # once: two more gradients of eight float32
+    assert watch.unchecked == ["the gradient's size: no room for another gradient on the GPU"]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "guard.md").read_text(encoding="utf-8")
+
+
+def test_the_page_runs():
+    """The Python blocks of docs/guard.md, one after another."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert blocks
+    names = {}
+    for block in blocks:
+        exec(block, names)
+
+
+def test_the_page_names_every_attribute_of_the_error():
+    attributes = vars(GuardError(0, Cause.NO_STEP, ""))
+    assert [name for name in attributes if name[0] != "_" and f"`{name}`" not in PAGE] == []

@@ -1,23 +1,53 @@
-"""The guard raises no false alarm: each kind of training script, whole, with evaluation, checkpoints, workers and clipping."""
+"""Each kind of training script, whole, in two processes: the guard raises no false alarm, and names the cause of each fault."""
 
 import pytest
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
+from guard.faults import FAULTS
 from guard.healthy import SCRIPTS
+from guard.injected import FAULTS as INJECTED
 from guard.runs import NEEDS, NO_SHARDS, SHARDS_ON_A_CPU, plan_of, run
+from isobatch.guard import Cause
 
-QUICK = ("plain", "iterable", "nanogpt")
+QUICK_SCRIPTS = ("plain", "iterable", "nanogpt")
+QUICK_FAULTS = [
+    ("plain", Cause.WRAPPER_BYPASSED),
+    ("plain", Cause.GRADIENTS_CLEARED),
+    ("plain", Cause.NO_GRADIENT),
+    ("plain", Cause.GRADIENT_FACTOR),
+    ("plain", Cause.CLIPPED_OTHERWISE),
+    ("plain", Cause.STEPPED_TWICE),
+    ("plain", Cause.EVAL_MODE),
+    ("plain", Cause.OPTIMIZER_PARAMETERS),
+    ("plain", Cause.ANOTHER_SETTING),
+    ("plain", Cause.SCHEDULER_TOO_SLOW),
+    ("plain", Cause.ANOTHER_DATASET),
+    ("iterable", Cause.WORKERS_REPEAT),
+]
+"""The others are slow; fully sharded gradients have quick tests of their own in test_guard_wrappers.py."""
 
 
-def named(healthy):
-    options = ", ".join(f"{name}={value}" for name, value in (healthy.options | healthy.fields).items())
-    return f"{healthy.script}: {options}" if options else healthy.script
+def row(one, name, quick):
+    return pytest.param(one, id=name, marks=() if quick else pytest.mark.slow)
 
 
-def marked(healthy):
-    quick = healthy.script in QUICK and "compiled" not in healthy.options
-    return pytest.param(healthy, id=named(healthy), marks=() if quick else pytest.mark.slow)
+def healthy_row(one):
+    options = one.options | one.fields
+    name = ", ".join(f"{key}={value}" for key, value in options.items())
+    quick = one.script in QUICK_SCRIPTS and "compiled" not in options
+    return row(one, f"{one.script}: {name}" if name else one.script, quick)
+
+
+def fault_row(one):
+    return row(one, f"{one.script}: {one.name}", (one.script, one.cause) in QUICK_FAULTS)
+
+
+def need(script):
+    if script == "titan" and not SHARDS_ON_A_CPU:
+        pytest.skip(NO_SHARDS)
+    for module in NEEDS.get(script, ()):
+        pytest.importorskip(module, reason="the script uses it")
 
 
 def begin(found, expected):
@@ -26,14 +56,26 @@ def begin(found, expected):
     assert [text for text, start in zip(found, expected, strict=True) if not text.startswith(start)] == []
 
 
-@pytest.mark.parametrize("healthy", map(marked, SCRIPTS))
+@pytest.mark.parametrize("healthy", map(healthy_row, SCRIPTS))
 def test_a_script_as_people_write_it_goes_through(two, healthy):
-    if healthy.script == "titan" and not SHARDS_ON_A_CPU:
-        pytest.skip(NO_SHARDS)
-    for module in NEEDS.get(healthy.script, ()):
-        pytest.importorskip(module, reason="the script uses it")
+    need(healthy.script)
     plan = plan_of(healthy.script, **healthy.fields)
     for error, unchecked, notes in two(run, healthy.script, plan.to_json(), healthy.options):
         assert error is None, str(error)
         begin(unchecked, healthy.unchecked)
         begin(notes, healthy.notes)
+
+
+@pytest.mark.parametrize("fault", map(fault_row, FAULTS))
+def test_a_fault_is_named(two, fault):
+    need(fault.script)
+    plan = plan_of(fault.script, **fault.fields)
+    errors = [seen.error for seen in two(run, fault.script, plan.to_json(), fault.options, fault.name)]
+    assert fault.named_by(errors), [str(error) for error in errors]
+
+
+def test_the_table_is_whole():
+    assert len(FAULTS) >= 72
+    assert len({(fault.script, fault.name) for fault in FAULTS}) == len(FAULTS)
+    assert {fault.name for fault in FAULTS} == set(INJECTED)
+    assert {cause for _, cause in QUICK_FAULTS} <= {fault.cause for fault in FAULTS}

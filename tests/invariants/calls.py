@@ -13,6 +13,7 @@ import numpy as np
 
 import isobatch as ib
 from invariants.files import LONG, SLOW
+from isobatch.forecast.goodput import optimize_goodput
 from reference.profile import PROFILE
 from reference.settings import CASES
 
@@ -60,8 +61,8 @@ CALLS: dict[str, Call] = {
     "plan_table": (ib.plan_table, {"table": COLUMNS, "clusters": [8]}),
     "replan": (lambda **given: ib.replan(PLAN, **given), {"at_step": 5, "cluster": 16, "effective_batch": 512, "rule": "sqrt", "max_micro_batch": 8, "uneven": False}),
     "elastic": (ib.elastic, {"gpus": [1, 2, 4], "max_batch": 100, "micro_batches": [1, 2], "model_parallel": 1, "gpus_per_node": 1, "prefer_larger": True, "weights": [1.0, 2.0, 3.0]}),
-    "elastic_many": (ib.elastic_many, {"gpus": [1, 2, 4], "max_batch": [100, 50], "micro_batches": [1, 2], "model_parallel": 1, "gpus_per_node": 1, "prefer_larger": True}),
-    "optimize_goodput": (ib.optimize_goodput, GOODPUT),
+    "elastic of many": (ib.elastic, {"gpus": [1, 2, 4], "max_batch": [100, 50], "micro_batches": [1, 2], "model_parallel": 1, "gpus_per_node": 1, "prefer_larger": True}),
+    "optimize_goodput": (optimize_goodput, GOODPUT),
     "schedule_matrix": (ib.schedule_matrix, {"schedules": [S.cosine(1.0, 100)], "steps": range(10), "dtype": np.float32, "out": None}),
     "schedule_matrix of columns": (lambda **table: ib.schedule_matrix(table, range(5)), {"lr": [0.1, 0.2], "total_steps": [100, 50], "schedule": ["cosine", "linear"], "min_lr": 0.0, "warmup_lr": 0.0, "warmup_steps": 3, "steps_per_epoch": 10, "seq_len": 4, "effective_batch": 8, "tuned_batch": 8}),
     "sweep": (ib.sweep, {"recipe": RECIPE, "gpus": [1, 2, 8], "profile": PROFILE, "cluster": ib.Cluster(), "critical_batch": 1e3, "policy": "keep"}),
@@ -70,7 +71,7 @@ CALLS: dict[str, Call] = {
     "laws": (ib.laws, {"parameters": 1e9, "tokens": 1e11, "effective_batch": 1024, "tuned_tokens": 1e10}),
     "calibrate": (ib.calibrate, {"measured": [], "older": None}),
     "explain": (ib.explain, {"table": {"status": ["ok"], "reasons": [0], "world_size": [8]}, "row": 0}),
-    "reasons_of": (ib.reasons_of, {"bits": 3}),
+    "Reason.of": (ib.Reason.of, {"bits": 3}),
     "estimate": (ib.estimate, {"model": None, "parameters": 10**9, "seq_len": 128, "gpu": "H100-80", "precision": "bf16", "optimizer": "adamw", "tensor_parallel": 2, "pipeline_parallel": 2, "micro_batch": 1, "utilization": (0.3, 0.5), "recompute": "full", "shards": 2, "inter_gb_s": 50.0}),
     "Profile.estimate": (ib.Profile.estimate, {"parameters": 10**9, "flops_per_sample": 1e12, "gpu_tflops": 900.0, "utilization": 0.4, "precision": "bf16", "optimizer": "adamw", "model_parallel": 1, "memory_per_sample_gib": 0.1, "intra_gb_s": 100.0, "inter_gb_s": 10.0, "latency_us": 5.0}),
     "schedules.cosine": (lambda **given: S.cosine(**given).at(3), {"lr": 0.1, "steps": 100, "end": 0.0}),

@@ -9,6 +9,7 @@ import numpy as np
 
 import isobatch as ib
 from invariants.plans import PROFILE
+from isobatch.forecast.goodput import optimize_goodput
 from pairs import ours, random_pairs
 from reference import elastic as brute
 
@@ -19,7 +20,7 @@ def check_goodput(seed: int, pairs: int) -> int:
     draw = np.random.default_rng(seed)
     given["lead"] = draw.choice([0.0, 0.3, 1.0], pairs)
     given["update_seconds"] = draw.choice([0.0, 0.05], pairs)
-    found = ib.optimize_goodput(**given)
+    found = optimize_goodput(**given)
     batch, goodput = found["effective_batch"], found["goodput"]
     works = batch > 0
     product = found["micro_batch"] * found["accumulation"] * given["replicas"]
@@ -80,7 +81,7 @@ def check_elastic(seed: int, questions: int) -> int:
         )
         asked.append(one)
     caps = [draw.randint(1, 10**5) for _ in range(questions)]
-    many = ib.elastic_many(max_batch=caps, micro_batches=[1, 2, 4, 6], gpus=range(1, 200))
+    many = ib.elastic(max_batch=caps, micro_batches=[1, 2, 4, 6], gpus=range(1, 200))
     for cap, found in zip(caps, many, strict=True):
         assert found == ib.elastic(range(1, 200), max_batch=cap, micro_batches=[1, 2, 4, 6]), (
             f"many is not one by one: {cap}"

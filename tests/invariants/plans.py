@@ -33,7 +33,7 @@ def check_oracle(seed: int, plans: int) -> int:
     found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
     values = {name: found[name].tolist() for name in oracle.COLUMNS}
     reasons = {
-        int(bits): {reason.value for reason in ib.reasons_of(int(bits))}
+        int(bits): {reason.value for reason in ib.Reason.of(int(bits))}
         for bits in np.unique(found["reasons"])
     }
     for number, row in enumerate(rows):
@@ -70,7 +70,7 @@ def check_alone(seed: int, plans: int) -> int:
         case = f"seed {seed}, row {number}: {recipe}, {shape}, {settings}, profile {profile is not None}"
         plan, said = _planned(recipe, shape, settings, profile)
         if plan is None:
-            named = ib.reasons_of(values["reasons"][number])
+            named = ib.Reason.of(values["reasons"][number])
             assert any(reason.value.startswith("invalid") for reason in named), f"{said}: {case}: {named}"
             continue
         bits = sum(1 << reason.bit for reason in plan.reasons)

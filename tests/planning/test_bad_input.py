@@ -200,7 +200,7 @@ def objects(values):
 
 
 def invalid(bits):
-    return any(reason.value.startswith("invalid") for reason in ib.reasons_of(int(bits)))
+    return any(reason.value.startswith("invalid") for reason in ib.Reason.of(int(bits)))
 
 
 NULLS = (None, "", NAN)  # cells without a value: the default stands

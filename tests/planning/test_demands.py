@@ -78,7 +78,7 @@ def test_a_fleet_has_them_by_row():
     }
     table = ib.plan_fleet(jobs, [8])
     assert list(table["status"]) == ["ok", "infeasible"]
-    assert ib.reasons_of(int(table["reasons"][1])) == (ib.Reason.ACCUMULATION_UNMET,)
+    assert ib.Reason.of(int(table["reasons"][1])) == (ib.Reason.ACCUMULATION_UNMET,)
     assert (table["nearest_batch"][1], table["nearest_world_size"][1]) == (504, -1)
 
 

@@ -115,7 +115,7 @@ def test_auto_in_a_fleet_is_that_of_each_job():
             )
             alone = ib.plan(recipe, 8, policy=policy)
             assert (found["lr_scale"][row], found["lr"][row]) == (alone.lr_scale, alone.lr)
-            assert ib.reasons_of(int(found["reasons"][row])) == alone.reasons
+            assert ib.Reason.of(int(found["reasons"][row])) == alone.reasons
 
 
 def test_what_no_column_can_hold_is_no_plan():

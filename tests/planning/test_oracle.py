@@ -206,7 +206,7 @@ def test_the_draw_is_broad(fleet):
     assert np.count_nonzero(result["status"] == "infeasible") > ROWS / 10
     assert np.count_nonzero(result["status"] != "infeasible") > ROWS / 4
     assert {settings["rule"] for (_, _, settings), _ in rows} == {*RULES, *LATER.values()}
-    found = {reason for bits in np.unique(result["reasons"]) for reason in ib.reasons_of(int(bits))}
+    found = {reason for bits in np.unique(result["reasons"]) for reason in ib.Reason.of(int(bits))}
     assert not any(reason.value.startswith("invalid") for reason in found)
     assert len(found) > 25
 
@@ -214,7 +214,7 @@ def test_the_draw_is_broad(fleet):
 def test_feasible_or_not_and_why(fleet):
     rows, result = fleet
     for number, (row, want) in enumerate(rows):
-        named = ib.reasons_of(int(result["reasons"][number]))
+        named = ib.Reason.of(int(result["reasons"][number]))
         assert (result["status"][number] == "infeasible") == (want["status"] == "infeasible"), (
             row,
             want,
@@ -230,7 +230,7 @@ def test_cautions(fleet):
     for number, (row, want) in enumerate(rows):
         if want["status"] == "infeasible":
             continue
-        named = {reason.value for reason in ib.reasons_of(int(result["reasons"][number]))}
+        named = {reason.value for reason in ib.Reason.of(int(result["reasons"][number]))}
         assert named & CAUTIONS == want["reasons"] & CAUTIONS, (row, named, want)
         assert want["reasons"] & ONE_WAY <= named, (row, named, want)
 
@@ -267,7 +267,7 @@ def test_what_is_nearest(fleet, name, reason, least):
     known = 0
     for number, (row, want) in enumerate(rows):
         # Compared where both say so; other reasons come before it or hide it.
-        if reason in want["reasons"] and reason in ib.reasons_of(int(result["reasons"][number])):
+        if reason in want["reasons"] and reason in ib.Reason.of(int(result["reasons"][number])):
             known += want[name] is not None
             assert same(name, result[name][number], want[name]), (row, result[name][number], want[name])
     assert known > least

@@ -183,7 +183,7 @@ def test_a_fleets_row_is_the_single_plan(rows, policy, rule, cap):
     table = ib.plan_fleet(recipes_of, clusters, pairs=pairs, **settings)
     for number, (recipe, gpus) in enumerate(rows):
         plan = ib.plan(recipe, gpus, **settings)
-        assert ib.reasons_of(int(table["reasons"][number])) == plan.reasons
+        assert ib.Reason.of(int(table["reasons"][number])) == plan.reasons
         for name in set(table) & set(ib.Plan.__struct_fields__) - {"reasons", "cluster"}:
             got, want = table[name][number].item(), getattr(plan, name)
             missing = -1 if isinstance(got, int) else np.nan

@@ -79,7 +79,7 @@ def planned(case, settings):
     table = ib.plan_fleet([recipe], [cluster], **given)
     row = {name: column.tolist()[0] for name, column in table.items() if name in VALUES}
     known = {name: None if value in (-1, -1.0) or value != value else value for name, value in row.items()}
-    return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.reasons_of(row["reasons"])}
+    return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.Reason.of(row["reasons"])}
 
 
 @pytest.mark.parametrize("name", CASES)

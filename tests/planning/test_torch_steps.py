@@ -87,7 +87,7 @@ def check(row, plan, steps, served):
     total = sum(served.values())
     if steps == 0 or row["effective_batch"] > row["dataset_size"]:
         assert plan["status"] == "infeasible"
-        assert ib.Reason.BATCH_ABOVE_DATASET in ib.reasons_of(int(plan["reasons"]))
+        assert ib.Reason.BATCH_ABOVE_DATASET in ib.Reason.of(int(plan["reasons"]))
         return False
     assert plan["status"] != "infeasible", row
     assert plan["steps_per_epoch"] == steps, row

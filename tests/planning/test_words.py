@@ -557,7 +557,7 @@ def test_the_types_of_columns_are_fixed():
     for name, kind in TYPES.items():
         if name not in ("reasons", "world_size", "data_parallel", "nearest_world_size", "nearest_batch"):
             assert np.isnan(table[name][1]) if kind is np.float64 else table[name][1] == -1, name
-    assert ib.reasons_of(int(table["reasons"][1])) == (ib.Reason.NOT_DIVISIBLE,)
+    assert ib.Reason.of(int(table["reasons"][1])) == (ib.Reason.NOT_DIVISIBLE,)
 
 
 def test_in_arrow_reasons_are_lists_and_unknown_is_null():

@@ -88,7 +88,7 @@ def test_a_far_name_is_not_suggested(name):
 
 
 def test_a_far_tool_is_not_suggested():
-    from isobatch.tools.reading.readers import reader
+    from isobatch.tools.detect import reader
 
     with pytest.raises(ib.InputError, match="unknown tool 'mine': there are transformers"):
         reader("mine")

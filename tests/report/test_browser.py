@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from isobatch.report.page import html
-from isobatch.report.write import page_of_value
+from isobatch.report.pages import page_of_value
 from report.pages import hostile_fleet, timed_profile, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):

@@ -8,13 +8,12 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.fleet.made import of_metadata
-from isobatch.report import fleet
 from isobatch.report.fixes import by_planning
-from isobatch.report.knees import knees
-from isobatch.report.middle import middles
+from isobatch.report.fleet_page import fleet_page
+from isobatch.report.medians import medians
 from isobatch.report.page import html
-from isobatch.report.plans import plans_of
-from isobatch.report.rows import _fitting, rows_of, written
+from isobatch.report.table import _fitting, plans_of, rows_of, written
+from isobatch.report.times import knees
 from report.pages import Parsed, columns_of, timed_profile, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
@@ -81,7 +80,7 @@ def test_the_figures_of_chosen_rows_are_theirs(files):
 
     table = pq.read_table(files / "three.parquet")
     best = [table["job"].to_pylist().index(job) for job in "abc"]
-    figures = {it.label: it for it in fleet.page_of(table).headlines}
+    figures = {it.label: it for it in fleet_page(table).headlines}
     spent = sum(table["gpu_hours"][row].as_py() for row in best)
     assert figures["GPU-hours"].value == ib_figure(spent)
     assert figures["GPU-hours"].note == "the best row of each job"
@@ -139,7 +138,7 @@ def test_jobs_on_one_cluster_have_no_knee():
         [8],
         profile=timed_profile(),
     )
-    shown = fleet.page_of(table)
+    shown = fleet_page(table)
     assert "knee" not in [it.label for it in shown.headlines]
     assert (
         "Each job has one row" in shown.lead and shown.sections[0].tables[0].caption == "The row of each job"
@@ -164,11 +163,11 @@ def test_a_median_is_of_the_same_jobs_everywhere():
     rows += [("long", 3, 1000.0), ("long", 4, 900.0)]
     names, gpus, hours = (list(each) for each in zip(*rows, strict=True))
     plans = plans_of(of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours))
-    (line,) = middles(plans, "hours", 6)
+    (line,) = medians(plans, "hours", 6)
     assert [point["gpus"] for point in line.points] == [1, 2, 4]
     assert [point["hours"] for point in line.points] == [4.5, 2.25, 1.125]
     assert (line.jobs, line.of, line.left_out) == (8, 9, [3])
-    described = fleet.page_of(
+    described = fleet_page(
         made(of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours), "all")
     )
     assert "8 jobs of 9 that can run at each of these 3 counts (not drawn" in described.drawings[0].described
@@ -177,26 +176,26 @@ def test_a_median_is_of_the_same_jobs_everywhere():
 def test_a_median_of_jobs_that_share_no_count_is_not_drawn():
     names = [f"j{n}" for n in range(8)]
     each = of_rows(job=names, cluster=names, world_size=list(range(1, 9)), hours=[1.0] * 8)
-    assert middles(plans_of(each), "hours", 6) == []
-    fleet.page_of(made(each, "all"))
+    assert medians(plans_of(each), "hours", 6) == []
+    fleet_page(made(each, "all"))
 
 
 def test_figures_are_rounded_once():
     hours = [0.123537, 0.1235, 12.345, 98_765.4, 1e-7, 1234.5]
     table = of_rows(job=list("abcdef"), world_size=[8] * 6, hours=hours)
-    packed = columns_of(Parsed(html(fleet.page_of(table))))
-    at = rows_of(plans_of(table), "rows").names.index("hours")
+    packed = columns_of(Parsed(html(fleet_page(table))))
+    at = [*rows_of(plans_of(table), "rows").columns].index("hours")
     assert [written(value, "figure") for value in packed[at][1]] == [ib_figure(value) for value in hours]
     assert packed[at][1][:2] == [0.124, 0.123]
 
 
 def test_of_very_many_rows_the_first_have_their_columns(monkeypatch):
     table = wide_fleet(1_000, profile=timed_profile())
-    monkeypatch.setattr("isobatch.report.rows._BUDGET", 100_000)
-    monkeypatch.setattr("isobatch.report.rows._TRIED", 1_000)
+    monkeypatch.setattr("isobatch.report.table._MAX_BYTES", 100_000)
+    monkeypatch.setattr("isobatch.report.table._SAMPLE_ROWS", 1_000)
     plans = plans_of(table)
     rows = rows_of(plans, "10,000 rows: sort")
-    assert {"job", "cluster", "status", "world_size", "hours", "cost"} <= set(rows.names)
+    assert {"job", "cluster", "status", "world_size", "hours", "cost"} <= set(rows.columns)
     assert 1_000 < rows.total < 10_000 and rows.caption.startswith(f"The first {rows.total:,} of 10,000 rows")
     assert rows.notes[0].startswith("For the size of the page without the rows after these")
     cut = _fitting(plans)
@@ -208,9 +207,19 @@ def test_a_status_filter_needs_the_statuses():
     from isobatch.report.page import Page, Section
 
     rows = rows_of(plans_of(of_rows(job=["a"], world_size=[8], hours=[1.0])), "one row")
-    shown = html(Page("t", "", [], [Section("All rows", rows=rows)]))
+    shown = html(Page("t", "", [], [Section("All rows", tables=[rows])]))
     without = html(
-        Page("t", "", [], [Section("All rows", rows=rows._replace(names=["a"] * len(rows.names)))])
+        Page(
+            "t",
+            "",
+            [],
+            [
+                Section(
+                    "All rows",
+                    tables=[rows._replace(columns={f"a{n}": "text" for n in range(len(rows.columns))})],
+                )
+            ],
+        )
     )
     assert "<label>Status" in shown and "<label hidden>Status" in without
 

@@ -7,7 +7,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.report.fixes import TOLERANCES, by_planning, from_table, summary
-from isobatch.report.plans import plans_of
+from isobatch.report.table import plans_of
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 

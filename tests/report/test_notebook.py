@@ -9,7 +9,7 @@ import pytest
 import isobatch as ib
 from hostile import HOSTILE
 from isobatch.notebook import TYPES, html_of
-from isobatch.report.frames import to_pandas
+from isobatch.report.cells import to_pandas
 from report.pages import Parsed, timed_profile
 
 RECIPE = ib.Recipe.from_gpus(
@@ -214,7 +214,7 @@ for name in ("jinja2", "markupsafe", "altair", "vl_convert", "pandas"):
 import isobatch as ib
 plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st"), 8)
 from isobatch.notebook import html_of
-from isobatch.report.frames import to_pandas
+from isobatch.report.cells import to_pandas
 assert html_of(plan) is None and html_of(plan.recipe) is None and html_of(plan.schedule) is None
 for ask, said in ((ib.plot, "pip install 'isobatch[report]'"), (to_pandas, "pip install pandas")):
     try:

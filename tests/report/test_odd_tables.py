@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import isobatch as ib
-from isobatch.report import fleet, sweep
-from isobatch.report.plans import plans_of
-from isobatch.report.rows import rows_of
+from isobatch.report.fleet_page import fleet_page, sweep_page
+from isobatch.report.table import plans_of, rows_of
 from report.pages import timed_profile
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
@@ -36,13 +35,13 @@ def test_an_infinite_result_is_refused_with_its_row(plans, name):
 
 def test_an_infinite_number_of_the_jobs_own_is_shown(plans):
     rows = rows_of(plans_of(with_column(plans, "score", [1.0, float("inf"), None, 2.0])), "rows")
-    at = list(rows.names).index("score")
-    assert [row[at] for row in rows.first] == ["1.0", "inf", "", "2.0"]
+    at = list(rows.columns).index("score")
+    assert [row[at] for row in rows.rows] == ["1.0", "inf", "", "2.0"]
 
 
 def test_the_least_numbers_there_are_stay_what_they_are(plans):
     rows = rows_of(plans_of(with_column(plans, "step_seconds", [5e-324, 1e-310, 1e308, 0.0])), "rows")
-    assert "" not in [row[list(rows.names).index("step_seconds")] for row in rows.first]
+    assert "" not in [row[list(rows.columns).index("step_seconds")] for row in rows.rows]
 
 
 def test_a_column_that_is_there_twice(plans):
@@ -59,31 +58,31 @@ def test_a_reason_that_is_there_twice_is_one():
 
 @pytest.mark.parametrize("left_out", ["world_size", "gpu_hours"])
 def test_times_without_their_gpus_are_not_compared(plans, left_out):
-    page = fleet.page_of(plans.drop([left_out]), deadline=1e9)
+    page = fleet_page(plans.drop([left_out]), deadline=1e9)
     figures = {it.label: it for it in page.headlines}
     assert figures["GPU-hours"].value == "unknown"
     assert figures["GPU-hours"].note == f"the table has no {left_out}"
-    assert "hours" in page.sections[-1].rows.names
+    assert "hours" in page.sections[-1].tables[0].columns
     gone = with_column(plans, left_out, pa.array([None] * plans.num_rows, pa.float64()))
-    assert {it.label: it for it in fleet.page_of(gone).headlines}["GPU-hours"].value == "unknown"
+    assert {it.label: it for it in fleet_page(gone).headlines}["GPU-hours"].value == "unknown"
 
 
 def test_a_row_without_its_gpus_is_left_out_of_the_comparison(plans):
     some = with_column(plans, "world_size", [8, None, 0, 4])
     hours = plans_of(some).spent("hours")
     assert np.isnan(hours).tolist() == [False, True, True, False]
-    assert fleet.page_of(some).headlines[2].value != "unknown"
+    assert fleet_page(some).headlines[2].value != "unknown"
 
 
 def test_a_sweep_whose_counts_are_not_known():
     table = pa.table({"gpus": pa.array([None], pa.int64()), "status": ["ok"], "reasons": [""]})
-    assert sweep.page_of(table).lead.startswith("How the job splits, and what more GPUs buy: no count.")
+    assert sweep_page(table).lead.startswith("How the job splits, and what more GPUs buy: no count.")
 
 
 @pytest.mark.parametrize("hours", ["9" * 400, "9" * 6000, "true", "-1", '"x"', "[]", "1e999"])
 def test_settings_that_no_fleet_wrote_have_no_deadline(plans, hours):
     odd = plans.replace_schema_metadata({b"isobatch.settings": b'{"deadline_hours": %s}' % hours.encode()})
-    assert "deadline met" not in [it.label for it in fleet.page_of(odd).headlines]
+    assert "deadline met" not in [it.label for it in fleet_page(odd).headlines]
 
 
 def test_settings_too_deep_to_read(plans):

@@ -9,7 +9,7 @@ import isobatch as ib
 from hostile import HOSTILE
 from isobatch.cli import main
 from isobatch.report.page import html
-from isobatch.report.write import page_of_value, write
+from isobatch.report.pages import page_of_value, write
 from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
@@ -147,8 +147,9 @@ def test_many_rows_stay_small_and_whole():
     assert len(text) < 1_000_000
     columns = columns_of(parsed)
     assert {len(values) for _, values in columns} == {20_000}
-    # The map is in bands, and the page's own text has the first rows only.
-    assert "Feasible rows in percent" in text and text.count("<tr>") < 200
+    # Too many for a map; and the page's own text has the first rows only.
+    assert "Rows by cluster and status" in text and "Status of each job" not in text
+    assert text.count("<tr>") < 200
     batches = next(
         values
         for kind, values in columns
@@ -180,7 +181,7 @@ def test_a_ramp_has_its_stages():
 def test_a_plan_that_cannot_be_has_its_menu():
     _, parsed = shown(ib.plan(RECIPE, 7))
     said = parsed.text("bdi")
-    assert "Cannot train on 7 GPUs as asked:" in said and "ragged True" in said
+    assert "Cannot train on 7 GPUs as asked:" in said and "split=" in said
 
 
 def test_a_sweep_has_its_knee():
@@ -193,15 +194,14 @@ def test_a_sweep_has_its_knee():
 def validation():
     from isobatch.diagnosis.causes import Cause
     from isobatch.validate import Options, Proof, Report, Verdict
-    from isobatch.validate.report.figures import AllReduce, AllReduceRow, Fit, Machine, Rank
+    from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow, Machine, Rank
 
-    def row(size, mode):
+    def row(size):
         return AllReduceRow(
             dtype="float32",
             bytes=size,
             ranks=2,
             nodes=1,
-            mode=mode,
             bucket=False,
             time_us=10 + size / 1e3,
             p95_us=20.0,
@@ -212,9 +212,8 @@ def validation():
         )
 
     fits = [
-        Fit(
+        AllReduceFit(
             dtype="float32",
-            mode="isolated",
             alpha_us=10,
             us_per_byte=1e-3,
             median_residual=0,
@@ -247,7 +246,7 @@ def validation():
             environment={},
             topology=None,
         ),
-        allreduce=AllReduce(table=[row(1024 * 4**n, "isolated") for n in range(6)], fits=fits),
+        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)], fits=fits),
     )
 
 

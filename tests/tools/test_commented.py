@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isobatch as ib
-from isobatch.tools.reading.commented import without_comments
+from isobatch.tools.parse import without_comments
 
 DS = """{
   // our configuration

@@ -6,7 +6,10 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.doctor.examine import examine
+from isobatch.doctor import examine
+from isobatch.tools.detect import reader, readers
+from isobatch.tools.page import Found
+from isobatch.tools.tool import Case
 from tools.test_reading import PUBLISHED, written
 
 CLEAN = {
@@ -264,13 +267,6 @@ def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
     assert ib.Recipe.read(file, gpus=8).betas == (0.9, 0.95)
 
 
-def test_every_reader_has_its_checks():
-    from isobatch.doctor import tools
-    from isobatch.tools.reading.readers import READERS
-
-    assert all(tools.of(name).check for name in READERS)
-
-
 def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path):
     """torchtitan divides its global batch: on GPUs that do not, it stops, and no batch, rate or length has moved."""
     settings = (
@@ -304,7 +300,7 @@ def test_a_checkpoints_steps_are_no_setting_where_its_arguments_say_epochs(
     state = {"global_step": 50, "max_steps": 400, "num_train_epochs": 2, "train_batch_size": 8}
     (folder / "trainer_state.json").write_text(json.dumps(state))
     arguments = {**CLEAN, "max_steps": steps, "num_train_epochs": 2}
-    monkeypatch.setattr("isobatch.tools.reading.checkpoint._arguments", lambda folder: arguments)
+    monkeypatch.setattr("isobatch.tools.checkpoint._arguments", lambda folder: arguments)
     whats = [finding.what for finding in examine(str(folder), 16, tuned_gpus=4).findings]
     assert [what[:29] for what in whats if what.startswith("the run takes")] == named
     assert not any("has no effect" in what for what in whats)
@@ -353,13 +349,10 @@ def test_deepspeeds_own_names(tmp_path):
 
 
 def test_every_tool_has_names_for_what_doctor_writes():
-    from isobatch.doctor.finding import Case
-    from isobatch.tools.reading.page import Found
-    from isobatch.tools.reading.readers import READERS
 
     fields = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch", "lr", "duration", "warmup")
-    for tool in READERS:
-        case = Case(Found(tool, "", "", {}), {}, 8, None, None, None)
+    for tool in readers():
+        case = Case(reader(tool), Found(tool, "", "", {}), {}, 8, None, None, None)
         assert all(case.key(field) != field for field in fields), tool
 
 

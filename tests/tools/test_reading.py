@@ -5,8 +5,7 @@ import json
 import pytest
 
 import isobatch as ib
-from isobatch.tools.reading.read import read_file
-from isobatch.tools.reading.readers import READERS, reader
+from isobatch.tools.read import read_file
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
 PUBLISHED = {
@@ -877,14 +876,6 @@ def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
     )
     recipe = ib.Recipe.read(path, gpus=1)
     assert (recipe.lr, recipe.duration) == (2e-5, "1000st")
-
-
-def test_every_reader_has_what_the_documents_list():
-    for name in READERS:
-        module = reader(name)
-        assert name == module.NAME and module.TITLE and module.VERSIONS and len(module.SIGNS) > 3
-    with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
-        reader("axolotle")
 
 
 def test_our_own_files_know_the_same_names(tmp_path):

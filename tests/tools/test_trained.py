@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
-from isobatch.tools.writing.planned import Job
+from isobatch.tools.sheet import Job
 
 pytest.importorskip("torch", reason="trains")
 

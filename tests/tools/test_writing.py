@@ -13,12 +13,14 @@ import yaml
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.schedules.peers.megatron import OptimizerParamScheduler
-from isobatch.tools.reading.read import read_file
-from isobatch.tools.writing.export import WRITERS, export, form_of, writer
-from isobatch.tools.writing.planned import Job, leaves
+from isobatch.tools.detect import TOOLS, tool_of, writer
+from isobatch.tools.export import export, form_of, leaves
+from isobatch.tools.read import read_file
+from isobatch.tools.sheet import Job
 from tools.test_reading import PUBLISHED, written
 
 HOSTILE = "a b'c\"; $(touch hacked) `touch hacked` $HOME \\ \nd: [e] #f"
+WRITERS = [name for name in TOOLS if tool_of(name).writer]
 READ_BACK = ("transformers", "deepspeed", "lightning", "megatron", "torchtitan")
 SUFFIX = {
     "transformers": ".yaml",
@@ -116,8 +118,8 @@ def test_there_and_back_is_the_same(source, tool, tmp_path):
 @pytest.mark.parametrize("tool", WRITERS)
 def test_every_writer_says_what_the_plan_decides(tool):
     made = plan().to(tool)
-    module = writer(tool)
-    assert made.tool == module.NAME and module.TITLE and module.VERSIONS and made.file == module.FILE
+    known = writer(tool)
+    assert (made.tool, made.file) == (known.name, known.writer.file)
     said = made.text + " ".join(made.notes)
     for value in ("2.0e-05", "0.95", "0.1", "0.5", "bf16", "30", "1000"):
         others = {"2.0e-05": "2e-05", "bf16": "bfloat16"}  # JSON and torchtitan write them so
@@ -174,7 +176,7 @@ def test_no_name_breaks_out(tool, tmp_path):
     job = Job(name=HOSTILE, command=("my script.py", HOSTILE), image="img" if tool != "torchrun" else None)
     made = plan().to(tool, job=job)
     text = made.text
-    form = writer(tool).FORMS[0]
+    form = writer(tool).writer.forms[0]
     if form == "yaml":
         data = yaml.safe_load(text)
         found = json.dumps(data)
@@ -203,7 +205,7 @@ def test_no_name_breaks_out(tool, tmp_path):
     assert not (tmp_path / "hacked").exists()
 
 
-SHELL = [(tool, form) for tool in WRITERS for form in writer(tool).FORMS if form == "sh"]
+SHELL = [(tool, form) for tool in WRITERS for form in writer(tool).writer.forms if form == "sh"]
 
 
 @pytest.mark.parametrize(("tool", "form"), SHELL)
@@ -446,14 +448,14 @@ OFTEN = {"eval_every": "500st", "save_every": "1000st", "log_every": "10st"}
 def test_intervals_are_written_in_the_plans_steps(tool, expected):
     made = ib.plan(recipe(**OFTEN), 32, policy=512)
     assert made.accumulation == 2
-    sheet = writer(tool).write(made, Job())
+    sheet = writer(tool).writer.write(made, Job())
     found = leaves(sheet.settings)
     for name, value in expected.items():
         if tool == "torchrun":
             assert f"{name}={value}" in str(made.to(tool))
         else:
             assert found[name] == value, name
-    plain = leaves(writer(tool).write(ib.plan(recipe(), 32), Job()).settings)
+    plain = leaves(writer(tool).writer.write(ib.plan(recipe(), 32), Job()).settings)
     assert not expected.keys() & plain.keys()
 
 

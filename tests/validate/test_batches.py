@@ -10,7 +10,6 @@ pytest.importorskip("torch", reason="the validator needs torch")
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Verdict
 from isobatch.validate.proofs import epoch as epochs
-from isobatch.validate.proofs import ramping
 
 
 class Alone:
@@ -62,21 +61,21 @@ def test_a_long_ramp_is_looked_at_here_and_there():
     plan = made(
         effective_batch=6400, micro_batch=100, ranks=4, duration="200st", ramp="400 400 300000", gpus=4
     )
-    assert len(ramping.stages(plan)) == 16
+    assert len(epochs.stages(plan)) == 16
     plan = made(effective_batch=6400, micro_batch=8, ranks=2, duration="200st", ramp="16 16 300000")
     batch, _ = prove(plan)
     assert batch.verdict is Verdict.PASS
-    assert len(batch.values["samples"]) == ramping.MOST_STAGES < len(ramping.stages(plan))
+    assert len(batch.values["samples"]) == epochs.MAX_STAGES < len(epochs.stages(plan))
 
 
 def test_a_sampler_that_does_not_follow_the_ramp_fails(monkeypatch):
     plan = made(dataset_size=2001, duration="3ep", ramp="16 16 640")
 
-    class Flat(ramping.PlanSampler):
+    class Flat(epochs.PlanSampler):
         def __init__(self, dataset, _, **settings):
             super().__init__(dataset, made(dataset_size=2001, duration="3ep"), **settings)
 
-    monkeypatch.setattr(ramping, "PlanSampler", Flat)
+    monkeypatch.setattr(epochs, "PlanSampler", Flat)
     batch, _ = prove(plan)
     assert (batch.verdict, batch.cause) == (Verdict.FAIL, Cause.ANOTHER_RAMP)
 
@@ -114,7 +113,7 @@ def test_another_count_than_megatrons_fails():
 
 
 def test_without_megatron_it_is_said(monkeypatch):
-    monkeypatch.setattr(ramping, "_calculators", lambda: None)
+    monkeypatch.setattr(epochs, "_calculators", lambda: None)
     batch, epoch = prove(made(convention="megatron", duration="10001sp"))
     assert batch.verdict is epoch.verdict is Verdict.UNCHECKED
     assert "megatron-core" in batch.text

@@ -14,14 +14,12 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
-from isobatch.diagnosis.checksum import checksum
-from isobatch.diagnosis.precision import float32_as
-from isobatch.validate.measure import memory
-from isobatch.validate.proofs.memory import prove_fits
+from isobatch.diagnosis.tensors import checksum, float32_as
+from isobatch.validate.proofs import memory
 from isobatch.validate.ranks import network
 from isobatch.validate.ranks.facts import Facts, agree, gpu_is_shared
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.training import out_of_memory
+from isobatch.validate.workload import out_of_memory
 
 MIB = 1 << 20
 
@@ -193,11 +191,11 @@ def test_a_size_that_no_kernel_can_do_does_not_fit(monkeypatch):
     found = memory.search(Cuda(monkeypatch, 100_000).training(8))
     assert found.largest_micro_batch == 1000
     with pytest.raises(RuntimeError, match="invalid configuration"):
-        prove_fits(Cuda(monkeypatch, 100_000).training(2000))
+        memory.prove_fits(Cuda(monkeypatch, 100_000).training(2000))
 
 
 def test_nothing_fits(monkeypatch):
-    proof = prove_fits(Cuda(monkeypatch, 20).training(8))
+    proof = memory.prove_fits(Cuda(monkeypatch, 20).training(8))
     assert "not even one sample fits" in proof.text
 
 
@@ -232,24 +230,24 @@ def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
 
 
 def test_gpus_are_held_to_closer_gates():
-    from isobatch.validate.measure.windows import Window
-    from isobatch.validate.proofs import stragglers
+    from isobatch.validate.proofs import machine
+    from isobatch.validate.proofs.machine import Window
 
     windows = [[Window(0.010, 0.0)] * 25, [Window(0.0108, 0.0)] * 25, [Window(0.010, 0.0)] * 25]
     judged = [
-        stragglers.judge(windows, "ranks", "work", str, gates).verdict
-        for gates in ((stragglers.CAUTION, stragglers.FAIL), (stragglers.GPU_CAUTION, stragglers.GPU_FAIL))
+        machine.judge_windows(windows, "ranks", "work", str, gates).verdict
+        for gates in ((machine.CAUTION, machine.FAIL), (machine.GPU_CAUTION, machine.GPU_FAIL))
     ]
     assert judged == ["pass", "caution"]
 
 
 def test_a_slow_rail_is_named_by_its_gpu():
+    from isobatch.validate.figures import PairSpeed
     from isobatch.validate.proofs.machine import judge_links
-    from isobatch.validate.report.figures import Link
 
     pairs = [(0, 1), (0, 2), (1, 2)]
     found = [
-        Link(node=a, peer=b, local_rank=rail, bw_gb_s=10.0 if (rail, 2) in ((3, a), (3, b)) else 50.0)
+        PairSpeed(node=a, peer=b, local_rank=rail, bw_gb_s=10.0 if (rail, 2) in ((3, a), (3, b)) else 50.0)
         for a, b in pairs
         for rail in range(8)
     ]
@@ -258,29 +256,28 @@ def test_a_slow_rail_is_named_by_its_gpu():
     assert (proof.verdict, proof.diagnosis.text.split("(")[-1]) == ("fail", "host2 GPU 3)")
 
 
-def test_sizes_on_gpus_and_how_they_are_chained():
+def test_sizes_on_gpus():
     from isobatch.validate import Options
-    from isobatch.validate.measure import allreduce
+    from isobatch.validate.proofs import all_reduce
 
     for extent, largest in ("quick", 1 << 28), ("usual", 1 << 30), ("full", 1 << 33):
-        jobs = allreduce._jobs(Options(extent=extent), True, [])
-        assert max(size for _, size, _, _ in jobs) == largest
-        assert any(mode == "back_to_back" and size < 1 << 14 for _, size, mode, _ in jobs)
-    assert [allreduce._chain("back_to_back", size, cuda=True) for size in (1 << 10, 1 << 28)] == [20, 5]
-    assert allreduce._chain("isolated", 1 << 10, cuda=True) == 1
+        found = all_reduce.sizes(Options(extent=extent), True, [5000])
+        assert max(size.bytes for size in found) == largest
+        assert [size.bytes for size in found if size.bucket] == [5000]
+        assert len({size.dtype for size in found}) == (1 if extent == "quick" else 3)
 
 
 def test_the_clusters_bandwidth_is_what_is_expected_of_gpus():
     from isobatch.validate import Options
-    from isobatch.validate.proofs.all_reduce import _expected
+    from isobatch.validate.proofs.all_reduce import expected_gb_s
 
     cluster = ib.Cluster(nodes=2, gpus_per_node=8, intra_gb_s=240.0, inter_gb_s=25.0)
     plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), cluster)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert _expected(SimpleNamespace(device=gpu, nodes=1), Options(), plan) == 240
-    assert _expected(SimpleNamespace(device=gpu, nodes=2), Options(), plan) == 25
-    assert _expected(SimpleNamespace(device=gpu, nodes=2), Options(bus_gb_s=7.0), plan) == 7
-    assert _expected(SimpleNamespace(device=cpu, nodes=1), Options(), plan) is None
+    assert expected_gb_s(SimpleNamespace(device=gpu, nodes=1), Options(), plan) == 240
+    assert expected_gb_s(SimpleNamespace(device=gpu, nodes=2), Options(), plan) == 25
+    assert expected_gb_s(SimpleNamespace(device=gpu, nodes=2), Options(bus_gb_s=7.0), plan) == 7
+    assert expected_gb_s(SimpleNamespace(device=cpu, nodes=1), Options(), plan) is None
 
 
 def test_norms_of_buckets_stay_apart_until_the_step_is_over():
@@ -371,7 +368,7 @@ def test_both_generations_of_switches_agree(before, mode):
 
 
 def test_a_checksum_by_parts_is_that_of_the_whole(monkeypatch):
-    from isobatch.diagnosis import checksum as module
+    from isobatch.diagnosis import tensors as module
 
     tensors = [torch.randn(1001), torch.randn(3, 7).half(), torch.zeros(())]
     whole = checksum(tensors)

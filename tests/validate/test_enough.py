@@ -12,11 +12,10 @@ import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from isobatch.validate.measure import timing
-from isobatch.validate.measure.enough import LATE, PRECISION, ROUGHLY, SURE, uncertainty
 from isobatch.validate.options import Extent
-from isobatch.validate.proofs import machine
-from isobatch.validate.ranks.group import Group
+from isobatch.validate.proofs import machine, step_time
+from isobatch.validate.proofs.step_time import LATE, PRECISION, ROUGHLY
+from isobatch.validate.ranks.group import SURE, Group, uncertainty
 
 
 class Clock:
@@ -120,8 +119,8 @@ class Works:
 @pytest.fixture
 def still(monkeypatch):
     """Memory is not looked at."""
-    monkeypatch.setattr(timing.PeakMemory, "__enter__", lambda self: self)
-    monkeypatch.setattr(timing.PeakMemory, "__exit__", lambda self, *_: None)
+    monkeypatch.setattr(step_time.PeakMemory, "__enter__", lambda self: self)
+    monkeypatch.setattr(step_time.PeakMemory, "__exit__", lambda self, *_: None)
 
 
 def constant(value):
@@ -138,8 +137,8 @@ def wild(seed):
 def times_of(monkeypatch, source, extent, late=1.0):
     clock = Clock(monkeypatch)
     group, works = Alone(clock), Works(clock, source)
-    seconds = timing.SECONDS[extent]
-    found = timing._times(group, works, seconds, 0.0, PRECISION[extent], late)
+    seconds = step_time.SECONDS[extent]
+    found = step_time._times(group, works, seconds, 0.0, PRECISION[extent], late)
     return found, clock.now, seconds
 
 
@@ -155,7 +154,7 @@ def test_a_noisy_step_takes_its_time_and_where_it_is_judged_longer(monkeypatch, 
     known = max(map(uncertainty, (found.alone, found.reduced, found.whole)))
     assert known > ROUGHLY
     # To the end of a round, and what is discarded before.
-    assert late * seconds <= took <= late * seconds + 3 * (seconds / 3 / timing.ROUNDS + 3 * 0.09)
+    assert late * seconds <= took <= late * seconds + 3 * (seconds / 3 / step_time.ROUNDS + 3 * 0.09)
 
 
 @pytest.mark.parametrize("source", [constant(0.03), wild(2)], ids=["quiet", "noisy"])
@@ -203,7 +202,7 @@ def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still, extent):
         group = OneOfTwo(number, clocks[number], meeting, shared)
         works = Works(clocks[number], iter(np.random.default_rng(number).uniform(step, 1.5 * step, 100_000)))
         try:
-            timing._times(group, works, 1.0, 0.6, PRECISION[extent], LATE)
+            step_time._times(group, works, 1.0, 0.6, PRECISION[extent], LATE)
             shared[number] = ["the end"]
             meeting.wait(120)
         except Exception as error:
@@ -222,31 +221,29 @@ def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still, extent):
 
 def test_the_parts_of_the_phase_are_its_seconds():
     for extent in Extent.__args__:
-        parts = timing.SIZES_SHARE[extent] + timing.WINDOW_SHARE[extent] * timing.windows.FIRST
-        assert 1 - parts - timing.FREE_SHARE > 0
+        parts = step_time.SIZES_SHARE[extent] + step_time.WINDOW_SHARE[extent] * machine.FIRST_WINDOWS
+        assert 1 - parts - step_time.FREE_SHARE > 0
         assert 0 < machine.COPIES_SHARE[extent] <= 0.5
     # Windows in which ranks are compared are as long as they were before the quick verdict became quicker.
-    assert timing.window_seconds("quick") == pytest.approx(2.0 / 30)
+    assert step_time.window_seconds("quick") == pytest.approx(2.0 / 30)
     quick = machine.SECONDS["quick"] * (1 - machine.COPIES_SHARE["quick"])
-    assert quick / machine.machine.WINDOWS == pytest.approx(0.1)
+    assert quick / machine.FIRST_WINDOWS == pytest.approx(0.1)
 
 
 def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
     for step in (0.001, 0.012, 0.019):
         clock = Clock(monkeypatch)
         works = Works(clock, constant(step))
-        found = timing._free_running(Alone(clock), works, step, 0.6)
+        found = step_time._free_running(Alone(clock), works, step, 0.6)
         assert found == pytest.approx(step)
-        assert works.taken <= timing.BLOCKS * timing.BLOCK
+        assert works.taken <= step_time.BLOCKS * step_time.BLOCK
         assert clock.now <= 0.6 + 1e-9
     clock = Clock(monkeypatch)
-    assert timing._free_running(Alone(clock), Works(clock, constant(0.1)), 0.1, 0.6) is None
+    assert step_time._free_running(Alone(clock), Works(clock, constant(0.1)), 0.1, 0.6) is None
 
 
 def judged(sync, expected):
     """What is said of steps that took so long."""
-    from isobatch.validate.proofs import step_time
-
     training = SimpleNamespace(
         options=SimpleNamespace(step_seconds=expected, caution=0.1, fail=0.25),
         plan=SimpleNamespace(step_seconds=None, data_parallel=2),
@@ -255,13 +252,13 @@ def judged(sync, expected):
     )
     step = SimpleNamespace(
         sync_seconds=sync,
-        spread=timing.spread(sync),
+        spread=step_time.spread(sync),
         accumulation=1,
         planned_accumulation=1,
         planned_step_seconds=statistics.median(sync),
         samples_per_second=1.0,
     )
-    return step_time.prove_time(training, step)
+    return step_time.judge_time(training, step)
 
 
 def test_what_is_said_of_the_step_has_its_uncertainty():
@@ -275,6 +272,6 @@ def test_what_is_said_of_the_step_has_its_uncertainty():
 def test_a_median_that_is_not_known_well_enough_is_no_verdict():
     """Six samples, most of which are alike: their spread is small, and the median's interval is all of them."""
     six = [0.0100, 0.0115, 0.0115, 0.0115, 0.0115, 0.0130]
-    assert timing.spread(six) < 0.01
+    assert step_time.spread(six) < 0.01
     assert judged(six, 0.0100).verdict == "inconclusive"
     assert judged([*six, *[0.0115] * 20], 0.0100).verdict == "caution"

@@ -17,12 +17,8 @@ from composed import nccl, sysfs
 from composed.nvml import GIB, Nvml
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Verdict
-from isobatch.validate.host import clocks, gpu, kernel, limits, nvml, ports, road
-from isobatch.validate.host.finding import Finding, Found, judge
-from isobatch.validate.proofs import host as host_proof
-from isobatch.validate.proofs import meanwhile
-from isobatch.validate.proofs import road as road_proof
-from isobatch.validate.ranks.facts import few
+from isobatch.validate.host import checks, gpu, nccl_log, system
+from isobatch.validate.host.finding import CheckResult, HostFault, judge
 
 BUS = "00000000:3B:00.0"
 
@@ -41,7 +37,7 @@ def group(nodes=2, per_node=8):
 
 
 def state(module=None, rank=0, ranks_here=1):
-    return gpu.state(nvml.board_at(module or Nvml(), BUS), rank, 0, ranks_here)
+    return gpu.state(gpu.board_at(module or Nvml(), BUS), rank, 0, ranks_here)
 
 
 # ---- GPUs ----
@@ -110,103 +106,38 @@ def test_what_a_gpu_does_not_tell_is_no_fault():
 
 def test_a_gpu_with_fewer_links_than_the_others_is_named():
     found = [state(Nvml(links=[1] * (12 if rank == 11 else 18)), rank) for rank in range(16)]
-    proof = host_proof.judge_gpus(group(), found, [gpu.check(one) for one in found])
+    proof = checks.judge_gpus(group(), found, [gpu.check(one) for one in found])
     assert (proof.verdict, proof.diagnosis.causes) == (Verdict.FAIL, (Cause.GPU_LINK,))
     assert "host n1 GPU 3 (rank 11): NVLinks up: 12, where most GPUs have 18" in proof.text
 
 
 def test_why_a_gpu_cannot_be_asked(monkeypatch):
-    assert nvml.open_board(SimpleNamespace(device=torch.device("cpu"))) == "the ranks run on the CPU"
+    assert gpu.open_board(SimpleNamespace(device=torch.device("cpu"))) == "the ranks run on the CPU"
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    assert "isobatch[gpu]" in nvml.open_board(SimpleNamespace(device=torch.device("cuda", 0)))
+    assert "isobatch[gpu]" in gpu.open_board(SimpleNamespace(device=torch.device("cuda", 0)))
 
     class Broken(Nvml):
         def nvmlInit(self):
             raise self.NVMLError("Driver Not Loaded")
 
-    assert nvml.board_at(Broken(), BUS) == "NVML does not answer: Driver Not Loaded"
-    assert "PCI" in nvml.board_at(Nvml(), None)
-    answers = {f"rank {rank}": Found(why_not="Driver Not Loaded") for rank in range(3)}
-    proof = judge("gpu", answers, few)
+    assert gpu.board_at(Broken(), BUS) == "NVML does not answer: Driver Not Loaded"
+    assert "PCI" in gpu.board_at(Nvml(), None)
+    answers = {f"rank {rank}": CheckResult(why_not="Driver Not Loaded") for rank in range(3)}
+    proof = judge("gpu", answers)
     assert (proof.verdict, proof.text) == (Verdict.UNCHECKED, "Driver Not Loaded")
 
 
 def test_who_was_not_asked_is_said_beside_who_passed():
-    proof = judge("gpu", {"a": Found(seen="good"), "b": Found(why_not="no pynvml")}, few)
+    proof = judge("gpu", {"a": CheckResult(seen="good"), "b": CheckResult(why_not="no pynvml")})
     assert (proof.verdict, proof.text) == (Verdict.PASS, "good; not asked: no pynvml (b)")
 
 
 def test_a_report_of_512_gpus_stays_small():
     """The part that is new: gathered, and written."""
     found = [state(Nvml(), rank) for rank in range(512)]
-    sampled = [
-        clocks.summary(nvml.board_at(Nvml(), BUS), [clocks.sample(nvml.board_at(Nvml(), BUS))] * 4, r)
-        for r in range(512)
-    ]
-    assert len(msgspec.json.format(msgspec.json.encode([found, sampled]), indent=1)) < 500_000
-    long = Found(findings=tuple(Finding("x" * 1000, Cause.XID) for _ in range(100))).short()
+    assert len(msgspec.json.format(msgspec.json.encode(found), indent=1)) < 500_000
+    long = CheckResult(findings=tuple(HostFault("x" * 1000, Cause.XID) for _ in range(100))).short()
     assert len(msgspec.json.encode(long)) < 2_000
-
-
-# ---- clocks ----
-
-
-def sampled(*samples):
-    board = nvml.board_at(Nvml(), BUS)
-    return clocks.summary(board, [clocks.Sample(*one) for one in samples], 0)
-
-
-def test_a_gpu_that_rests_is_not_judged_by_its_clock():
-    found = sampled((345, 70.0, 30, 0x1, 1), (1755, 690.0, 62, 0x4, 5), (1740, 700.0, 63, 0x4, 5))
-    assert (found.samples, found.sm_clock_mhz, found.power_w, found.temperature_c) == (2, 1747.5, 695.0, 63)
-    assert (found.power_capped, found.slowed, found.pcie_generation) == (1.0, {}, 5)
-    assert clocks.check(found, [found], 5).findings == ()
-
-
-@pytest.mark.parametrize(
-    ("samples", "text", "cause", "fails"),
-    [
-        ([(1200, 500.0, 90, 0x40, 5)] * 4, "too hot (hardware) in 100%", Cause.GPU_THROTTLED, True),
-        (
-            [(1750, 500.0, 60, 0, 5)] * 19 + [(1750, 500.0, 60, 0x80, 5)],
-            "power brake (the supply) in 5%",
-            Cause.GPU_THROTTLED,
-            False,
-        ),
-        (
-            [(1200, 500.0, 60, 0, 5)] * 4,
-            "1200 MHz, where the others' median is 1750",
-            Cause.GPU_THROTTLED,
-            False,
-        ),
-        ([(1750, 500.0, 60, 0, 3)] * 4, "PCIe generation 3 of 5 under load", Cause.GPU_LINK, False),
-    ],
-)
-def test_what_slows_a_gpu_down_is_said(samples, text, cause, fails):
-    usual = sampled(*[(1750, 600.0, 60, 0, 5)] * 4)
-    found = clocks.check(sampled(*samples), [usual, usual], 5).findings
-    finding = next(one for one in found if text in one.text)
-    assert (finding.cause, finding.fails) == (cause, fails)
-
-
-def test_the_sampler_asks_until_it_is_stopped(monkeypatch):
-    monkeypatch.setattr(clocks, "SECONDS", 0.0)
-    sampler = clocks.Sampler(nvml.board_at(Nvml(), BUS))
-    sampler.start()
-    while len(sampler.samples) < 3:
-        pass
-    sampler.stop()
-    assert sampler.clocks(2).sm_clock_mhz == 1755
-    assert not sampler._thread.is_alive()
-
-
-def test_the_slow_gpu_is_named_in_the_proof():
-    found = [sampled(*[(1200 if rank == 9 else 1750, 600.0, 60, 0, 5)] * 4) for rank in range(16)]
-    found = [msgspec.structs.replace(one, rank=rank) for rank, one in enumerate(found)]
-    proof = meanwhile.judge_clocks(group(), found, [], "")
-    assert (proof.verdict, proof.diagnosis.causes) == (Verdict.CAUTION, (Cause.GPU_THROTTLED,))
-    assert "host n1 GPU 1 (rank 9)" in proof.diagnosis.text
-    assert meanwhile.judge_clocks(group(), [None] * 16, [], "no pynvml").text == "no pynvml"
 
 
 # ---- ports ----
@@ -217,14 +148,14 @@ def test_ports_are_read_as_the_kernel_has_them(tmp_path):
     sysfs.port(root, "mlx5_0")
     sysfs.port(root, "mlx5_1", state="1: DOWN", errors={"symbol_error": 4, "link_downed": 1})
     sysfs.port(root, "rdmap0", rate="100 Gb/sec (4X EDR)", layer="Unspecified", driver="efa", errors={})
-    found = ports.read(root)
+    found = system.read_ports(root)
     assert [(port.name, port.kind, port.state, port.rate_gbit_s) for port in found] == [
         ("mlx5_0:1", "InfiniBand", "ACTIVE", 400.0),
         ("mlx5_1:1", "InfiniBand", "DOWN", 400.0),
         ("rdmap0:1", "EFA", "ACTIVE", 100.0),
     ]
     assert found[1].errors == {"symbol_error": 4, "link_downed": 1}
-    assert ports.read(tmp_path / "none") == []
+    assert system.read_ports(tmp_path / "none") == []
 
 
 def looks(tmp_path, **hosts):
@@ -233,8 +164,8 @@ def looks(tmp_path, **hosts):
     for name, given in hosts.items():
         for number, fields in enumerate(given):
             sysfs.port(tmp_path / name / "infiniband", f"mlx5_{number}", **fields)
-        found[name] = ports.read(tmp_path / name / "infiniband")
-    return ports.check(found)
+        found[name] = system.read_ports(tmp_path / name / "infiniband")
+    return system.check_ports(found)
 
 
 def test_a_port_that_is_down_or_slow_is_named_with_its_host(tmp_path):
@@ -250,15 +181,17 @@ def test_a_port_that_is_down_or_slow_is_named_with_its_host(tmp_path):
     assert [(one.text, one.fails, one.cause) for one in fewer["b"].findings] == [
         ("1 ports, where most hosts have 2", True, Cause.PORT)
     ]
-    assert looks(tmp_path / "4", a=[], b=[])["a"].why_not == ports.NONE
+    assert looks(tmp_path / "4", a=[], b=[])["a"].why_not == system.NO_PORT
 
 
 def test_errors_that_a_port_counts_meanwhile(tmp_path):
     sysfs.port(tmp_path, "mlx5_0", errors={"symbol_error": 7, "link_downed": 1})
-    before = ports.read(tmp_path)
-    assert ports.grown(before, before).findings == ()
+    before = system.read_ports(tmp_path)
+    assert system.compare_ports(before, before).findings == ()
     sysfs.port(tmp_path, "mlx5_0", errors={"symbol_error": 9, "link_downed": 2})
-    assert [(one.text, one.fails) for one in ports.grown(before, ports.read(tmp_path)).findings] == [
+    assert [
+        (one.text, one.fails) for one in system.compare_ports(before, system.read_ports(tmp_path)).findings
+    ] == [
         ("port mlx5_0:1 counted 1 times the link went down meanwhile", True),
         ("port mlx5_0:1 counted 2 symbol errors meanwhile", False),
     ]
@@ -275,7 +208,7 @@ LOG = """\
 
 def test_xids_of_a_gpu_and_of_a_program(tmp_path):
     (tmp_path / "kmsg").write_text(LOG)
-    found = kernel.check(kernel.log(tmp_path / "kmsg"))
+    found = system.check_log(system.kernel_log(tmp_path / "kmsg"))
     assert [(one.cause, one.fails) for one in found.findings] == [(Cause.XID, False)]
     assert found.findings[0].text.startswith(
         "XID 94 of the GPU at 0000:5e:00, 1 ×: pid=900, name=python3, Contained"
@@ -285,14 +218,14 @@ def test_xids_of_a_gpu_and_of_a_program(tmp_path):
 
 def test_an_xid_while_it_runs_fails():
     after = LOG + "4,904,4000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
-    found = kernel.check(after, LOG)
+    found = system.check_log(after, LOG)
     assert [(one.text, one.fails) for one in found.findings] == [
         ("XID 79 of the GPU at 0000:3b:00, 1 ×: GPU has fallen off the bus.", True)
     ]
-    assert kernel.check(LOG, LOG).findings == ()
+    assert system.check_log(LOG, LOG).findings == ()
     # A full log drops its oldest lines.
-    assert kernel.check(after.removeprefix(LOG), LOG).findings == found.findings
-    assert "may not read" in kernel.check(None).why_not
+    assert system.check_log(after.removeprefix(LOG), LOG).findings == found.findings
+    assert "may not read" in system.check_log(None).why_not
 
 
 # ---- limits ----
@@ -300,16 +233,16 @@ def test_an_xid_while_it_runs_fails():
 
 def test_limits_of_a_container(tmp_path, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (8 << 20, 8 << 20))
-    monkeypatch.setattr(limits, "shared_memory", lambda folder: 64 << 20)
+    monkeypatch.setattr(system, "shared_memory", lambda folder: 64 << 20)
     sysfs.write(tmp_path, {"sys/fs/cgroup/cpu.max": "150000 100000\n"})
-    found = limits.check(cuda=True, ports=2, bus=None, root=tmp_path)
+    found = system.check_limits(cuda=True, ports=2, bus=None, root=tmp_path)
     assert [one.text for one in found.findings] == [
         "locked memory is limited to 8 MiB, which RDMA needs",
         "/dev/shm has 64 MiB",
     ]
     assert {one.cause for one in found.findings} == {Cause.HOST_LIMIT}
     assert found.seen == "memlock 8 MiB, /dev/shm 0.0625 GiB, a quota of 1.5 processors"
-    assert limits.check(cuda=False, ports=0, bus=None, root=tmp_path).findings == ()
+    assert system.check_limits(cuda=False, ports=0, bus=None, root=tmp_path).findings == ()
 
 
 @pytest.mark.parametrize(("near", "far"), [("0-63", False), ("100000-100063", True)])
@@ -318,55 +251,44 @@ def test_a_rank_that_is_bound_away_from_its_gpu(tmp_path, near, far):
         tmp_path,
         {"sys/bus/pci/devices/0000:3b:00.0/numa_node": "1\n", "sys/devices/system/node/node1/cpulist": near},
     )
-    monkey = limits.check(cuda=False, ports=0, bus=BUS, root=tmp_path)
+    monkey = system.check_limits(cuda=False, ports=0, bus=BUS, root=tmp_path)
     assert [("NUMA node 1" in one.text) for one in monkey.findings] == [True] * far
 
 
-def test_a_quota_that_stopped_the_container(tmp_path):
-    assert limits.throttled_seconds(tmp_path) is None
-    sysfs.write(
-        tmp_path, {"sys/fs/cgroup/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000\n"}
-    )
-    assert limits.throttled_seconds(tmp_path) == 2.5
-    assert "25% of the time" in limits.throttled(0.0, 2.5, 10.0).findings[0].text
-    assert limits.throttled(2.5, 2.5, 10.0).findings == ()
-    assert limits.throttled(None, None, 10.0).why_not
-
-
 def test_what_a_host_counts_meanwhile_is_one_answer():
-    bad = Found(findings=(Finding("port x counted 1", Cause.PORT),))
-    both = meanwhile.joined([("ports", bad), ("quota", Found(why_not="no cgroup"))])
+    bad = CheckResult(findings=(HostFault("port x counted 1", Cause.PORT),))
+    both = checks.join([bad, CheckResult(why_not="no cgroup")])
     assert (both.findings, both.why_not) == (bad.findings, None)
-    assert meanwhile.joined([("ports", Found(why_not="no port"))]).why_not == "no port"
+    assert checks.join([CheckResult(why_not="no port")]).why_not == "no port"
 
 
-# ---- NCCL's road ----
+# ---- NCCL's transports ----
 
 
-def roads(between, inside):
-    return [road.parse(nccl.log(rank, between=between, inside=inside)) for rank in range(16)]
+def transports(between, inside):
+    return [nccl_log.parse(nccl.log(rank, between=between, inside=inside)) for rank in range(16)]
 
 
 def judged(between, inside, *, rdma=True, links=18):
     gpus = [state(Nvml(links=[1] * links), rank) for rank in range(16)]
-    return road_proof.judge_road(group(), roads(between, inside), gpus, {0: rdma, 1: rdma})
+    return checks.judge_transports(group(), transports(between, inside), gpus, {0: rdma, 1: rdma})
 
 
-def test_the_fastest_road_passes():
+def test_the_fastest_transports_pass():
     proof = judged(nccl.INFINIBAND, nccl.NVLINK)
     assert (proof.verdict, proof.text) == (
         Verdict.PASS,
-        "P2P/CUMEM (14 legs), NET/IB/GDRDMA (2 legs); network IB",
+        "P2P/CUMEM (14 links), NET/IB/GDRDMA (2 links); network IB",
     )
     assert (
-        road.parse(nccl.log(7, between=nccl.EFA, inside=nccl.NVLINK)).legs[0].way
+        nccl_log.parse(nccl.log(7, between=nccl.EFA, inside=nccl.NVLINK)).links[0].detail
         == "NET/AWS Libfabric/0/GDRDMA"
     )
 
 
 def test_sockets_where_a_port_is_active_are_a_caution():
     proof = judged(nccl.SOCKETS, nccl.NVLINK)
-    assert (proof.verdict, proof.diagnosis.causes) == (Verdict.CAUTION, (Cause.SLOW_ROAD,))
+    assert (proof.verdict, proof.diagnosis.causes) == (Verdict.CAUTION, (Cause.SLOW_TRANSPORT,))
     assert "host n0 GPU 7 (rank 7) → rank 8 by NET/Socket/0" in proof.text
     assert "all_reduce_perf" in proof.diagnosis.advice
     assert judged(nccl.SOCKETS, nccl.NVLINK, rdma=False).verdict is Verdict.PASS
@@ -380,17 +302,17 @@ def test_shared_memory_between_gpus_with_nvlinks_is_a_caution():
 
 
 def test_a_log_without_channels_is_unchecked():
-    empty = [road.parse("") for _ in range(16)]
-    assert road_proof.judge_road(group(), empty, [], {}).verdict is Verdict.UNCHECKED
+    empty = [nccl_log.parse("") for _ in range(16)]
+    assert checks.judge_transports(group(), empty, [], {}).verdict is Verdict.UNCHECKED
 
 
 def test_the_log_is_asked_for_only_while_nccl_connects(monkeypatch):
-    for name in (*road.SETTINGS, road.FILE):
+    for name in (*nccl_log.SETTINGS, nccl_log.FILE):
         monkeypatch.delenv(name, raising=False)
-    log = road.Log()
+    log = nccl_log.Log()
     with log.writing():
         assert os.environ["NCCL_DEBUG_SUBSYS"] == "INIT,NET,GRAPH"
-        path = Path(os.environ[road.FILE].replace("%p", str(os.getpid())))
+        path = Path(os.environ[nccl_log.FILE].replace("%p", str(os.getpid())))
         path.write_text(nccl.log(7, between=nccl.INFINIBAND, inside=nccl.NVLINK))
     assert not [name for name in os.environ if name.startswith("NCCL_DEBUG")]
     assert log.read().networks == ("IB",)
@@ -400,30 +322,15 @@ def test_the_log_is_asked_for_only_while_nccl_connects(monkeypatch):
 
 def test_the_users_own_log_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    log = road.Log()
+    log = nccl_log.Log()
     with log.writing():
         assert os.environ["NCCL_DEBUG"] == "WARN"
     assert "NCCL_DEBUG=WARN is set without NCCL_DEBUG_FILE" in log.why_not
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    monkeypatch.setenv(road.FILE, str(tmp_path / "%h.%p"))
-    log = road.Log()
+    monkeypatch.setenv(nccl_log.FILE, str(tmp_path / "%h.%p"))
+    log = nccl_log.Log()
     with log.writing():
         (tmp_path / f"{socket.gethostname()}.{os.getpid()}").write_text(
             nccl.log(0, between=nccl.EFA, inside=nccl.SHARED)
         )
-    assert (log.why_not, log.read().legs[0].kind) == (None, "SHM")
-
-
-@pytest.mark.parametrize(
-    ("slow", "verdict"), [(50.0, Verdict.PASS), (47.0, Verdict.CAUTION), (25.0, Verdict.FAIL)]
-)
-def test_a_slow_rail_is_named(slow, verdict):
-    found = {f"rail {number}": slow if number == 3 else 50.0 for number in range(8)}
-    proof = road_proof.judge_parts("bandwidth_rails", "between nodes", found)
-    assert proof.verdict is verdict
-    if verdict is not Verdict.PASS:
-        assert (proof.diagnosis.cause, "rail 3" in proof.text) == (Cause.SLOW_LINK, True)
-    assert (
-        road_proof.judge_parts("bandwidth_rails", "between nodes", {"rail 0": 50.0}).verdict
-        is Verdict.UNCHECKED
-    )
+    assert (log.why_not, log.read().links[0].transport) == (None, "SHM")

@@ -13,10 +13,10 @@ import torch
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Verdict
-from isobatch.validate.proofs import all_reduce, epoch, gradient, loss, step_time
-from isobatch.validate.report.figures import AllReduceRow
-from isobatch.validate.step.difference import difference
-from isobatch.validate.step.reference import SAME
+from isobatch.validate.difference import difference
+from isobatch.validate.figures import AllReduceRow
+from isobatch.validate.proofs import all_reduce, epoch, gradient, step_time, workload
+from isobatch.validate.proofs.gradient import SAME
 
 PLAN = ib.plan(
     ib.Recipe(effective_batch=48, lr=0.1, optimizer="sgd", dataset_size=200, duration="40st", micro_batch=8),
@@ -45,7 +45,7 @@ HOW = gradient._How("mean", None, None, None, torch.float32, 1e-5)
     ],
 )
 def test_a_loss_is_what_it_is_declared(measured, declared, verdict, cause):
-    proof = loss.judge(measured, declared)
+    proof = workload.judge_loss(measured, declared)
     assert (proof.verdict, proof.cause) == (verdict, cause)
 
 
@@ -65,7 +65,7 @@ def test_a_gradient_that_is_off(found, cause):
 
 @pytest.mark.parametrize("elements", [1, 10, 1000])
 def test_a_difference_is_the_same_by_pieces(monkeypatch, elements):
-    from isobatch.validate.step import difference as module
+    from isobatch.validate import difference as module
 
     monkeypatch.setattr(module, "ELEMENTS", elements)
     theirs, before = [torch.randn(7, 5), torch.randn(3), None], [torch.randn(7, 5), torch.randn(3), None]
@@ -124,7 +124,7 @@ def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
         accumulation=3,
         planned_accumulation=3,
     )
-    proof = step_time.prove_time(TRAINING, step)
+    proof = step_time.judge_time(TRAINING, step)
     assert (proof.verdict, proof.cause) == (verdict, cause)
 
 
@@ -135,26 +135,24 @@ def test_wrong_sums_are_counted():
         bytes=1024,
         ranks=2,
         nodes=1,
-        mode="isolated",
         bucket=False,
         wrong_elements=3,
         samples_us=[1.0],
         **fields,
     )
-    proof = all_reduce._correct([row], 0)
+    proof = all_reduce.judge_sums([row], 0)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.WRONG_SUMS)
     assert proof.text == "3 wrong elements at 1024 bytes of float32"
 
 
 def reduced(samples, time_us=100.0):
-    from isobatch.validate.report.figures import AllReduce
+    from isobatch.validate.figures import AllReduce
 
     row = AllReduceRow(
         dtype="float32",
         bytes=10**6,
         ranks=2,
         nodes=1,
-        mode="isolated",
         bucket=False,
         time_us=time_us,
         p95_us=max(samples),
@@ -167,7 +165,7 @@ def reduced(samples, time_us=100.0):
 
 
 def noise_of(scale, error):
-    from isobatch.validate.report.figures import Noise
+    from isobatch.validate.figures import Noise
 
     return Noise(
         steps=8,

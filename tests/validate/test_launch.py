@@ -127,10 +127,10 @@ def test_what_ranks_share_is_imported_without_looking_for_garbage(monkeypatch):
 def test_what_is_there_is_not_looked_through_for_a_while():
     import gc
 
-    from isobatch.validate.ranks import garbage
+    from isobatch.validate.launching import gc_frozen
 
     before = gc.get_freeze_count()
-    with garbage.kept():
+    with gc_frozen():
         assert gc.get_freeze_count() > 10_000
         # What is made meanwhile is looked through as ever.
         own = []
@@ -190,9 +190,9 @@ def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monk
     code = (
         "import torch\n"
         "from isobatch.validate import launching\n"
-        "from isobatch.validate.ranks import forking\n"
-        "print(forking.gpus(), *(launching._config(1, 1, 0, None, fork=f).start_method for f in (None, True)))\n"
-        "print(forking.spoiled()); torch.cuda.is_available(); print(forking.spoiled())"
+        "from isobatch.validate.ranks import rendezvous\n"
+        "print(rendezvous.has_gpus(), *(launching._config(1, 1, 0, None, fork=f).start_method for f in (None, True)))\n"
+        "print(rendezvous.is_cuda_used()); torch.cuda.is_available(); print(rendezvous.is_cuda_used())"
     )
     done = run([sys.executable, "-c", code], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
     lines = done.stdout.split("\n")
@@ -200,7 +200,7 @@ def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monk
 
 
 def test_the_ranks_of_one_host_meet_on_its_loopback():
-    from isobatch.validate.ranks.loopback import Loopback
+    from isobatch.validate.ranks.rendezvous import Loopback
 
     met = Loopback("run")
     port = met.next_rendezvous().bootstrap_store_info.master_port

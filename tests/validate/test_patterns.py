@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
-from isobatch.validate.measure.pattern import ROW, Pattern, sums, values
+from isobatch.validate.proofs.all_reduce import ROW, Pattern, sums, values
 
 RANKS = [1, 2, 3, 8, 64, 65, 100, 320, 512, 1000, 1024, 4096, 16_384]
 

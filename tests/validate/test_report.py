@@ -24,7 +24,7 @@ def report(verdict, **fields):
 def test_every_figure_has_its_unit_in_its_key():
     definitions = json_schema()["$defs"]
     assert {"time_us", "bus_bw_gb_s", "bytes"} <= set(definitions["AllReduceRow"]["properties"])
-    assert {"peak_memory_bytes", "step_seconds"} <= set(definitions["MicroBatch"]["properties"])
+    assert {"peak_memory_bytes", "step_seconds"} <= set(definitions["MicroBatchTimes"]["properties"])
 
 
 def test_a_report_is_read_back(tmp_path):
@@ -82,11 +82,11 @@ def test_an_option_that_is_not_legal_is_named(fields):
 def test_the_command_line_has_the_same_defaults():
     import argparse
 
-    from isobatch.validate import arguments
+    from isobatch.validate import __main__ as command
 
     parser = argparse.ArgumentParser()
-    arguments.add(parser)
-    assert arguments.options(parser.parse_args(["plan.json"])) == Options()
+    command.add(parser)
+    assert command.options(parser.parse_args(["plan.json"])) == Options()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, ca
 
 def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     from isobatch.cli import main
-    from isobatch.validate.report.figures import MicroBatchSearch
+    from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
     found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
@@ -163,15 +163,14 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
     pytest.importorskip("torch", reason="the validator needs torch")
     from types import SimpleNamespace
 
+    from isobatch.validate.figures import AllReduceRow
     from isobatch.validate.proofs import all_reduce
-    from isobatch.validate.report.figures import AllReduceRow
 
     row = AllReduceRow(
         dtype="float32",
         bytes=10**6,
         ranks=2,
         nodes=2,
-        mode="isolated",
         bucket=False,
         time_us=slow,
         p95_us=slow,
@@ -181,4 +180,4 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
         samples_us=[fast] + [slow] * 7,
     )
     group = SimpleNamespace(emulated=False, world_size=2)
-    assert all_reduce._bandwidth(group, Options(), [row], 10.0).verdict is verdict
+    assert all_reduce.judge_bandwidth(group, Options(), [row], 10.0).verdict is verdict

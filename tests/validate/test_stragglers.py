@@ -12,15 +12,14 @@ import pytest
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from isobatch.validate import Verdict
-from isobatch.validate.measure import windows as clock
-from isobatch.validate.measure.windows import Window
-from isobatch.validate.proofs.stragglers import judge
+from isobatch.validate.proofs import machine
+from isobatch.validate.proofs.machine import Window, judge_windows
 
 RNG = np.random.default_rng(7)
 
 
 def verdict(windows):
-    proof = judge(windows, "ranks", "work", lambda rank: f"rank {rank}")
+    proof = judge_windows(windows, "ranks", "work", lambda rank: f"rank {rank}")
     return proof.verdict, proof.diagnosis.text if proof.diagnosis else ""
 
 
@@ -88,10 +87,10 @@ def test_time_without_a_processor_is_counted():
     rival = subprocess.Popen([sys.executable, "-uc", "print()\nwhile True: pass"], stdout=subprocess.PIPE)
     try:
         rival.stdout.read(1)
-        before, begun = clock._threads(), time.perf_counter()
+        before, begun = machine._threads(), time.perf_counter()
         while time.perf_counter() - begun < 0.4:
             pass
-        waited = clock.waited_seconds(before, clock._threads())
+        waited = machine.waited_seconds(before, machine._threads())
     finally:
         rival.kill()
         rival.communicate()

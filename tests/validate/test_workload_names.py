@@ -6,7 +6,7 @@ import isobatch as ib
 
 pytest.importorskip("torch")
 
-from isobatch.validate.step.workload import factory_of, load
+from isobatch.validate.workload import factory_of, load
 
 PLAN = ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 2)
 

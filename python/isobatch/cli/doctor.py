@@ -27,7 +27,7 @@ def add(command: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; 1 where there are some."""
-    from isobatch.doctor.examine import examine
+    from isobatch.doctor import examine
 
     given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
     try:

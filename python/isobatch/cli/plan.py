@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_saved(args: argparse.Namespace) -> int:
     """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
     from isobatch.planning.plan import Plan
-    from isobatch.tools.writing.export import form_of
+    from isobatch.tools.export import form_of
 
     if args.source or args.set or settings(args) or cluster(args, optional=True) is not None:
         raise InputError(

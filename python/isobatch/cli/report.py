@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if args.to is not None:
         return _write_files(args)
     from isobatch.files.whole import check_place, write_whole
-    from isobatch.report.write import content, needed, page_of_file
+    from isobatch.report.pages import content, page_of_file, require_extra
 
     if args.output is None:
         raise missing("-o", "name the page, such as report.html, or - for stdout")
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--{option} needs --jobs, which are planned again")
     if args.deadline_hours is not None and not args.deadline_hours > 0:
         raise InputError(f"--deadline-hours must be above 0, got {args.deadline_hours:g}")
-    needed()
+    require_extra()
     if args.output != "-":
         check_place(args.output)
     with stdin_as_file(args, "source", "jobs", "clusters"):
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_files(args: argparse.Namespace) -> int:
     """Writes the plans of a table as another tool's files."""
     from isobatch.files.read import read_table
-    from isobatch.tools.writing.folder import export_rows
+    from isobatch.tools.folder import export_rows
 
     if is_plan(args.source):
         raise InputError(

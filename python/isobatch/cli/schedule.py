@@ -129,7 +129,7 @@ def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
         drawn = characters(schedule, args.steps)
         print(drawn, file=sys.stderr if args.json else sys.stdout)
         return
-    from isobatch.report.plot import plot
+    from isobatch.report.pages import plot
 
     plot(schedule, steps=args.steps).save(args.plot)
 

@@ -77,7 +77,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     """The Recipe in the files of --from, and what each of them said."""
     from isobatch.recipes.recipe import Recipe
-    from isobatch.tools.reading.read import recipe_fields
+    from isobatch.tools.read import recipe_fields
 
     given = fields(args)
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
@@ -133,7 +133,7 @@ def target(args: argparse.Namespace) -> str | None:
     """The tool of --to; refused before anything is planned where there is none of that name."""
     if args.to is None:
         return None
-    from isobatch.tools.writing.export import writer
+    from isobatch.tools.detect import writer
 
     try:
         writer(args.to)
@@ -144,9 +144,10 @@ def target(args: argparse.Namespace) -> str | None:
 
 def say_weighted(tool: str | None, made: Any) -> None:
     """Under a menu of what would work: which of it the tool of --to cannot run."""
-    from isobatch.tools.writing.export import ALIKE, writer
+    from isobatch.tools.detect import writer
 
-    if tool is None or writer(tool).NAME not in ALIKE:
+    how = None if tool is None else writer(tool).writer
+    if how is None or how.runs_ragged:
         return
     if any(option.layout.irregular for option in made.options):
         say(
@@ -158,7 +159,7 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     """The Job that the options describe."""
     import shlex
 
-    from isobatch.tools.writing.planned import Job
+    from isobatch.tools.sheet import Job
 
     try:
         command = tuple(shlex.split(args.script))
@@ -185,7 +186,7 @@ def refuse_recipe(path: str) -> None:
     Raises:
         InputError: the file is a recipe; the message has the command that plans it.
     """
-    from isobatch.tools.reading.ours import is_recipe
+    from isobatch.tools.detect import is_recipe
 
     if is_recipe(_fields(path)):
         raise InputError(
@@ -195,9 +196,9 @@ def refuse_recipe(path: str) -> None:
 
 def is_plan(path: str) -> bool:
     """Whether a file is a plan that was saved."""
-    from isobatch.tools.reading import ours
+    from isobatch.tools import detect
 
-    return ours.is_plan(_fields(path))
+    return detect.is_plan(_fields(path))
 
 
 def _fields(path: str) -> dict[str, Any]:

@@ -129,11 +129,11 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
 
 def _refused(rows: list[dict[str, Any]]) -> list[str]:
     """The counts without a plan, a line for each reason."""
-    from isobatch.reason import reasons_of
+    from isobatch.reason import Reason
 
     counts: dict[Any, list[str]] = {}
     for row in rows:
-        for reason in reasons_of(row["reasons"]) if row["status"] == "infeasible" else ():
+        for reason in Reason.of(row["reasons"]) if row["status"] == "infeasible" else ():
             if reason.severity == "infeasible":
                 counts.setdefault(reason, []).append(words.count(row["gpus"]))
     return [f"no plan on {words.few(gpus, 6)} GPUs: {reason.text}" for reason, gpus in counts.items()]
@@ -212,10 +212,10 @@ def _cell(name: str, value: Any) -> str:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON has it, its unknown values null."""
-    from isobatch.reason import reasons_of
+    from isobatch.reason import Reason
 
     values = {name: value.item() for name, value in row.items()}
-    reasons = [reason.value for reason in reasons_of(values.pop("reasons"))]
+    reasons = [reason.value for reason in Reason.of(values.pop("reasons"))]
     return {
         name: None if value in (-1, "") or value != value else value for name, value in values.items()
     } | {"reasons": reasons}

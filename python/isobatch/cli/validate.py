@@ -8,7 +8,7 @@ import os
 from isobatch.cli.parser import Parser
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
-from isobatch.validate import arguments
+from isobatch.validate import __main__ as rank_command
 
 DESCRIPTION = "Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run."
 EXAMPLES = (
@@ -33,7 +33,7 @@ EVERYDAY = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    arguments.add(command)
+    rank_command.add(command)
     command.add_argument(
         "--nproc-per-node", type=int, default=2, metavar="N", help="ranks on this host (default 2)"
     )
@@ -54,34 +54,30 @@ def run(args: argparse.Namespace) -> int:
     if args.compare is not None:
         if args.plan is not None:
             raise InputError("--compare takes two reports, and no plan")
-        from isobatch.validate.report.comparing import compare, show
-        from isobatch.validate.report.document import Report
+        from isobatch.validate.report import Report, compare, describe
 
-        print(show(compare(*(Report.load(path) for path in args.compare))) or "no change")
+        print(describe(compare(*(Report.load(path) for path in args.compare))) or "no change")
         return 0
     if args.plan is None:
         raise missing("PLAN", "pass a plan's JSON file (isobatch plan -o)")
     from isobatch.validate.ranks.network import environment
 
     if environment(os.environ) is not None:
-        from isobatch.validate.__main__ import rank
-
-        return rank(args)
-    from isobatch.validate.launching import launch
-    from isobatch.validate.ranks import garbage
+        return rank_command.rank(args)
+    from isobatch.validate.launching import gc_frozen, launch
 
     if args.output is not None and args.node_rank == 0:
         check_place(args.output)
     report = launch(
         args.plan,
         args.nproc_per_node,
-        options=arguments.options(args),
+        options=rank_command.options(args),
         nnodes=args.nnodes,
         node_rank=args.node_rank,
         rendezvous=args.rendezvous,
         _fork=True,  # nothing has run here yet, and the ranks need not import torch again
     )
     if args.node_rank == 0:
-        with garbage.kept():
-            arguments.publish(report, args)
+        with gc_frozen():
+            rank_command.publish(report, args)
     return report.exit_code

@@ -179,11 +179,7 @@ class Cause(StrEnum):
         "a run that goes on with a new state of the optimizer",
         "load the optimizer's state of the same step, too",
     )
-    RESUMED = (
-        "resumed",
-        "a resumed run",
-        "say where the run resumes: attach(..., start_step=...)",
-    )
+    RESUMED = ("resumed", "a resumed run", "say where the run resumes: attach(..., start_step=...)")
 
     # Samples, micro-batches, steps.
     ANOTHER_WORLD_SIZE = (
@@ -347,26 +343,14 @@ class Cause(StrEnum):
         "out of memory at the planned micro-batch",
         "plan with a smaller max_micro_batch (--find-micro-batch finds the largest that fits)",
     )
-    MORE_MEMORY = (
-        "more_memory",
-        "more memory than forecast",
-        "calibrate with this report, and plan again",
-    )
+    MORE_MEMORY = ("more_memory", "more memory than forecast", "calibrate with this report, and plan again")
     SLOWER_STEP = (
         "slower_step",
         "slower than forecast",
         "look at the slow ranks and links above; if there are none, calibrate with this report, and plan again",
     )
-    FASTER_STEP = (
-        "faster_step",
-        "faster than forecast",
-        "calibrate with this report, and plan again",
-    )
-    NOISY_HOST = (
-        "noisy_host",
-        "the host is too noisy to tell",
-        "run again when other programs are quiet",
-    )
+    FASTER_STEP = ("faster_step", "faster than forecast", "calibrate with this report, and plan again")
+    NOISY_HOST = ("noisy_host", "the host is too noisy to tell", "run again when other programs are quiet")
     SLOW_RANK = (
         "slow_rank",
         "slow rank",
@@ -424,26 +408,11 @@ class Cause(StrEnum):
         "a limit of the host or its container",
         "start the container with --ulimit memlock=-1 --shm-size=8g and without a processor quota, and bind each rank near its GPU",
     )
-    SLOW_ROAD = (
-        "slow_road",
-        "NCCL takes a slower way than there is",
+    SLOW_TRANSPORT = (
+        "slow_transport",
+        "NCCL takes a slower transport than there is",
         "look at NCCL_IB_DISABLE, NCCL_P2P_DISABLE, NCCL_NET and the plugin for this network, and compare with nccl-tests "
         "(all_reduce_perf, NCCL_DEBUG=INFO)",
-    )
-    SLOW_CHECKPOINT = (
-        "slow_checkpoint",
-        "saving checkpoints takes a large part of the run",
-        "save less often (save_every), asynchronously, or sharded to a faster file system",
-    )
-    SLOW_LOADER = (
-        "slow_loader",
-        "the loader gives fewer samples than the GPUs take",
-        "give it more workers (num_workers), prefetch_factor and pin_memory, or smaller files nearer to the host",
-    )
-    STEP_DRIFTS = (
-        "step_drifts",
-        "steps become slower while the run goes on",
-        "look at the clocks and temperatures of the GPU that is named, and at what else runs on its host; then `dcgmi diag -r 3` (DCGM)",
     )
     SILENT_CORRUPTION = (
         "silent_corruption",

@@ -226,9 +226,9 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
         import yaml
     except ModuleNotFoundError:
         raise needs_extra("YAML files", "fleet", file=file) from None
-    loader = _yaml_loader()(text)  # a SafeLoader
-    loader.tagged, loader.file = tagged, file
     try:
+        loader = _yaml_loader()(text)  # a SafeLoader
+        loader.tagged, loader.file = tagged, file
         return loader.get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
@@ -402,7 +402,7 @@ def toml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = Non
     """Writes a TOML document: plain values, then a section for each table; values that are None are left out.
 
     >>> print(toml_text({"lr": 1e-5, "training": {"steps": 9, "seed": None}}, {"training.steps": "was 3"}), end="")
-    lr = 1e-05
+    lr = 1.0e-05
     <BLANKLINE>
     [training]
     steps = 9  # was 3
@@ -436,4 +436,4 @@ def _toml_value(value: Any) -> str:
         return f"{{{inner}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml_value, value))}]"
-    return repr(value).lower()
+    return number_text(value) if type(value) is float else json.dumps(value)

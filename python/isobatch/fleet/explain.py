@@ -9,7 +9,7 @@ import numpy as np
 
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.reason import Reason, reason_names, reasons_of
+from isobatch.reason import Reason, reason_names
 from isobatch.words import count, counted, duration, figure, percent, printable, real
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _number(name: str, text: str) -> float:
 def _reasons(value: Any) -> tuple[Reason, ...]:
     """A bit set in NumPy, a list in Arrow, a text in CSV."""
     if isinstance(value, int):
-        return reasons_of(value)
+        return Reason.of(value)
     names = reason_names(value) if isinstance(value, str) else value or []
     try:
         return tuple(Reason(name) for name in names)

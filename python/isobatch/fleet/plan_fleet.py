@@ -47,7 +47,7 @@ def plan_fleet(
 
     Returns:
         A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
-        arrays, unknown −1 or NaN and `reasons` a bit set (`reasons_of` reads it). Rows come in the order of the pairs, or
+        arrays, unknown −1 or NaN and `reasons` a bit set (`Reason.of` reads it). Rows come in the order of the pairs, or
         job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other. For an output, its
         `Manifest`; a file that cannot be used is in `Manifest.failed` and stops no other.
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch.reason import reasons_of
+from isobatch.reason import Reason
 
 RESULTS = {name: kind for name, kind, *_ in _core.results()}
 """Result columns of the core, with their NumPy types."""
@@ -29,7 +29,7 @@ def result_in_arrow(name: str, values: NDArray[Any]) -> Any:
 
     if name == "reasons":
         encoded = pa.array(values).dictionary_encode()
-        lists = [[reason.value for reason in reasons_of(bits)] for bits in encoded.dictionary.to_pylist()]
+        lists = [[reason.value for reason in Reason.of(bits)] for bits in encoded.dictionary.to_pylist()]
         return pa.array(lists, pa.list_(pa.string())).take(encoded.indices)
     known = ~np.isnan(values) if values.dtype.kind == "f" else values != -1
     kind = pa.from_numpy_dtype(values.dtype)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.checksum import checksum, differing
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, differing
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room

@@ -11,10 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.checksum import checksum
+from isobatch.diagnosis.tensors import checksum, mapped
 from isobatch.errors import InputError
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
 MAX_DISTINCT_SAMPLES = 50_000_000  # above it an epoch's samples are counted, not told apart

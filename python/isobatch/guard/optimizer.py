@@ -11,10 +11,10 @@ from torch import nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.precision import ulp
+from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
 from isobatch.guard.run import Run
-from isobatch.integrations.torch import PlanLR
+from isobatch.integrations.torch.lr import PlanLR
 
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
 FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact

@@ -14,9 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import mapped, part, reduction
-from isobatch.diagnosis.checksum import checksum
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, mapped, part, reduction_of
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -119,7 +117,7 @@ class Recomputation:
         finally:
             for module, mode in modes.items():
                 module.training = mode
-        return reduction(whole, (first, rest), (units[0], units[1])) == "sum"
+        return reduction_of(whole, (first, rest), (units[0], units[1])) == "sum"
 
     def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
         """Returns the gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model had the

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.chunks import dense
+from isobatch.diagnosis.tensors import dense
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 

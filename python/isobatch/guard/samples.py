@@ -13,10 +13,10 @@ from torch.utils.data import DistributedSampler
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, either
-from isobatch.diagnosis.checksum import differing
+from isobatch.diagnosis.tensors import differing
 from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
 from isobatch.guard.run import Run, named
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.checksum import checksum, differing
+from isobatch.diagnosis.tensors import checksum, differing
 from isobatch.guard.finite import MAX_OVERFLOWS, Finite
 from isobatch.guard.gradient import Gradient, ZeroGradCheck
 from isobatch.guard.loader import LoaderWatch

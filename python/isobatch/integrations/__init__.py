@@ -4,23 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch.integrations import elastic_lightning as elastic_lightning
-    from isobatch.integrations import elastic_ray as elastic_ray
-    from isobatch.integrations import elastic_transformers as elastic_transformers
-    from isobatch.integrations import lightning as lightning
-    from isobatch.integrations import optax as optax
-    from isobatch.integrations import torch as torch
-    from isobatch.integrations import transformers as transformers
+    from isobatch.integrations import elastic_ray, lightning, optax, torch, transformers
 
-__all__ = [
-    "elastic_lightning",
-    "elastic_ray",
-    "elastic_transformers",
-    "lightning",
-    "optax",
-    "torch",
-    "transformers",
-]
+__all__ = ["elastic_ray", "lightning", "optax", "torch", "transformers"]
 
 
 def __getattr__(name: str) -> Any:

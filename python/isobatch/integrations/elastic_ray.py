@@ -11,7 +11,7 @@ import ray.train
 import torch
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic import ElasticRun
+from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
@@ -20,7 +20,7 @@ _RUN = "isobatch"
 
 
 def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict[str, Any]]:
-    """The run on Ray's workers of now, and what `report` saved last, which is empty at the run's first start.
+    """Makes the run on Ray's workers of now, and reads the last states of `report`, empty at the run's first start.
 
     For the function that a TorchTrainer runs on each worker, whose process group is there already.
 

@@ -1,17 +1,20 @@
-"""A plan's learning rate for Lightning."""
+"""A plan's learning rate for Lightning, and an elastic run in its Trainer: its own resume, on another number of processes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from lightning.pytorch import Callback
 from torch.optim import Optimizer
 
-from isobatch.integrations.torch import PlanLR
+from isobatch.integrations.torch.elastic.run import ElasticRun
+from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
 
 
 def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
-    """What `LightningModule.configure_optimizers` returns: the optimizer, and its PlanLR stepped every optimizer step.
+    """Returns what `LightningModule.configure_optimizers` must return: the optimizer, and its PlanLR stepped every optimizer step.
 
     The Trainer's side of the plan: `accumulate_grad_batches=plan.accumulation`, `max_steps=plan.total_steps`, and for a
     PlanSampler `use_distributed_sampler=False`.
@@ -27,3 +30,79 @@ def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
     """
     scheduler = {"scheduler": PlanLR(optimizer, plan), "interval": "step", "frequency": 1, "name": "lr"}
     return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+# ---- an elastic run ----
+
+
+_KEY = "isobatch"
+
+
+def state_in(checkpoint: str | None) -> dict[str, Any] | None:
+    """Reads the run's state from a checkpoint file of Lightning, for `ElasticRun(state=…)`; None where there is no checkpoint."""
+    if checkpoint is None:
+        return None
+    state: dict[str, Any] | None = torch.load(checkpoint, weights_only=False).get(_KEY)
+    return state
+
+
+class ElasticLightning(Callback):  # type: ignore[misc]
+    """Ties a run to a Trainer with `use_distributed_sampler=False, **callback.arguments` and this callback.
+
+        run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
+        elastic = ElasticLightning(run)
+        trainer = Trainer(callbacks=[elastic], use_distributed_sampler=False, **elastic.arguments)
+        trainer.fit(module, elastic.loader(dataset), ckpt_path=checkpoint)
+
+    In the module: `training_step(self, batch, index)` gets `(batch, factor)`, and returns the mean loss times the factor;
+    `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. SIGTERM and SIGUSR1 stop the training after a step.
+
+    Args:
+        run: the run, made on every rank.
+    """
+
+    def __init__(self, run: ElasticRun) -> None:
+        self._run, self._loop = run, run.trainer_loop()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The plan's part of the Trainer's arguments."""
+        return {
+            "accumulate_grad_batches": self._loop.passes,
+            "max_steps": self._run.plan.total_steps,
+            "max_epochs": -1,
+        }
+
+    def loader(self, dataset: Any, **options: Any) -> Any:
+        """Makes a loader of the run's micro-batches from where it is to its end, each with its factor."""
+        return self._loop.loader(dataset, lambda batch, factor: (batch, factor), **options)
+
+    def configure_optimizers(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Returns the same for the run's own scheduler, for `LightningModule.configure_optimizers`."""
+        scheduler = {"scheduler": self._loop.scheduler(optimizer), "interval": "step", "frequency": 1}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """Counts the batches of this start from 0: the loader begins behind the consumed samples."""
+        trainer.fit_loop.epoch_loop.restarting = False
+        self._loop.begin()
+
+    def on_train_batch_start(self, _trainer: Any, _module: Any, _batch: Any, index: int) -> None:
+        """Begins a step at its first micro-batch: the ranks agree on whether to stop after it."""
+        if index % self._loop.passes == 0:
+            self._loop.begin_step()
+
+    def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, _batch: Any, index: int) -> None:
+        """Counts a step at its last micro-batch."""
+        if (index + 1) % self._loop.passes == 0:
+            self._loop.end_step()
+            if self._run.stopping:
+                trainer.should_stop = True
+
+    def on_save_checkpoint(self, _trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
+        """Puts the run's state into the checkpoint."""
+        checkpoint[_KEY] = self._run.state_dict()
+
+    def on_train_end(self, *_: Any) -> None:
+        """Puts back the handlers before."""
+        self._loop.end()

@@ -8,7 +8,7 @@ from isobatch.planning.plan import Plan, refuse_no_plan
 
 
 def schedule(plan: Plan) -> Any:
-    """The function count → learning rate that optax's optimizers take, also inside jit, vmap and scan.
+    """Returns a function count → learning rate for optax's optimizers, also inside jit, vmap and scan.
 
     It looks the value up in an array of total_steps + 1 values in JAX's float type, made here; the last one holds past the end.
 
@@ -23,9 +23,9 @@ def schedule(plan: Plan) -> Any:
     refuse_no_plan(plan)
     import jax.numpy as jnp
 
-    made = plan.schedule
+    curve = plan.schedule
     last = plan.total_steps or 0
-    if made.form.last is not None:
-        last = min(last, int(made.form.last))
-    values = jnp.asarray(made.values(range(last + 1)))
+    if curve.form.last is not None:
+        last = min(last, int(curve.form.last))
+    values = jnp.asarray(curve.values(range(last + 1)))
     return lambda count: jnp.take(values, count, mode="clip")

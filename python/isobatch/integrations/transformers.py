@@ -1,15 +1,21 @@
-"""A plan's learning rate for the Trainer of transformers."""
+"""A plan's learning rate for the Trainer of transformers, and an elastic run in it: its own resume, on another number of processes."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 from torch.optim import Optimizer
 
-from isobatch.integrations.torch import PlanLR
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.run import ElasticRun
+from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
 
 
 def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:
-    """What `Trainer(optimizers=…)` takes. The Trainer then ignores its own learning rate, warmup and scheduler type.
+    """Returns the pair for `Trainer(optimizers=…)`. The Trainer then ignores its own learning rate, warmup and scheduler type.
 
     The arguments' side of the plan: `per_device_train_batch_size=plan.micro_batch`,
     `gradient_accumulation_steps=plan.accumulation`, `max_steps=plan.total_steps`.
@@ -24,3 +30,119 @@ def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:
     [0.0003]
     """
     return optimizer, PlanLR(optimizer, plan)
+
+
+# ---- an elastic run ----
+
+
+_FILE = "isobatch.json"
+_FACTOR = "isobatch_factor"
+
+
+def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
+    """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`; None where there is no checkpoint.
+
+    Raises:
+        InputError: the folder has none.
+    """
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint) / _FILE
+    if not path.exists():
+        raise InputError(
+            f"{_FILE} is missing: the checkpoint must be of an ElasticTrainer", file=str(checkpoint)
+        )
+    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return state
+
+
+def arguments(run: ElasticRun) -> dict[str, Any]:
+    """Returns the plan's part of TrainingArguments: batch, accumulation, length; the data begins behind what was consumed.
+
+    >>> import isobatch as ib
+    >>> recipe = ib.Recipe(effective_batch=64, lr=1e-4, dataset_size=640, duration="3ep")
+    >>> options = arguments(ElasticRun(recipe, max_micro_batch=16))
+    >>> options["per_device_train_batch_size"], options["gradient_accumulation_steps"], options["max_steps"]
+    (16, 4, 30)
+    """
+    return {
+        "per_device_train_batch_size": run.plan.micro_batch,
+        "gradient_accumulation_steps": run.trainer_loop().passes,
+        "max_steps": run.plan.total_steps,
+        "ignore_data_skip": True,
+    }
+
+
+class ElasticTrainer:
+    """Makes a Trainer elastic: `class Mine(ElasticTrainer, transformers.Trainer): pass`, for SFTTrainer and the like as well.
+
+        run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
+        trainer = Mine(model, TrainingArguments(out, **arguments(run)), train_dataset=data, elastic=run,
+                       elastic_optimizer=torch.optim.AdamW(model.parameters(), lr=recipe.lr))
+        trainer.train(resume_from_checkpoint=checkpoint)
+
+    Where the Trainer counts labels (`num_items_in_batch`), the loss is the mean over the labels of the step, as without it, and
+    stand-ins have none; else each micro-batch has its weight in samples. SIGTERM and SIGUSR1 save and stop after a step.
+    """
+
+    def __init__(self, *args: Any, elastic: ElasticRun, elastic_optimizer: Optimizer, **options: Any) -> None:
+        self._elastic, self._loop = elastic, elastic.trainer_loop()
+        scheduler: PlanLR = self._loop.scheduler(elastic_optimizer)
+        super().__init__(*args, optimizers=(elastic_optimizer, scheduler), **options)  # type: ignore[call-arg]
+        from transformers import TrainerCallback
+
+        self.add_callback(type("ElasticCallback", (_Steps, TrainerCallback), {})(elastic))  # type: ignore[attr-defined]
+
+    @property
+    def _counts_labels(self) -> bool:
+        mine: Any = self
+        return bool(mine.model_accepts_loss_kwargs or mine.compute_loss_func is not None)
+
+    def get_train_dataloader(self) -> Any:
+        """Makes a loader of the run's micro-batches, with this Trainer's own collator and workers."""
+        mine: Any = self
+        options = {
+            "collate_fn": mine._get_collator_with_removed_columns(mine.data_collator, "training"),
+            "num_workers": mine.args.dataloader_num_workers,
+            "pin_memory": mine.args.dataloader_pin_memory,
+        }
+        return self._loop.loader(mine.train_dataset, self._join, **options)
+
+    def _join(self, batch: Any, factor: float) -> Any:
+        if not factor and self._counts_labels:
+            batch = {**batch, "labels": batch["labels"].new_full(batch["labels"].shape, -100)}
+        return {**batch, _FACTOR: factor}
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        """Computes the loss with the micro-batch's weight, where the Trainer does not count labels itself."""
+        factor = inputs.pop(_FACTOR, 1.0)
+        loss = super().compute_loss(model, inputs, *args, **options)  # type: ignore[misc]
+        if self._counts_labels and (options.get("num_items_in_batch") is not None):
+            return loss
+        return (loss[0] * factor, *loss[1:]) if isinstance(loss, tuple) else loss * factor
+
+
+class _Steps:
+    """Tells the run of the Trainer's steps, and the Trainer of the run's end."""
+
+    def __init__(self, run: ElasticRun) -> None:
+        self._run, self._loop = run, run.trainer_loop()
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._loop.begin()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._loop.begin_step()
+
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **__: Any) -> None:
+        self._loop.end_step()
+        if self._run.stopping:
+            control.should_training_stop = control.should_save = True
+
+    def on_save(self, args: Any, state: Any, _control: Any, **__: Any) -> None:
+        if state.is_world_process_zero:
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
+            path.write_text(json.dumps(self._run.state_dict()), encoding="utf-8")
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._loop.end()

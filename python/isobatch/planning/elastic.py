@@ -1,14 +1,13 @@
 """The effective batch that works at the most GPU counts.
 
-A batch that should train unchanged on 12, 16 or 24 GPUs must be a multiple of replicas × micro-batch at each.
-:func:`elastic` finds the batch under a cap for which that holds at the most counts (or at the greatest weight of
-counts), exactly: the core proves that no other batch does better.
+A batch that should train unchanged on 12, 16 or 24 GPUs must be a multiple of replicas × micro-batch at each. The core proves that no
+other batch under the cap does better.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import msgspec
 import numpy as np
@@ -31,9 +30,9 @@ Ranges: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 class Elastic(msgspec.Struct, frozen=True, kw_only=True):
     """A batch and the GPU counts at which it works.
 
-    ``effective_batch`` is ``None``, and the tuples are empty, where nothing under the cap works at any count.
-    ``gpus`` ascend; ``micro_batch[i] * accumulation[i] * (gpus[i] // model_parallel) == effective_batch``, with
-    the largest micro-batch allowed. ``weight`` is the summed weight of the counts (their number, without weights).
+    `effective_batch` is None, and the tuples are empty, where nothing under the cap works at any count. `gpus` ascend;
+    `micro_batch[i] * accumulation[i] * (gpus[i] // model_parallel) == effective_batch`, with the largest micro-batch allowed.
+    `weight` is the summed weight of the counts (their number, without weights).
     """
 
     effective_batch: int | None
@@ -50,10 +49,9 @@ class Elastic(msgspec.Struct, frozen=True, kw_only=True):
 class ElasticMany(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The answers to many configurations, as columns.
 
-    ``effective_batch`` (int64, −1 where nothing works) and ``weight`` (float64) have one value a configuration.
-    Those of configuration ``i`` in ``gpus``, ``micro_batch`` and ``accumulation`` (int64) lie at
-    ``offsets[i]:offsets[i + 1]``; the last two are worked out when they are first asked for. ``len()`` counts
-    configurations; ``many[i]`` is the ``i``-th as :class:`Elastic`.
+    `effective_batch` (int64, −1 where nothing works) and `weight` (float64) have one value a configuration. Those of
+    configuration i in `gpus`, `micro_batch` and `accumulation` (int64) lie at `offsets[i]:offsets[i + 1]`; the last two are worked
+    out on first use. `len()` counts configurations; `many[i]` is the i-th as an Elastic.
     """
 
     effective_batch: NDArray[np.int64]
@@ -100,8 +98,9 @@ class ElasticMany(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
+@overload
 def elastic(
-    gpus: Counts = range(1, 65),
+    gpus: Counts = ...,
     *,
     max_batch: int,
     micro_batches: Counts,
@@ -109,57 +108,67 @@ def elastic(
     gpus_per_node: int | None = None,
     prefer_larger: bool = True,
     weights: Sequence[float] | NDArray[Any] | None = None,
-) -> Elastic:
-    """The effective batch up to ``max_batch`` that works at the most of ``gpus``.
+) -> Elastic: ...
 
-    A count works where ``model_parallel`` divides it, it fills whole nodes of ``gpus_per_node`` (if given), and
-    the batch is a multiple of its replicas times one of ``micro_batches``. With ``weights`` (one per count, not
-    negative) the greatest summed weight wins instead. Of equally good batches the larger is taken, or the smaller
-    with ``prefer_larger=False``. Counts reach 1,048,576, so do micro-batches; batches reach 2^40.
 
-    Raises :class:`isobatch.errors.InputError` for values outside these limits, counts given twice, weights that
-    do not match the counts, and more than 64 micro-batches none of which divides another.
+@overload
+def elastic(
+    gpus: Counts | Sequence[Counts] = ...,
+    *,
+    max_batch: Sequence[int] | NDArray[Any],
+    micro_batches: Counts | Sequence[Counts],
+    model_parallel: ArrayLike = 1,
+    gpus_per_node: ArrayLike | None = None,
+    prefer_larger: bool = True,
+    weights: Sequence[float] | Sequence[Sequence[float]] | NDArray[Any] | None = None,
+) -> ElasticMany: ...
+
+
+def elastic(
+    gpus: Any = range(1, 65),
+    *,
+    max_batch: Any,
+    micro_batches: Any,
+    model_parallel: ArrayLike = 1,
+    gpus_per_node: ArrayLike | None = None,
+    prefer_larger: bool = True,
+    weights: Any = None,
+) -> Elastic | ElasticMany:
+    """Finds the effective batch under a cap that works at the most GPU counts; of many configurations in one call.
+
+    A count works where `model_parallel` divides it, it fills whole nodes of `gpus_per_node` (if given), and the batch is a
+    multiple of its replicas times one of `micro_batches`. Counts reach 1,048,576, so do micro-batches; batches reach 2^40.
+
+    Args:
+        gpus: the counts to consider.
+        max_batch: the largest effective batch to consider; a list asks for many configurations, one for each value.
+        micro_batches: those to consider, samples per replica per pass.
+        model_parallel: GPUs that hold one replica.
+        gpus_per_node: count only whole nodes of this size.
+        prefer_larger: whether of equally good batches the larger is taken.
+        weights: how much each count matters, not negative: the greatest sum wins, in the place of the most counts.
+
+    Returns:
+        An Elastic; of many configurations an ElasticMany. There `micro_batches`, `gpus` and `weights` are one sequence for all
+        or a sequence of one sequence each, `model_parallel` and `gpus_per_node` one value for all or one each.
+
+    Raises:
+        InputError: a value is outside these limits, a count is listed twice, weights do not match the counts, or of more than 64
+            micro-batches none divides another; of many configurations the row is named.
 
     >>> best = elastic(range(1, 17), max_batch=1000, micro_batches=[4, 6])
     >>> best.effective_batch, best.gpus
     (960, (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16))
     >>> best.micro_batch[-1], best.accumulation[-1]
     (6, 10)
-    """
-    return elastic_many(
-        max_batch=[max_batch],
-        micro_batches=micro_batches,
-        gpus=gpus,
-        model_parallel=model_parallel,
-        gpus_per_node=gpus_per_node,
-        prefer_larger=prefer_larger,
-        weights=weights,
-    )[0]
-
-
-def elastic_many(
-    *,
-    max_batch: ArrayLike,
-    micro_batches: Counts | Sequence[Counts],
-    gpus: Counts | Sequence[Counts] = range(1, 65),
-    model_parallel: ArrayLike = 1,
-    gpus_per_node: ArrayLike | None = None,
-    prefer_larger: bool = True,
-    weights: Sequence[float] | Sequence[Sequence[float]] | NDArray[Any] | None = None,
-) -> ElasticMany:
-    """:func:`elastic` for many configurations in one call.
-
-    ``max_batch`` has one value a configuration. ``micro_batches``, ``gpus`` and ``weights`` are one sequence for
-    all configurations or a sequence of one sequence each; ``model_parallel`` and ``gpus_per_node`` are one value
-    for all or one each. Raises as :func:`elastic`, naming the row.
-
-    >>> many = elastic_many(max_batch=[1000, 2000], micro_batches=[[4, 6], [2, 3]], gpus=range(1, 17))
+    >>> many = elastic(range(1, 17), max_batch=[1000, 2000], micro_batches=[[4, 6], [2, 3]])
     >>> many.effective_batch.tolist(), len(many[1].gpus)
     ([960, 1680], 13)
     """
     if type(prefer_larger) is not bool:
         raise must_be("true or false", prefer_larger, field="prefer_larger")
-    cap = _column(max_batch, "max_batch", None, _MAX_BATCH)
+    is_one = not isinstance(max_batch, (list, tuple, range)) and not getattr(max_batch, "ndim", 0)
+    cap = _column([max_batch] if is_one else max_batch, "max_batch", None, _MAX_BATCH)
     rows = len(cap)
     micros = _groups(micro_batches, "micro_batches", rows)
     _check_primitive(micros)
@@ -177,7 +186,7 @@ def elastic_many(
     )
     batch, offsets, working = (column.view(np.int64) for column in columns)
     batch[batch == 0] = -1
-    return ElasticMany(
+    many = ElasticMany(
         effective_batch=batch,
         weight=weight,
         offsets=offsets,
@@ -185,26 +194,28 @@ def elastic_many(
         _model_parallel=parallel,
         _micro_batches=micros,
     )
+    return many[0] if is_one else many
 
 
 def _column(values: ArrayLike, field: str, rows: int | None, most: int) -> NDArray[np.uint64]:
-    """One checked whole number a row; ``rows=None`` takes the length from the values."""
+    """Checks one whole number a row; where rows is None they have the length of the values."""
     column = _integers(values) if isinstance(values, (list, tuple)) else np.asarray(values)
     if column.ndim > 1 or (column.ndim == 1 and rows not in (None, len(column))):
         raise InputError(
-            f"has shape {column.shape}, must be one value or one for each of {rows} rows", field=field
+            f"{field} must be one value, or one for each of {rows} rows, got shape {column.shape}",
+            field=field,
         )
     checked = _whole(np.atleast_1d(column), field, most, lambda i: i + 1 if column.size > 1 else None)
     return checked if rows is None else _each(checked, rows)
 
 
 def _each(values: NDArray[np.uint64], rows: int) -> NDArray[np.uint64]:
-    """One value a row, where there may be one for all."""
+    """Repeats one value for all rows."""
     return values if len(values) == rows else np.full(rows, values[0])
 
 
 def _integers(values: Sequence[Any]) -> NDArray[Any]:
-    """Whole numbers as an array, which takes NumPy several times as long; as NumPy sees them where they are not that."""
+    """Makes an array of whole numbers, several times as fast as NumPy does; as NumPy sees them where they are not that."""
     try:
         return _core.integers(values)
     except (TypeError, OverflowError):
@@ -214,18 +225,20 @@ def _integers(values: Sequence[Any]) -> NDArray[Any]:
 def _whole(
     values: NDArray[Any], field: str, most: int, row: Callable[[int], int | None]
 ) -> NDArray[np.uint64]:
-    """The values as counts from 1 to ``most``; ``row`` tells which row a position belongs to."""
+    """Checks counts from 1 to `most`; `row` finds the row of a position."""
     if values.dtype.kind not in "iu":
-        raise InputError(f"holds {values.dtype} values, must be whole numbers from 1 to {most}", field=field)
+        raise InputError(
+            f"{field} must be whole numbers from 1 to {most:,}, got {values.dtype} values", field=field
+        )
     bad = (values < 1) | (values > most)
     if bad.any():
         at = int(bad.argmax())
-        raise InputError(f"is {values[at]}, must be from 1 to {most}", row=row(at), field=field)
+        raise must_be(f"from 1 to {most:,}", int(values[at]), row=row(at), field=field)
     return values.astype(np.uint64)
 
 
 def _nested(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> bool:
-    """Whether there is one sequence a row, rather than one for all."""
+    """Tells one sequence a row from one for all."""
     if (
         not isinstance(values, (Sequence, np.ndarray))
         or isinstance(values, (str, bytes))
@@ -233,18 +246,18 @@ def _nested(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> bool
     ):
         raise must_be(_LISTS, values, field=field)
     if len(values) == 0:
-        raise InputError("is empty, must hold at least one value", field=field)
+        raise InputError(f"{field} must have at least one value, got none", field=field)
     if isinstance(values, range) or np.isscalar(values[0]):
         return False
     if len(values) != rows:
-        raise InputError(f"has {len(values)} rows, max_batch has {rows}", field=field)
+        raise InputError(f"{field} must have {rows} rows, as max_batch has, got {len(values)}", field=field)
     return True
 
 
 def _cut(
     values: Sequence[Any] | NDArray[Any], field: str, rows: int
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """All values end to end, and where each group begins and ends."""
+    """Joins all values end to end, and finds where each group begins and ends."""
     groups = values if _nested(values, field, rows) else [values]
     try:
         flat, cuts = _core.integer_groups(groups)
@@ -256,12 +269,14 @@ def _cut(
             raise must_be(_LISTS, values, field=field) from None
     empty = cuts[1:] == cuts[:-1]
     if empty.any():
-        raise InputError("is empty, must hold at least one value", row=int(empty.argmax()) + 1, field=field)
+        raise InputError(
+            f"{field} must have at least one value, got none", row=int(empty.argmax()) + 1, field=field
+        )
     return flat, cuts
 
 
 def _group_of(cuts: NDArray[np.int64]) -> Callable[[int], int | None]:
-    """The row (from 1) that a position in the values belongs to; ``None`` where there is one for all."""
+    """Finds the row (from 1) of a position in the values; None where there is one for all."""
     if len(cuts) == 2:
         return lambda _: None
     return lambda at: int(np.searchsorted(cuts, at, side="right"))
@@ -291,7 +306,7 @@ def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) ->
     twice = np.flatnonzero((np.diff(values[order]) == 0) & (np.diff(group[order]) == 0))
     if twice.size:
         at = int(order[twice[0]])
-        raise InputError(f"holds {values[at]} twice", row=_group_of(cuts)(at), field="gpus")
+        raise InputError(f"{values[at]} is listed twice", row=_group_of(cuts)(at), field="gpus")
     return (np.zeros(0, np.uint64), np.zeros(0, np.uint64)), counts
 
 
@@ -300,17 +315,13 @@ def _weights(weights: Sequence[Any] | NDArray[Any], counts: Groups) -> NDArray[n
     rows = len(group)
     values, cuts = _cut(weights, "weights", rows)
     if not np.array_equal(cuts, count_cuts):
-        raise InputError("must hold one weight for each of gpus", field="weights")
+        raise InputError("weights must have one value for each of gpus", field="weights")
     if values.dtype.kind not in "iuf":
-        raise InputError(f"holds {values.dtype} values, must be numbers", field="weights")
+        raise InputError(f"weights must be numbers, got {values.dtype} values", field="weights")
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         at = int(bad.argmax())
-        raise InputError(
-            f"is {values[at]}, must be finite and not negative",
-            row=_group_of(cuts)(at),
-            field="weights",
-        )
+        raise must_be("finite and at least 0", values[at].item(), row=_group_of(cuts)(at), field="weights")
     return values.astype(np.float64)
 
 
@@ -323,7 +334,7 @@ def _check_primitive(micros: Groups) -> None:
                 found.append(m)
         if len(found) > _MAX_PRIMITIVE:
             raise InputError(
-                f"holds {len(found)} values of which none divides another, at most {_MAX_PRIMITIVE} are possible",
+                f"micro_batches must have at most {_MAX_PRIMITIVE} values of which none divides another, got {len(found)}",
                 row=row + 1 if len(cuts) > 2 else None,
                 field="micro_batches",
             )

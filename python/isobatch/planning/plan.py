@@ -16,7 +16,7 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.planning.record import PLANNER, Handover, PlanRecord
 from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
-from isobatch.reason import Reason, reasons_of
+from isobatch.reason import Reason, reasons_in
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 from isobatch.words import count, counted, real
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course, Position, Stage
     from isobatch.schedules.schedule import Schedule
-    from isobatch.tools.writing.export import Export
-    from isobatch.tools.writing.planned import Job
+    from isobatch.tools.export import Export
+    from isobatch.tools.sheet import Job
 
 
 class Move(Handover, frozen=True, forbid_unknown_fields=True):
@@ -279,7 +279,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> print(str(made).splitlines()[3])
         gradient_accumulation_steps: 2  # was 1
         """
-        from isobatch.tools.writing.export import export
+        from isobatch.tools.export import export
 
         return export(self.require(), tool, was=self.tuned(), form=form, job=job)
 
@@ -376,8 +376,8 @@ def plan_of(
         recipe.core, msgspec.structs.astuple(cluster), settings, workloads, consumed
     )
     if status != "infeasible":
-        return FeasiblePlan(recipe, cluster, settings, status, reasons_of(bits), *values)
-    plan = Plan(recipe, cluster, settings, status, reasons_of(bits), *values)
+        return FeasiblePlan(recipe, cluster, settings, status, reasons_in(bits), *values)
+    plan = Plan(recipe, cluster, settings, status, reasons_in(bits), *values)
     # For its options.
     plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
     return plan

@@ -9,7 +9,7 @@ import msgspec
 from isobatch import _core
 from isobatch.errors import InputError
 from isobatch.planning.settings import DEFAULTS, Settings
-from isobatch.reason import Reason, reasons_of
+from isobatch.reason import Reason, reasons_in
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 
@@ -122,4 +122,4 @@ def worked_out(recipe: Recipe, cluster: Cluster, settings: Settings, consumed: i
     """
     where = msgspec.structs.astuple(cluster)
     status, bits, values = PLANNER.plan(recipe.core, where, settings, None, consumed)
-    return dict(zip(VALUES, (status, reasons_of(bits), *values), strict=True))
+    return dict(zip(VALUES, (status, reasons_in(bits), *values), strict=True))

@@ -114,6 +114,10 @@ def _settings(given: Any, file: str | None) -> list[Any]:
         raise together(
             [unknown("setting", name, Settings._fields, field="settings", file=file) for name in wrong]
         )
+    if faults := _core.check_settings(given):
+        raise together(
+            [must_be(legal, value, field=f"settings.{name}", file=file) for name, value, legal in faults]
+        )
     return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 

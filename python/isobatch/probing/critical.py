@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from isobatch.diagnosis.chunks import square
+from isobatch.diagnosis.tensors import square
 from isobatch.errors import InputError
 from isobatch.probing.findings import Branch, CriticalFinding
 from isobatch.probing.lab import Lab

@@ -16,7 +16,7 @@ from isobatch.probing.findings import SameFinding, SplitFinding, TrialResult
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
 from isobatch.probing.training import lr_course, shares
 from isobatch.probing.workload import own_randomness
-from isobatch.validate.step.difference import difference
+from isobatch.validate.difference import difference
 
 STEPS = 12
 SAME = 1e-9

@@ -12,14 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import mapped
-from isobatch.diagnosis.precision import AUTOCAST
+from isobatch.diagnosis.tensors import AUTOCAST, mapped
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Expired
 from isobatch.probing.workload import EVALUATION_SEED, Make, Stream, load_optimizer, load_weights
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.step.trying import user_code
+from isobatch.validate.workload import user_code
 
 GROWTH = 4.0
 """A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS steps."""

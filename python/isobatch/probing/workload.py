@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.batches import part
+from isobatch.diagnosis.tensors import part
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload, factory_of, load, made
+from isobatch.validate.workload import Workload, call_factory, factory_of, load, user_code
 
 EVALUATION_SEED = 7_919
 """Of the samples on which every trial is evaluated."""
@@ -56,7 +55,7 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
         if found is None:
             return _built_in(plan)
         with user_code("the workload's factory"):
-            workload = made(found)
+            workload = call_factory(found)
         optimizer = workload.optimizer
         return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 

@@ -243,7 +243,7 @@ class Recipe(
         >>> Recipe.read(file, gpus=4).effective_batch
         32
         """
-        from isobatch.tools.reading.read import recipe_fields
+        from isobatch.tools.read import recipe_fields
 
         paths = list(path) if isinstance(path, list | tuple) else [path]
         if not paths:
@@ -364,8 +364,7 @@ def _count(name: str, value: Any) -> int:
 
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
-    from isobatch.tools.reading.meaning import as_recipe
-    from isobatch.tools.reading.whose import looks_like
+    from isobatch.tools.detect import as_recipe, looks_like
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
         raise InputError(

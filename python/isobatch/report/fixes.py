@@ -11,7 +11,7 @@ from isobatch.errors import InputError
 from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
-from isobatch.report.plans import INFEASIBLE, Plans
+from isobatch.report.table import INFEASIBLE, Plans
 from isobatch.words import count, percent
 
 TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.25)

@@ -1,23 +1,25 @@
-"""What any page consists of, and the page as HTML: the kinds of input fill it, the templates know none of them."""
+"""A page's parts, and the page as HTML: the kinds of input fill it, the templates know none of them."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from isobatch import _core
+from isobatch.errors import InputError
+from isobatch.report import charts
 from isobatch.words import printable
 
-_LONGEST = 2_000
-"""Characters of a text; what is longer is cut, as in a message."""
+_MAX_CHARACTERS = 2_000
+"""Of a text; what is longer is cut, as in a message."""
 
 
 class Headline(NamedTuple):
-    """A figure of the first lines: what it is, the figure with its unit, and what to know about it."""
+    """A figure of the first lines, with its unit and a note."""
 
     label: str
     value: str
@@ -25,17 +27,29 @@ class Headline(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A small table. `kinds` has "text", "number", "status" or "parts" (a line may break after a comma only) for
-    each column."""
+    """A table.
+
+    Attributes:
+        caption: its heading.
+        columns: a kind for each heading: "text", "number", "status" or "parts" (a line may break after a comma only); of packed rows
+            also "count", "real" and "figure".
+        rows: the cells as text.
+        packed: all rows of a long table for the page's script to sort and to search; `rows` are then the first of them, for readers
+            without it.
+        total: the number of packed rows.
+        notes: sentences below it.
+    """
 
     caption: str
-    headers: tuple[str, ...]
+    columns: Mapping[str, str]
     rows: Sequence[Sequence[str]]
-    kinds: tuple[str, ...]
+    packed: str = ""
+    total: int = 0
+    notes: Sequence[str] = ()
 
 
 class Drawing(NamedTuple):
-    """A chart of `isobatch.charts`, its title, and what it shows in words."""
+    """A chart, its title, and a description in words."""
 
     chart: Any
     title: str
@@ -43,24 +57,12 @@ class Drawing(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A map: for each row a name and a cell for each column, each a status or a share of 1, and what it says."""
+    """A map: for each row a name and a cell for each column, each a status, its sign, and a description."""
 
     caption: str
     corner: str
     columns: Sequence[str]
     rows: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]
-
-
-class Rows(NamedTuple):
-    """The table of all rows: packed for the script, and the first of them as text for readers without it."""
-
-    caption: str
-    names: Sequence[str]
-    kinds: Sequence[str]
-    packed: str
-    total: int
-    first: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
 
 
 class Section(NamedTuple):
@@ -72,11 +74,10 @@ class Section(NamedTuple):
     drawings: Sequence[Drawing] = ()
     tables: Sequence[Table] = ()
     grid: Grid | None = None
-    rows: Rows | None = None
 
 
 class Page(NamedTuple):
-    """What a page says, in order."""
+    """A page, in the order in which it is read."""
 
     title: str
     lead: str
@@ -96,14 +97,13 @@ def _text(name: str) -> str:
 
 @cache
 def environment() -> Any:
-    """The templates: all that they put in is escaped, and without characters that would turn or hide what is beside them."""
+    """Loads the templates: all that they put in is escaped, and without characters that would turn or hide what is beside them."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     def shown(value: Any) -> Any:
-        return (
-            value if isinstance(value, Markup) or not isinstance(value, str) else printable(value, _LONGEST)
-        )
+        is_plain = isinstance(value, str) and not isinstance(value, Markup)
+        return printable(value, _MAX_CHARACTERS) if is_plain else value
 
     return Environment(
         loader=PackageLoader("isobatch.report"),
@@ -116,23 +116,21 @@ def environment() -> Any:
 
 
 def html(page: Page) -> str:
-    """The page as one HTML text that needs no network, no font and no other file."""
+    """Renders the page as one HTML text that needs no network, no font and no other file."""
     from markupsafe import Markup
 
-    from isobatch.charts import theme
-
-    charts: dict[int, Any] = {}
+    pictures: dict[int, Any] = {}
     for number, drawing in enumerate(page.drawings):
-        drawn = theme.svg(theme.themed(drawing.chart, printable(drawing.title)))
-        described = printable(f"{drawing.title}. {drawing.described}", _LONGEST)
-        charts[id(drawing)] = Markup(theme.inline(drawn, f"chart-{number}", described))
+        drawn = charts.svg(charts.themed(drawing.chart, drawing.title))
+        described = printable(f"{drawing.title}. {drawing.described}", _MAX_CHARACTERS)
+        pictures[id(drawing)] = Markup(charts.inline(drawn, f"chart-{number}", described))
     script = _text("table.js")
-    found: str = (
+    rendered: str = (
         environment()
         .get_template("page.html")
         .render(
             page=page,
-            charts=lambda drawing: charts[id(drawing)],
+            charts=lambda drawing: pictures[id(drawing)],
             style=Markup(_text("style.css")),
             script=Markup(script),
             # The browser runs this script and no other, whatever else may have got into the page.
@@ -140,18 +138,15 @@ def html(page: Page) -> str:
             version=_core.__version__,
         )
     )
-    return found
+    return rendered
 
 
-def picture(page: Page) -> str:
-    """The page's charts above each other, as one SVG text.
+def picture(page: Page, why: str = "write an .html file") -> Any:
+    """Puts the page's charts above each other, as one chart.
 
     Raises:
         InputError: it has none.
     """
-    from isobatch.charts import theme
-    from isobatch.errors import InputError
-
     if not page.drawings:
-        raise InputError("there is nothing to draw: write an .html file")
-    return theme.svg(theme.stacked([(each.chart, each.title) for each in page.drawings], page.title))
+        raise InputError(f"there is nothing to draw: {why}")
+    return charts.stacked([(each.chart, each.title) for each in page.drawings], page.title)

@@ -9,26 +9,27 @@ from numpy.typing import NDArray
 
 from isobatch import words
 from isobatch.reason import Reason
-from isobatch.report.knees import MOST_TYPES, gpus_of, knees
-from isobatch.report.middle import middles, some
-from isobatch.report.page import Drawing, Section, Table
-from isobatch.report.plans import Plans
+from isobatch.report.charts import MAX_LINES, over_gpus
+from isobatch.report.medians import at_most, medians
+from isobatch.report.page import Drawing, Headline, Section, Table
+from isobatch.report.table import Plans
 from isobatch.words import count, counted, percent, printable
 
-_MOST_JOBS = 20
+_MAX_JOBS = 20
 """Jobs that the table of a page has."""
-
-_MOST_SAID = 4
+_MAX_ENDS = 4
 """Lines whose ends are written below a chart."""
+_MAX_TYPES = 4
+"""GPU types of which each has its own knee on a page."""
 
 
 def times_known(plans: Plans) -> bool:
-    """Whether any row has hours, and the GPUs that they are of."""
+    """Returns whether any row has hours, and the GPUs that they are of."""
     return not np.isnan(plans.spent("hours")).all()
 
 
 def how_sure(plans: Plans) -> str:
-    """That hours and cost are estimates, where they are, and their interval where the table has it; a sentence after a space."""
+    """Says where hours and cost are estimates, with their interval where the table has it; a sentence after a space."""
     known = ~np.isnan(plans.number("hours"))
     estimated = known & plans.has(Reason.FORECAST_ESTIMATED)
     many = int(estimated.sum())
@@ -43,7 +44,7 @@ def how_sure(plans: Plans) -> str:
 
 
 def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
-    """Charts of hours and cost, and the figures at the ends and the knee of each job; none where no time is known."""
+    """Draws hours and cost, with the figures at the ends and the knee of each job; nothing where no time is known."""
     if not times_known(plans):
         return []
     if not plans.compares and "gpus" not in plans.numbers:
@@ -54,25 +55,69 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
         if not np.isnan(plans.spent(name)).all()
         for drawing in _drawings(plans, name, label, deadline if name == "hours" else None)
     ]
-    return [Section("Time and cost", drawings=drawings, tables=[_table(plans, deadline, currency)])]
+    return [Section("Time and cost", drawings=drawings, tables=[_ends_table(plans, deadline, currency)])]
+
+
+# ---- the knee: the GPU count of a job past which more GPUs cost more than they save ----
+
+
+def knees(plans: Plans) -> dict[tuple[int, int], int]:
+    """Finds the row at which hours × GPU-hours is least: past it, 1 % less time costs more than 1 % more GPU-hours.
+
+    By job and GPU type: an hour of one type is no hour of another. A job that runs on one number of GPUs only has no knee.
+    """
+    _, job = plans.text("job")
+    types, kind = plans.gpu_types()
+    with np.errstate(over="ignore"):
+        product = plans.spent("hours") * plans.spent("gpu_hours")
+    rows = np.flatnonzero(~np.isnan(product))
+    group = job[rows] * len(types) + kind[rows]
+    order = np.lexsort((product[rows], group))
+    rows, group = rows[order], group[order]
+    if not len(rows):
+        return {}
+    _, first = np.unique(group, return_index=True)
+    gpus = plans.gpus[rows]
+    several = np.minimum.reduceat(gpus, first) < np.maximum.reduceat(gpus, first)
+    return {(int(job[row]), int(kind[row])): int(row) for row in rows[first[several]].tolist()}
+
+
+def knee_of(plans: Plans) -> list[Headline]:
+    """Names the knee of a single job, or of the middle one of several, on each GPU type; none where there are many types."""
+    types, _ = plans.gpu_types()
+    by_type: dict[int, list[float]] = {}
+    for (_, kind), row in knees(plans).items():
+        by_type.setdefault(kind, []).append(float(plans.gpus[row]))
+    if len(by_type) > _MAX_TYPES:
+        return []
+    found = []
+    for kind, counts in sorted(by_type.items()):
+        note = "past it, more GPUs cost more than they save" + ("; the middle job" if len(counts) > 1 else "")
+        middle = counted(sorted(counts)[len(counts) // 2], "GPU")
+        found.append(Headline(_at_knee(types[kind]), middle, note))
+    return found
+
+
+def _at_knee(gpu_type: str) -> str:
+    return f"knee on {printable(gpu_type, 30)}" if gpu_type else "knee"
+
+
+# ---- the charts ----
 
 
 def _drawings(plans: Plans, name: str, label: str, deadline: float | None) -> list[Drawing]:
-    """The chart of a figure over GPUs: a line for each job, of many the middle."""
-    from isobatch.charts.times import MOST_LINES, over_gpus
-
+    """Draws a figure over GPUs: a line for each job, of many the median."""
     jobs = _jobs(plans)
-    if len(jobs) <= MOST_LINES:
-        points = _lines(plans, name, jobs)
+    if len(jobs) <= MAX_LINES:
+        points, marked = _lines(plans, name, jobs), _marked(plans, name)
         what = "a line for each job" + (" and GPU type" if any(point["type"] for point in points) else "")
-        marked = _marked(plans, name)
     else:
-        lines, marked = middles(plans, name, MOST_LINES), []
+        lines, marked = medians(plans, name, MAX_LINES), []
         points = [point for line in lines for point in line.points]
-        said = [f"{line.name}: {line.said}" if len(lines) > 1 else line.said for line in lines]
-        what = f"the median and the range of the middle 80 %, always of the same jobs: {'; '.join(said)}"
-        if len(lines) < len(plans.gpu_types()[0]) and len(lines) == MOST_LINES:
-            what += f"; of the {MOST_LINES} GPU types with most rows"
+        texts = [f"{line.name}: {line.described}" if len(lines) > 1 else line.described for line in lines]
+        what = f"the median and the range of the middle 80 %, always of the same jobs: {'; '.join(texts)}"
+        if len(lines) < len(plans.gpu_types()[0]) and len(lines) == MAX_LINES:
+            what += f"; of the {MAX_LINES} GPU types with most rows"
     if not points:
         return []
     chart = over_gpus(points, name, printable(label), deadline=deadline, knees=marked)
@@ -86,50 +131,44 @@ def _jobs(plans: Plans) -> list[int]:
     return list(dict.fromkeys(job[~np.isnan(plans.spent("hours"))].tolist()))
 
 
-def _called(name: str | None) -> str:
-    return printable(name or "the job", 60)
-
-
-def _typed(plans: Plans, kind: int) -> str:
-    """A GPU type where a chart has to tell several apart."""
-    types, _ = plans.gpu_types()
-    return "" if len(types) < 2 else printable(types[kind], 60) or "unknown type"
-
-
 def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
     """The figure over GPUs of each job on each GPU type; the least where several clusters have as many."""
-    names, job = plans.text("job")
+    _, job = plans.text("job")
     types, kind = plans.gpu_types()
-    gpus, values = gpus_of(plans), plans.spent(name)
-    points = []
+    gpus, values = plans.gpus, plans.spent(name)
+    rows = []
     for at in jobs:
         for of in range(len(types)):
-            rows = (job == at) & (kind == of) & ~np.isnan(values)
-            least: dict[float, float] = {}
-            for many, value in zip(gpus[rows].tolist(), values[rows].tolist(), strict=True):
-                least[many] = min(value, least.get(many, np.inf))
-            points += [
-                {"job": _called(names[at]), "type": _typed(plans, of), "gpus": many, name: least[many]}
-                for many in some(sorted(least))
+            own = np.flatnonzero((job == at) & (kind == of) & ~np.isnan(values))
+            own = own[np.argsort(values[own], kind="stable")]
+            counts, first = np.unique(gpus[own], return_index=True)
+            shown = set(at_most(counts.tolist()))
+            rows += [
+                row for many, row in zip(counts.tolist(), own[first].tolist(), strict=True) if many in shown
             ]
-    return points
+    return _points(plans, name, rows)
 
 
 def _marked(plans: Plans, name: str) -> list[dict[str, Any]]:
     """The points at which the knees are."""
-    names, _ = plans.text("job")
-    gpus, values = gpus_of(plans), plans.spent(name)
+    known = ~np.isnan(plans.spent(name))
+    return _points(plans, name, [row for row in knees(plans).values() if known[row]])
+
+
+def _points(plans: Plans, name: str, rows: list[int]) -> list[dict[str, Any]]:
+    types, kind = plans.gpu_types()
+    # The type only where a chart has to tell several apart.
+    of = [""] if len(types) < 2 else [printable(it, 60) or "unknown type" for it in types]
+    gpus, values = plans.gpus[rows].tolist(), plans.spent(name)[rows].tolist()
     return [
-        {
-            "job": _called(names[at]),
-            "type": _typed(plans, kind),
-            "gpus": float(gpus[row]),
-            name: float(values[row]),
-            "said": "knee",
-        }
-        for (at, kind), row in knees(plans).items()
-        if not np.isnan(values[row])
+        {"job": _called(plans, row), "type": of[kind[row]], "gpus": many, name: value}
+        for row, many, value in zip(rows, gpus, values, strict=True)
     ]
+
+
+def _called(plans: Plans, row: int) -> str:
+    names, job = plans.text("job")
+    return printable(names[job[row]] or "the job", 60)
 
 
 def _ends(points: list[dict[str, Any]], name: str) -> str:
@@ -138,67 +177,61 @@ def _ends(points: list[dict[str, Any]], name: str) -> str:
     for point in points:
         called = f"{point['job']} on {point['type']}" if point.get("type") else point["job"]
         lines.setdefault(called, []).append(point)
-    said = []
+    texts = []
     for job, course in lines.items():
         course.sort(key=lambda it: it["gpus"])
         ends = course if len(course) == 1 else (course[0], course[-1])
         at = ", ".join(f"{words.figure(it[name])} on {counted(it['gpus'], 'GPU')}" for it in ends)
-        said.append(at if len(lines) == 1 else f"{job} {at}")
-    more = f"; and {count(len(said) - _MOST_SAID)} more" if len(said) > _MOST_SAID else ""
-    return "; ".join(said[:_MOST_SAID]) + more
+        texts.append(at if len(lines) == 1 else f"{job} {at}")
+    more = f"; and {count(len(texts) - _MAX_ENDS)} more" if len(texts) > _MAX_ENDS else ""
+    return "; ".join(texts[:_MAX_ENDS]) + more
+
+
+# ---- the tables ----
 
 
 def _where(plans: Plans, row: int) -> str:
     """A row's GPUs with their type, and its cluster: other clusters have as many."""
     types, kind = plans.gpu_types()
-    gpu = types[kind[row]]
-    many = counted(gpus_of(plans)[row], "GPU")
-    if "cluster" not in plans.texts:
-        return many
+    gpu, many = types[kind[row]], counted(plans.gpus[row], "GPU")
     names, at = plans.text("cluster")
     name = names[at[row]] or ""
+    if not name:
+        return many
     if gpu and gpu.lower() not in name.lower():
         many = many.replace("GPU", f"{printable(gpu, 20)} GPU")
-    called = f"cluster {name}" if name.isdecimal() else printable(name, 40)
-    return f"{many} on {called}" if name else many
+    return f"{many} on {f'cluster {name}' if name.isdecimal() else printable(name, 40)}"
 
 
-def _table(plans: Plans, deadline: float | None, currency: str) -> Table:
-    names, job = plans.text("job")
+def _ends_table(plans: Plans, deadline: float | None, currency: str) -> Table:
+    _, job = plans.text("job")
     types, _ = plans.gpu_types()
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
 
-    def said(row: int) -> str:
+    def cell(row: int) -> str:
         price = "" if np.isnan(cost[row]) else f", {words.price(cost[row], currency)}"
         return f"{_where(plans, row)}, {words.duration(hours[row] * 3600)}{price}"
 
     jobs, marks = _jobs(plans), knees(plans)
     kinds = sorted({kind for _, kind in marks})
-    kinds = kinds if len(kinds) <= MOST_TYPES else []
-    is_priced = not np.isnan(cost).all()
+    kinds = kinds if len(kinds) <= _MAX_TYPES else []
     rows = []
-    for at in jobs[:_MOST_JOBS]:
+    for at in jobs[:_MAX_JOBS]:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))
         priced = cost if not np.isnan(cost[own]).all() else work
-        line = [_called(names[at]), said(int(own[np.argmin(hours[own])])), said(_least(priced, own))]
-        line += [said(marks[at, of]) if (at, of) in marks else "" for of in kinds]
+        line = [_called(plans, own[0]), cell(int(own[np.argmin(hours[own])])), cell(_least(priced, own))]
+        line += [cell(marks[at, of]) if (at, of) in marks else "" for of in kinds]
         if deadline is not None:
             met = own[(hours[own] <= deadline) & ~np.isnan(priced[own])]
-            line.append(said(_least(priced, met)) if len(met) else "none of these")
+            line.append(cell(_least(priced, met)) if len(met) else "none of these")
         rows.append(line)
+    is_priced = not np.isnan(cost).all()
     least = "cheapest" if is_priced else "fewest GPU-hours"
-    headers = (
-        "job",
-        "fastest",
-        least,
-        *(f"knee on {printable(types[of], 30)}" if types[of] else "knee" for of in kinds),
-        *((f"{least} within the deadline",) if deadline else ()),
-    )
-    at_knee = ", and at its knee" if kinds else ""
-    caption = f"Where each job is fastest, where {'cheapest' if is_priced else 'it takes the fewest GPU-hours'}{at_knee}"
-    return Table(
-        f"{caption}{_first_of(len(jobs))}", headers, rows, ("text", *("parts",) * (len(headers) - 1))
-    )
+    headers = ["fastest", least, *(_at_knee(types[of]) for of in kinds)]
+    headers += [f"{least} within the deadline"] if deadline else []
+    takes = "cheapest" if is_priced else "it takes the fewest GPU-hours"
+    caption = f"Where each job is fastest, where {takes}{', and at its knee' if kinds else ''}"
+    return Table(f"{caption}{_first_of(len(jobs))}", {"job": "text", **dict.fromkeys(headers, "parts")}, rows)
 
 
 def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:
@@ -206,23 +239,20 @@ def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:
 
 
 def _first_of(jobs: int) -> str:
-    return f" (the first {_MOST_JOBS} of {count(jobs)} jobs)" if jobs > _MOST_JOBS else ""
+    return f" (the first {_MAX_JOBS} of {count(jobs)} jobs)" if jobs > _MAX_JOBS else ""
 
 
 def _chosen(plans: Plans, currency: str) -> Table:
     """What each job's own row takes, where there is nothing to compare it with."""
-    names, job = plans.text("job")
+    _, job = plans.text("job")
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
     jobs = _jobs(plans)
     rows = []
-    for at in jobs[:_MOST_JOBS]:
+    for at in jobs[:_MAX_JOBS]:
         row = int(np.argmax((job == at) & ~np.isnan(hours)))
         price = "" if np.isnan(cost[row]) else words.price(cost[row], currency)
         took = words.duration(hours[row] * 3600)
-        rows.append([_called(names[at]), _where(plans, row), took, words.figure(work[row]), price])
+        rows.append([_called(plans, row), _where(plans, row), took, words.figure(work[row]), price])
+    columns = {"job": "text", "where": "text", "time": "number", "GPU-hours": "number", "cost": "number"}
     row_of = "The best row of each job" if plans.made.top > 1 else "The row of each job"
-    headers, kinds = (
-        ("job", "where", "time", "GPU-hours", "cost"),
-        ("text", "text", "number", "number", "number"),
-    )
-    return Table(f"{row_of}{_first_of(len(jobs))}", headers, rows, kinds)
+    return Table(f"{row_of}{_first_of(len(jobs))}", columns, rows)

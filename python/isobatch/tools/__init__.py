@@ -1,1 +1,1 @@
-"""The files of other tools: what they say, and what a plan makes of them."""
+"""Other tools' files: read as recipes, checked before they run, written from plans. A file for each tool."""

@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isobatch.validate.launching import launch as launch
     from isobatch.validate.options import Options as Options
-    from isobatch.validate.report.comparing import compare as compare
-    from isobatch.validate.report.document import Report as Report
-    from isobatch.validate.report.schema import json_schema as json_schema
-    from isobatch.validate.report.verdict import Proof as Proof
-    from isobatch.validate.report.verdict import Verdict as Verdict
-    from isobatch.validate.step.workload import Workload as Workload
+    from isobatch.validate.report import Proof as Proof
+    from isobatch.validate.report import Report as Report
+    from isobatch.validate.report import Verdict as Verdict
+    from isobatch.validate.report import compare as compare
+    from isobatch.validate.report import json_schema as json_schema
     from isobatch.validate.worker import run as run
+    from isobatch.validate.workload import Workload as Workload
 
 _HOMES = {
+    **dict.fromkeys(("Proof", "Report", "Verdict", "compare", "json_schema"), "report"),
     "Options": "options",
-    "Proof": "report.verdict",
-    "Report": "report.document",
-    "Verdict": "report.verdict",
-    "Workload": "step.workload",
-    "compare": "report.comparing",
-    "json_schema": "report.schema",
+    "Workload": "workload",
     "launch": "launching",
     "run": "worker",
 }

@@ -9,7 +9,8 @@ import os
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,22 @@ from isobatch.errors import InputError, missing, must_be
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.ranks import garbage, network
-from isobatch.validate.report.document import Report
-from isobatch.validate.report.draft import Draft
-from isobatch.validate.report.verdict import Proof, Verdict
+from isobatch.validate.ranks import network
+from isobatch.validate.report import Draft, Report, Verdict, judged
 
 RENDEZVOUS_SECONDS = 30.0
 REFUSED = "refused.txt"
+
+
+@contextmanager
+def gc_frozen() -> Iterator[None]:
+    """Freezes the garbage collector, so that nothing that is there now is looked through: torch alone is a million objects, which takes
+    a third of a second each time, and makes a forked rank copy its parent's memory. For processes of our own."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()  # or C++ libraries complain in the end of what they take for leaked
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
@@ -39,7 +49,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
     path = Path(folder) / "report.json"
     try:
-        with garbage.kept():
+        with gc_frozen():
             report = run(
                 Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
             )
@@ -112,9 +122,7 @@ def launch(
             raise InputError(refused.read_text())
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
-        draft.add(
-            Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, diagnosis=Cause.DEAD_RANK.likely())
-        )
+        draft.add(judged("ranks_alive", Verdict.FAIL, text, Cause.DEAD_RANK.likely()))
         return draft.report()
 
 
@@ -129,9 +137,9 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
 
     # What it has to say, the report says.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    from isobatch.validate.ranks import forking, loopback
+    from isobatch.validate.ranks import rendezvous as meeting
 
-    where: dict[str, Any] = {"rdzv_backend": loopback.register(), "local_addr": loopback.HOST}
+    where: dict[str, Any] = {"rdzv_backend": meeting.register(), "local_addr": meeting.HOST}
     if nnodes > 1:
         host, _, port = (rendezvous or "").rpartition(":")
         if not host or not port.isdigit():
@@ -143,10 +151,10 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
             "rdzv_endpoint": rendezvous,
             "rdzv_configs": {"rank": node_rank, "timeout": RENDEZVOUS_SECONDS},
         }
-    gpus = forking.gpus()
+    gpus = meeting.has_gpus()
     if fork is None:  # forked ranks need not import torch again, but a GPU host's had better be spawned
         fork = not gpus
-    with forking.asking_nvml():
+    with meeting.asking_nvml():
         config = LaunchConfig(
             min_nodes=nnodes,
             max_nodes=nnodes,
@@ -157,7 +165,7 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
             logs_specs=DefaultLogsSpecs(),
             **where,
         )
-    if fork and gpus and forking.spoiled():
+    if fork and gpus and meeting.is_cuda_used():
         raise InputError(
             "CUDA was used in this process, so that ranks forked from it cannot use it: restart the kernel and launch first, or "
             "put the factory in a module and name it",

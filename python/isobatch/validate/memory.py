@@ -16,11 +16,14 @@ from isobatch.errors import missing, must_be
 from isobatch.recipes.recipe import Precision
 
 if TYPE_CHECKING:
-    from isobatch.validate.step.workload import Workload
+    from isobatch.validate.workload import Workload
 
 GIB = 2**30
-MOST = 2**20
-"""No larger micro-batch is looked for."""
+MAX_MICRO_BATCH = 2**20
+"""No larger one is looked for."""
+
+RESERVE, MIN_RESERVE_BYTES = 0.04, 2 << 30
+"""Of a GPU's memory stays free, for CUDA, NCCL's buffers and the fragmentation of a long run."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int | None = None
 
     def explain(self) -> str:
-        """The figures as a text."""
+        """Returns the figures as a text."""
 
         def gib(count: int) -> str:
             return f"{count / GIB:,.2f} GiB"
@@ -112,9 +115,13 @@ def memory_of(
         raise must_be(f"one of {', '.join(get_args(Precision))}", precision, field="precision")
     if device not in ("cuda", "cpu"):
         raise must_be("cuda or cpu", device, field="device")
-    sizes = [] if micro_batches is None else [int(n) for n in wholes(micro_batches, "micro_batches", 1, MOST)]
+    sizes = (
+        []
+        if micro_batches is None
+        else [int(n) for n in wholes(micro_batches, "micro_batches", 1, MAX_MICRO_BATCH)]
+    )
     room = _room(memory_gib, reserve_gib)
-    from isobatch.validate.step.fake import FakeStep
+    from isobatch.validate.fake_step import FakeStep
 
     with FakeStep(workload, precision, clip_norm, device) as step:
         peaks = {n: step.peak(n) for n in sizes or ([] if room else [1, 2, 4, 8])}
@@ -132,21 +139,19 @@ def memory_of(
 
 
 def _room(memory_gib: float | None, reserve_gib: float | None) -> tuple[float, float] | None:
-    """The memory and what of it stays free, GiB."""
+    """Returns the memory and what of it stays free, GiB."""
     if memory_gib is None:
         if reserve_gib is not None:
             raise missing("memory_gib", "a reserve is a part of it")
         return None
     memory = real(memory_gib, "memory_gib", "a finite number above 0", lambda x: x > 0)
     if reserve_gib is None:
-        from isobatch.validate.measure.memory import RESERVE, RESERVE_BYTES
-
-        return memory, max(RESERVE_BYTES / GIB, RESERVE * memory)
+        return memory, max(MIN_RESERVE_BYTES / GIB, RESERVE * memory)
     return memory, real(reserve_gib, "reserve_gib", "a finite number from 0", lambda x: x >= 0)
 
 
 def largest(peak: Callable[[int], int], room: int, known: dict[int, int]) -> int:
-    """The largest micro-batch whose peak is within the room, 0 where none is; `known` gets what was worked out on the way.
+    """Finds the largest micro-batch with a peak within the room, 0 where none is; `known` gets what was worked out on the way.
 
     Peaks are nearly a line: the next size is where the line through two known ones meets the room.
 
@@ -162,7 +167,7 @@ def largest(peak: Callable[[int], int], room: int, known: dict[int, int]) -> int
 
     if not fits(1):
         return 0
-    low, high, guess, halve = 1, MOST + 1, 2, False
+    low, high, guess, halve = 1, MAX_MICRO_BATCH + 1, 2, False
     while high - low > 1:
         low, high = (guess, high) if fits(guess) else (low, guess)
         other = high if high in known else max((n for n in known if n < low), default=1)

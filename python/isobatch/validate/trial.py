@@ -1,23 +1,22 @@
-"""One validation under way: what is validated, and what earlier proofs have found for later ones."""
+"""One validation under way: what is validated, what earlier proofs have found for later ones, and what a proof declares."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.host import clocks, kernel, limits, nvml, ports, road
-from isobatch.validate.measure import timing
+from isobatch.validate.figures import AllReduce, Gpu, Machine, Port, StepTimes
+from isobatch.validate.host import nccl_log
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.draft import Draft
-from isobatch.validate.report.figures import AllReduce, Gpu, Hosts, Machine, Port, Step
-from isobatch.validate.step.training import Training
-from isobatch.validate.step.workload import Workload
+from isobatch.validate.report import Draft, Proof
+from isobatch.validate.training import Training
+from isobatch.validate.workload import Workload
 
 COMPILED_AGAIN = 4
 """Times that a phase may compile: another size, which then may vary; eval mode; with the all-reduce, and without."""
@@ -25,61 +24,43 @@ COMPILED_AGAIN = 4
 BYTES_PER_SECOND = 1e8
 """Of the weights: a phase copies, compares and sums them, some of it in the host's memory, at least at this rate."""
 
-
-class Before:
-    """What a host has counted so far, for a look at it in the end."""
-
-    def __init__(self, *, cuda: bool) -> None:
-        self.seconds = time.monotonic()
-        self.log = kernel.log() if cuda else None
-        self.ports: list[Port] = ports.read()
-        self.throttled = limits.throttled_seconds()
+STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
+"""The longest step that is timed as a whole: some thirty are taken at least."""
 
 
 class Trial:
     """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
 
     `rdma` says by node whether one of its InfiniBand, RoCE or EFA ports is active, `gpus` what the driver says of each rank's GPU;
-    `reduction` is what the loss was seen to do over a batch, "mean", "sum" or "neither".
+    `log_before` and `ports_before` are what the host had counted in the beginning; `reduction` is what the loss was seen to do over a
+    batch, "mean", "sum" or "neither".
     """
 
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
-    step: Step
-    before: Before
+    step: StepTimes
+    log_before: str | None
+    ports_before: list[Port]
     reduction: str
     compile_seconds = 0.0
-    sampler: clocks.Sampler | None = None
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
         self.plan, self.options, self.workload, self.group = plan, options, workload, group
         self._draft = draft
-        self.hosts = Hosts()
         self.gpus: list[Gpu] = []
         self.rdma: dict[int, bool] = {}
-        self.nccl_log = road.Log()
+        self.nccl_log = nccl_log.Log()
 
     def add(self, **parts: Any) -> None:
-        """Figures, by their names in the report."""
+        """Adds figures, by their names in the report."""
         self._draft.add(**parts)
 
     @contextlib.contextmanager
     def connecting(self) -> Iterator[None]:
-        """Around the first collective, in which NCCL says which road it takes."""
+        """Around the first collective, in which NCCL says which transports it takes."""
         with self.nccl_log.writing() if self.group.backend == "nccl" else contextlib.nullcontext():
             yield
-
-    def close(self) -> None:
-        """Ends what runs beside the validation."""
-        if self.sampler is not None:
-            self.sampler.stop()
-        self.nccl_log.close()
-
-    @cached_property
-    def board(self) -> nvml.Board | str:
-        """This rank's GPU as the driver has it, or why it cannot be asked."""
-        return nvml.open_board(self.group)
 
     @property
     def allowance_seconds(self) -> float:
@@ -95,19 +76,44 @@ class Trial:
     @cached_property
     def micro_batch_seconds(self) -> float:
         """How long rank 0 alone takes for forward and backward of one micro-batch."""
-        return timing.micro_batch_seconds(self.training)
+        return self.training.micro_batch_seconds()
 
     @cached_property
     def timed(self) -> Training:
         """The step with as many micro-batches as can be timed often enough."""
-        return timing.affordable(self.training, self.micro_batch_seconds)
+        return self.training.shortened(int(STEP_SECONDS[self.options.extent] / self.micro_batch_seconds))
 
     @cached_property
     def buckets(self) -> list[int]:
         """The sizes of DDP's buckets, bytes."""
-        return timing.bucket_bytes(self.timed)
+        return self.timed.bucket_bytes()
 
     @cached_property
     def largest(self) -> int:
         """The largest micro-batch that is known to fit: the planned one, until a search finds a larger one."""
         return self.training.micro_batch
+
+
+def _always(_: Options) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A part of a validation, declared by a file of proofs. All ranks run it together, within one time limit.
+
+    Args:
+        phase: what it is called where a rank is lost in it.
+        names: of the proofs that it may give, without a number format behind them, in the order of the table.
+        prove: gives the proofs, equal on all ranks; figures go into the trial.
+        wanted: whether the options ask for it.
+        connected: whether it needs the ranks' connections: what does not is proven before they are made, which may hang.
+        decisive: whether nothing after it makes sense once one of its proofs has failed.
+    """
+
+    phase: str
+    names: tuple[str, ...]
+    prove: Callable[[Trial], list[Proof]]
+    wanted: Callable[[Options], bool] = _always
+    connected: bool = True
+    decisive: bool = False

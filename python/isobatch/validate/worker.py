@@ -1,4 +1,4 @@
-"""The whole of a validation, as each rank runs it."""
+"""The whole of a validation, as each rank runs it: all claims in turn."""
 
 from __future__ import annotations
 
@@ -10,21 +10,50 @@ import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.precision import float32_as
+from isobatch.diagnosis.tensors import float32_as
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan
+from isobatch.validate.host import checks
 from isobatch.validate.options import Options
-from isobatch.validate.proofs.registry import CLAIMS
+from isobatch.validate.proofs import (
+    all_reduce,
+    epoch,
+    gradient,
+    machine,
+    memory,
+    noise_scale,
+    soak,
+    step_time,
+    workload,
+)
 from isobatch.validate.ranks.group import Group, own_device
-from isobatch.validate.report.document import Report
-from isobatch.validate.report.draft import Draft
-from isobatch.validate.report.verdict import Proof, Verdict
-from isobatch.validate.step.training import out_of_memory
-from isobatch.validate.step.trying import user_code
-from isobatch.validate.step.workload import Workload, load, made
-from isobatch.validate.trial import Trial
+from isobatch.validate.report import Draft, Report, Verdict, judged
+from isobatch.validate.trial import Claim, Trial
+from isobatch.validate.workload import Workload, call_factory, load, out_of_memory, user_code
 
 BUILD_SEED = 0
+
+CLAIMS: tuple[Claim, ...] = (
+    checks.CLAIM,
+    machine.WORLD,
+    machine.CLAIM,
+    epoch.CLAIM,
+    workload.TRY,
+    workload.COMPILE,
+    memory.CLAIM,
+    workload.LOSS,
+    gradient.CLAIM,
+    gradient.DOUBLE,
+    workload.LEARNING_RATE,
+    all_reduce.CLAIM,
+    checks.TRANSPORTS,
+    memory.SEARCH,
+    step_time.CLAIM,
+    noise_scale.CLAIM,
+    soak.CLAIM,
+    checks.MEANWHILE,
+)
+"""In the order in which they are proven, which is the table's."""
 
 
 def run(
@@ -53,7 +82,7 @@ def run(
     own_device(options)  # before the factory, which may make something on the current one
     torch.manual_seed(BUILD_SEED)
     with user_code("the workload's factory"):
-        workload = load(options.workload, plan, options.parameters) if factory is None else made(factory)
+        work = load(options.workload, plan, options.parameters) if factory is None else call_factory(factory)
     draft = Draft(plan, options)
     group = Group(options)
     if options.find_micro_batch and group.device.type == "cpu" and options.memory_limit_gib is None:
@@ -62,14 +91,14 @@ def run(
     draft.phase_seconds = group.pulse.phase_seconds
 
     def lost(text: str) -> None:
-        draft.add(Proof(name="ranks_alive", verdict=Verdict.FAIL, text=text, diagnosis=_cause(text).likely()))
+        draft.add(judged("ranks_alive", Verdict.FAIL, text, _cause(text).likely()))
         if publish is not None:
             publish(draft.report())
 
     group.pulse.on_loss = lost
     try:
         with float32_as("tf32") if plan.recipe.precision == "tf32" else contextlib.nullcontext():
-            _prove(Trial(plan, options, workload, group, draft), draft)
+            _prove(Trial(plan, options, work, group, draft), draft)
     except SignalException:
         # torchrun ends everybody because one rank is gone: stay alive until rank 0 sees which.
         group.pulse.linger()
@@ -113,4 +142,4 @@ def _prove(trial: Trial, draft: Draft) -> None:
             if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
                 return
     finally:
-        trial.close()
+        trial.nccl_log.close()

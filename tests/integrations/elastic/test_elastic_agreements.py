@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
 from isobatch.integrations.torch.elastic import agreement  # noqa: E402
-from isobatch.integrations.torch.elastic.agreement import Agreed, Agreements  # noqa: E402
+from isobatch.integrations.torch.elastic.agreement import Agreement, Agreements  # noqa: E402
 
 
 class Pending:
@@ -29,7 +29,7 @@ class Two:
     def begin(self, stopping, count, micros):
         other = len(self.begun) == self.asked_at
         self.begun.append((stopping, count, micros))
-        return Pending(Agreed(stopping or other, count, micros + self.micros))
+        return Pending(Agreement(stopping or other, count, micros + self.micros))
 
 
 def clock(monkeypatch, step):

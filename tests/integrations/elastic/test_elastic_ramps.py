@@ -112,7 +112,7 @@ def test_goodput_is_refused_by_name():
 @pytest.mark.parametrize("data", [range(70), elastic.Numbers(70)])
 def test_a_trainers_steps_are_filled_up_with_stand_ins(data):
     run = ElasticRun(recipe_of(), max_micro_batch=4)
-    driven = run.driven()
+    driven = run.trainer_loop()
     assert driven.passes == 3
     loader = driven.loader(data, lambda batch, factor: (len(batch), factor))
     seen = [*loader]

@@ -240,7 +240,7 @@ def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
         plan, run = ib.plan(recipe, 1, policy=policy, **asked), ElasticRun(recipe, policy=policy, **asked)
         moved = (plan.lr, plan.beta2, plan.weight_decay)
         assert moved[0] != 1e-3 and moved[2] != 0.1
-        course = run._planned.course
+        course = run._run_plan.course
         assert (course.lr, course.beta2, course.weight_decay) == moved
 
 

@@ -1,7 +1,8 @@
-"""A plan's learning rate, as a torch scheduler."""
+"""A plan's learning rate as a torch scheduler: PlanLR for one plan, ElasticLR at the step of an elastic run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -12,8 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan, refuse_no_plan
+from isobatch.planning.plan import plan as make_plan
 
 _MULTIPLIER = "lr_multiplier"
+_SCALED_FOR = "velocity_scaled_for_lr"
 _SCHEDULERS: WeakKeyDictionary[Optimizer, ref[PlanLR]] = WeakKeyDictionary()
 
 
@@ -79,9 +82,9 @@ class PlanLR(LRScheduler):
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> PlanLR | None:
-        """The PlanLR that was last made for an optimizer; None where there is none."""
-        made = _SCHEDULERS.get(optimizer)
-        return None if made is None else made()
+        """Returns the last PlanLR of an optimizer; None where there is none."""
+        last = _SCHEDULERS.get(optimizer)
+        return None if last is None else last()
 
     @property
     def position(self) -> Fraction:
@@ -89,7 +92,7 @@ class PlanLR(LRScheduler):
         return self._position
 
     def get_lr(self) -> list[float | torch.Tensor]:
-        """The learning rate of each group at the current step."""
+        """Returns the learning rate of each group at the current step."""
         lr = self._lr_at(float(self._position))
         return [lr * multiplier for multiplier in self._multipliers]
 
@@ -123,7 +126,7 @@ class PlanLR(LRScheduler):
         self._last_lr = [float(group["lr"]) for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """The progress: samples, and the optimizer steps that they took here."""
+        """Returns the progress: samples, and the optimizer steps done here."""
         samples = self._course.samples_at(self._position)
         return {"samples": round(samples), "step": self.last_epoch}
 
@@ -163,3 +166,101 @@ def _wrong_count(steps: int, last: int) -> str:
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call scheduler.step() after each "
         'optimizer.step(), not once an epoch (Lightning: "interval": "step")'
     )
+
+
+class ElasticLR(PlanLR):
+    """A PlanLR at the step of a run. A step that a GradScaler skipped counts: its samples are consumed.
+
+    Where the plan moves betas, eps or the weight decay, the optimizer's groups have them from the start, and again after the
+    optimizer's state is loaded; a group's weight decay keeps its ratio to the recipe's, and 0 stays 0.
+
+    A velocity that holds the learning rate moves with it, once (Goyal et al. 2017, remark 2): `velocity` is its name in the
+    optimizer's state. That of timm's RMSpropTF (`lr_in_momentum`) is found without it; torch's own optimizers have none.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        plan: Plan,
+        step: int,
+        completes: Callable[[ElasticLR], None],
+        velocity: str | None = None,
+    ) -> None:
+        self._velocity = velocity
+        self._tuned = make_plan(plan.recipe, 1, max_micro_batch=plan.recipe.effective_batch)
+        super().__init__(optimizer, plan)
+        self._completes = completes
+        self.go_to(step)
+
+    def go_to(self, step: int) -> None:
+        """Goes to where `step` optimizer steps are done."""
+        self._position = Fraction(step)
+        self._steps_taken = 0
+        self._set()
+
+    def step(self, epoch: int | None = None) -> None:
+        """Goes on by the step that the run is in.
+
+        Raises:
+            InputError: the step is not finished, or the scheduler was stepped in it before.
+        """
+        if self._started:
+            self._completes(self)
+            # A GradScaler skips an optimizer step by not calling it.
+            self._steps_taken = self._steps_taken or 1
+        super().step(epoch)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Checks that a state is of the step that the run is at, where the scheduler already is.
+
+        Raises:
+            InputError: it is of another step.
+        """
+        if state_dict.get("step") != self.last_epoch:
+            raise InputError(
+                f"the scheduler's state must be of step {self.last_epoch}, where the run is, got {state_dict.get('step')!r}: load "
+                "the checkpoint that run.state_dict() is in",
+                field="state_dict",
+            )
+
+    def _set(self) -> None:
+        super()._set()
+        for group in self.optimizer.param_groups:
+            for name, change in self._changes().items():
+                own = f"tuned_{name}"
+                if name in group and (change is not None or own in group):
+                    # The group keeps its tuned value beside: a checkpoint has the one that the plan made of it.
+                    tuned = group.setdefault(own, group[name])
+                    group[name] = tuned if change is None else change(tuned)
+            self._scale_velocity(group)
+
+    def _scale_velocity(self, group: dict[str, Any]) -> None:
+        name = self._velocity or ("momentum_buffer" if group.get("lr_in_momentum") else None)
+        lr = self.plan.lr
+        if name is None or not lr:
+            return
+        # The group keeps the learning rate that its velocity was scaled for, also in a checkpoint: so it is scaled once.
+        before = group.setdefault(_SCALED_FOR, lr)
+        if before != lr:
+            group[_SCALED_FOR] = lr
+            for parameter in group["params"]:
+                if (velocity := self.optimizer.state.get(parameter, {}).get(name)) is not None:
+                    velocity.mul_(lr / before)
+
+    def _changes(self) -> dict[str, Callable[[Any], Any] | None]:
+        """Returns the changes of a group's own values; None where the plan leaves one."""
+        plan, tuned = self.plan, self._tuned
+        betas = (plan.beta1, plan.beta2)
+        return {
+            "betas": None if betas == (tuned.beta1, tuned.beta2) else lambda _: betas,
+            "eps": _ratio(plan.eps, tuned.eps),
+            "weight_decay": _ratio(plan.weight_decay, tuned.weight_decay),
+        }
+
+
+def _ratio(now: float | None, tuned: float | None) -> Callable[[Any], Any] | None:
+    """Scales a group's value as the plan's was; None where the plan's did not move."""
+    if now is None or not tuned or now == tuned:
+        return None
+    factor = now / tuned
+    return lambda own: own * factor

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from isobatch.errors import InputError, must_be
-from isobatch.integrations.torch.rounds import rounds
+from isobatch.integrations.torch.dealing import deals
 from isobatch.planning.course import rest_of_epoch
 from isobatch.planning.plan import Plan, refuse_no_plan
 from isobatch.reason import Reason
 
 
 class MicroBatch(NamedTuple):
-    """How a micro-batch enters its step: the factor of its mean loss, and whether it is this replica's last in the step."""
+    """A micro-batch in its step: the factor of its mean loss, and whether it is this replica's last in the step."""
 
     weight: float
     last: bool
@@ -107,22 +107,22 @@ class PlanSampler(Sampler[list[int]]):
             epoch, offset = plan.moves[-1].epoch, plan.moves[-1].offset
         self._start = self._checked(_Place(epoch or 0, offset or 0, 0))
         self._at = self._start
-        self._served = self._start
+        self._last_start = self._start
         self._length: tuple[_Place | None, int] = None, 0
 
     @property
     def seed(self) -> int:
-        """What the order of an epoch is drawn with, plus the epoch."""
+        """The seed of an epoch's order, less the epoch."""
         return self._seed
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iterator serves."""
+        """The epoch of the next iterator."""
         return self._start.epoch
 
     @property
     def offset(self) -> int:
-        """The samples of that epoch that it leaves out, since they were consumed."""
+        """The samples of that epoch already consumed."""
         return self._start.offset
 
     def set_epoch(self, epoch: int) -> None:
@@ -131,13 +131,13 @@ class PlanSampler(Sampler[list[int]]):
             self._start = self._at = self._checked(_Place(epoch, 0, 0))
 
     def __len__(self) -> int:
-        """Micro-batches that are left of the epoch for this replica."""
+        """Counts the micro-batches left of the epoch for this replica."""
         if self._length[0] != self._start:
             self._length = self._start, sum(1 for _ in self._passes(self._start))
         return self._length[1]
 
     def __iter__(self) -> Iterator[list[int]]:
-        start = self._served = self._at = self._start
+        start = self._last_start = self._at = self._start
         return self._batches(start)
 
     def _batches(self, start: _Place) -> Iterator[list[int]]:
@@ -151,7 +151,7 @@ class PlanSampler(Sampler[list[int]]):
         self._start = self._at = _Place(start.epoch + 1, 0, 0)
 
     def weights(self) -> Iterator[MicroBatch]:
-        """A MicroBatch for each micro-batch of the iterator made last: what its mean loss is multiplied by, and when to step.
+        """Yields a MicroBatch for each micro-batch of the last iterator: the factor of its mean loss, and when to step.
 
         The factor is n·replicas/N, n samples in the micro-batch and N in its step, so that the gradients that DDP averages over
         the replicas are those of the mean over the step, at an epoch's smaller last step too. A replica that has nothing to
@@ -163,11 +163,11 @@ class PlanSampler(Sampler[list[int]]):
                 if last:
                     optimizer.step(); scheduler.step(); optimizer.zero_grad()
         """
-        for one in self._passes(self._served):
+        for one in self._passes(self._last_start):
             yield one.micro_batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the sampler is in the data: the same for all replicas after a whole step, and good for any other plan."""
+        """Returns where the sampler is in the data: the same for all replicas after a whole step, and good for any other plan."""
         return {**self._at._asdict(), "seed": self._seed, "shuffle": self._shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ class PlanSampler(Sampler[list[int]]):
         return cast(NDArray[np.int64], torch.randperm(self._size, generator=generator).numpy())
 
     def _passes(self, place: _Place) -> Iterator[_Pass]:
-        """What this replica does from a place to the end of the epoch."""
+        """Yields the passes of this replica from a place to the end of the epoch."""
         epoch, offset, into = place
         start = offset - into
         end = start + rest_of_epoch(self._plan, self._size, start).served
@@ -217,8 +217,8 @@ class PlanSampler(Sampler[list[int]]):
             batch = min(full, end - start)
             stop = start + batch
             whole = self._uneven and batch == full
-            dealt = rounds(start, stop, self._micro, self._replicas, whole=whole)
-            own = [round_ for round_ in dealt if round_.sharing > self._rank]
+            every = deals(start, stop, self._micro, self._replicas, whole=whole)
+            own = [round_ for round_ in every if round_.sharing > self._rank]
             if not own:
                 yield _Pass(start, start + 1, 1, MicroBatch(0.0, True), _Place(epoch, stop, 0))
             for round_ in own:

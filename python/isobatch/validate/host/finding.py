@@ -1,21 +1,24 @@
-"""What a check of a host found."""
+"""What a check of a host found, and the proof that is made of what all hosts found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.words import few
 
-MOST = 8
-"""Findings of a rank that travel to the others, each cut to so many characters: 512 ranks may all have some."""
-CHARACTERS = 160
+MAX_FINDINGS, MAX_CHARACTERS = 8, 160
+"""Of a rank, which travel to the others, each cut to so many characters: 512 ranks may all have some."""
+
+T = TypeVar("T")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class HostFault(msgspec.Struct, frozen=True):
     """Something that is bad (`fails`) or suspicious, in words that name the part but not the host, and its cause."""
 
     text: str
@@ -23,56 +26,44 @@ class Finding(msgspec.Struct, frozen=True):
     fails: bool = False
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """A check's answer on one rank: why it could not be asked, or what is bad, with what it saw in a few words."""
 
     why_not: str | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[HostFault, ...] = ()
     seen: str = ""
 
-    def short(self) -> Found:
-        """As much of it as travels."""
-        cut = tuple(msgspec.structs.replace(one, text=one.text[:CHARACTERS]) for one in self.findings[:MOST])
-        return msgspec.structs.replace(self, findings=cut, seen=self.seen[:CHARACTERS])
-
-
-def judge(name: str, found: Mapping[str, Found], few: Any, values: dict[str, Any] | None = None) -> Proof:
-    """One proof of what the ranks or hosts found, by their names.
-
-    Args:
-        name: the proof's.
-        found: by rank or host, as a sentence names it.
-        few: joins names, the first ones where they are many.
-    """
-    bad = [(who, one) for who, answer in found.items() for one in answer.findings]
-    unasked = {who: answer.why_not for who, answer in found.items() if answer.why_not is not None}
-    why = "; ".join(f"{reason} ({few(who)})" for reason, who in _by_value(unasked).items())
-    if len(unasked) == len(found):
-        return unchecked(name, "; ".join(_by_value(unasked)), **(values or {}))
-    if not bad:
-        seen = {who: answer.seen for who, answer in found.items() if answer.why_not is None}
-        kinds = _by_value(seen)
-        said = (
-            next(iter(kinds))
-            if len(kinds) == 1
-            else "; ".join(f"{few(w)}: {s}" for s, w in list(kinds.items())[:3])
+    def short(self) -> CheckResult:
+        """Cuts it to as much as travels."""
+        cut = tuple(
+            msgspec.structs.replace(one, text=one.text[:MAX_CHARACTERS])
+            for one in self.findings[:MAX_FINDINGS]
         )
-        text = said + (f"; not asked: {why}" if why else "")
-        return Proof(name=name, verdict=Verdict.PASS, text=text, values=values or {})
+        return msgspec.structs.replace(self, findings=cut, seen=self.seen[:MAX_CHARACTERS])
+
+
+def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
+    """Makes one proof of what the ranks or hosts found, by their names as a sentence has them."""
+    bad = [(who, one) for who, answer in found.items() for one in answer.findings]
+    silent = _by_value({who: one.why_not for who, one in found.items() if one.why_not is not None})
+    if sum(map(len, silent.values())) == len(found):
+        return unchecked(name, "; ".join(silent))
+    why = "; ".join(f"{reason} ({few(who)})" for reason, who in silent.items())
+    behind = f"; not asked: {why}" if why else ""
+    if not bad:
+        kinds = _by_value({who: one.seen for who, one in found.items() if one.why_not is None})
+        several = "; ".join(f"{few(who)}: {seen}" for seen, who in list(kinds.items())[:3])
+        return passing(name, (next(iter(kinds)) if len(kinds) == 1 else several) + behind)
     fails = any(one.fails for _, one in bad)
-    worst = [one for _, one in bad if one.fails == fails]
+    worst = [(who, one) for who, one in bad if one.fails == fails]
     text = few([f"{who}: {one.text}" for who, one in sorted(bad, key=lambda pair: not pair[1].fails)])
-    return Proof(
-        name=name,
-        verdict=Verdict.FAIL if fails else Verdict.CAUTION,
-        text=text + (f"; not asked: {why}" if why else ""),
-        diagnosis=worst[0].cause.likely(few(list(dict.fromkeys(who for who, one in bad if one in worst)))),
-        values=values or {},
-    )
+    named = few(list(dict.fromkeys(who for who, _ in worst)))
+    verdict = Verdict.FAIL if fails else Verdict.CAUTION
+    return judged(name, verdict, text + behind, worst[0][1].cause.likely(named))
 
 
 def _by_value(answers: Mapping[str, str]) -> dict[str, list[str]]:
-    """Who gave each answer."""
+    """Groups by answer who gave it."""
     found: dict[str, list[str]] = {}
     for who, answer in answers.items():
         found.setdefault(answer, []).append(who)
@@ -80,10 +71,26 @@ def _by_value(answers: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def most(values: Iterable[Any]) -> Any:
-    """The value that most have; of several, the first.
+    """Returns the value that most have; of several, the first.
 
     >>> most([12, 12, 9])
     12
     """
     row = list(values)
     return max(row, key=row.count)
+
+
+def place(group: Group, rank: int) -> str:
+    """Names a rank's GPU, as in a sentence."""
+    one = group.roster[rank]
+    return f"host {one.host} GPU {one.local_rank} (rank {rank})"
+
+
+def by_host(group: Group, answers: Sequence[T | None]) -> dict[str, T]:
+    """Returns the answers of the first rank of each host, by the host's name."""
+    found: dict[str, T] = {}
+    for rank, answer in zip(group.roster, answers, strict=True):
+        if answer is not None:
+            name = f"host {rank.host}"
+            found[name if name not in found else f"{name} (node {rank.node})"] = answer
+    return found

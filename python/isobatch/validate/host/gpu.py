@@ -1,17 +1,23 @@
-"""Whether a GPU is this job's alone, and healthy: by NVML."""
+"""A GPU by NVML, the driver's own library (pynvml of nvidia-ml-py, the extra `gpu`): is it the job's alone, and healthy?
+
+What a GPU or a driver does not support is None, and not an error."""
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.validate.host.finding import Finding, Found
-from isobatch.validate.host.nvml import Board
-from isobatch.validate.report.figures import Gpu
+import torch
 
-TAKEN_BYTES = 2 << 30
+from isobatch.diagnosis.causes import Cause
+from isobatch.validate.figures import Gpu
+from isobatch.validate.host.finding import CheckResult, HostFault
+from isobatch.validate.ranks.group import Group
+
+INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"
+
+MAX_TAKEN_BYTES = 2 << 30
 """Of a GPU's memory at the start, beyond this process's own: CUDA's context takes some 0.5 GiB of each process."""
 
 RECOVERY = {
@@ -26,8 +32,67 @@ RECOVERY = {
 """NVML_GPU_RECOVERY_ACTION_*: what the driver asks for."""
 
 
+class Board:
+    """One GPU, as NVML has it. `ask` gives what a function of pynvml answers about it."""
+
+    def __init__(self, module: Any, handle: Any) -> None:
+        self.module, self._handle = module, handle
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Calls `nvmlDevice<function>`; None where this GPU, driver or user may not know."""
+        function_of = getattr(self.module, f"nvmlDevice{function}", None)
+        if function_of is None:  # an older pynvml
+            return None
+        try:
+            return function_of(self._handle, *arguments)
+        except self.module.NVMLError:
+            return None
+
+    def field(self, name: str) -> Any:
+        """Reads a field by the name of its constant, an unsigned integer."""
+        number = getattr(self.module, name, None)
+        if number is None:
+            return None
+        values = self.ask("GetFieldValues", [number])
+        return None if values is None or values[0].nvmlReturn else values[0].value.uiVal
+
+
+def open_board(group: Group) -> Board | str:
+    """Opens the GPU of this rank; or says why it cannot be asked."""
+    if group.device.type != "cuda":
+        return "the ranks run on the CPU"
+    try:
+        module = importlib.import_module("pynvml")
+    except ImportError:
+        return INSTALL
+    return board_at(module, bus_id(torch.cuda.get_device_properties(group.device)))
+
+
+def board_at(module: Any, bus: str | None) -> Board | str:
+    """Opens the GPU at a place of the PCI bus; or says why it cannot be asked."""
+    if bus is None:
+        return "this torch does not know the GPU's place on the PCI bus"
+    try:
+        module.nvmlInit()
+        return Board(module, module.nvmlDeviceGetHandleByPciBusId(bus.encode()))
+    except module.NVMLError as error:
+        return f"NVML does not answer: {error}"
+
+
+def bus_id(gpu: Any) -> str | None:
+    """Writes the place of a GPU on the PCI bus as NVML does; a slice of a divided GPU has the place of the whole.
+
+    >>> from types import SimpleNamespace
+    >>> bus_id(SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3b, pci_device_id=0))
+    '00000000:3B:00.0'
+    """
+    if not hasattr(gpu, "pci_bus_id"):
+        return None
+    return f"{gpu.pci_domain_id:08X}:{gpu.pci_bus_id:02X}:{gpu.pci_device_id:02X}.0"
+
+
 def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
-    """What NVML says of a GPU now.
+    """Asks NVML for the state of a GPU now.
 
     Args:
         own_bytes: what this process has taken of its memory.
@@ -54,17 +119,15 @@ def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
         recovery_action=board.field("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
         pcie_width=ask("GetCurrPcieLinkWidth"),
         pcie_width_max=ask("GetMaxPcieLinkWidth"),
-        pcie_generation_max=ask("GetMaxPcieLinkGeneration"),
         nvlinks=len(up),
         nvlinks_up=sum(up),
         power_limit_w=_watts(ask("GetEnforcedPowerLimit")),
         power_limit_default_w=_watts(ask("GetPowerManagementDefaultLimit")),
-        sm_clock_max_mhz=ask("GetMaxClockInfo", nvml.NVML_CLOCK_SM),
     )
 
 
 def links(board: Board) -> list[bool]:
-    """Of each NVLink that the GPU has, whether it is up."""
+    """Tells of each NVLink that the GPU has whether it is up."""
     found = []
     for link in range(board.module.NVML_NVLINK_MAX_LINKS):
         up = board.ask("GetNvLinkState", link)
@@ -78,58 +141,48 @@ def _watts(milliwatts: Any) -> float | None:
     return None if milliwatts is None else milliwatts / 1e3
 
 
-def check(gpu: Gpu) -> Found:
-    """Whether that is the state of a GPU to begin a long job on."""
+def check(gpu: Gpu) -> CheckResult:
+    """Looks whether that is the state of a GPU to begin a long job on."""
     seen = [f"{gpu.name}, alone" if gpu.other_processes == 0 else str(gpu.name)]
     if gpu.ecc_uncorrected is not None and gpu.rows_pending is not None:
         seen.append("no memory error")
     if gpu.nvlinks:
         seen.append(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks up")
-    unknown = [
-        name
-        for name in ("memory_bytes", "other_processes", "mig", "ecc_uncorrected")
-        if getattr(gpu, name) is None
-    ]
-    if unknown:
+    asked = ("memory_bytes", "other_processes", "mig", "ecc_uncorrected")
+    if unknown := [name for name in asked if getattr(gpu, name) is None]:
         seen.append(f"not told: {', '.join(unknown)}")
-    return Found(findings=(*_shared(gpu), *_ill(gpu), *_narrow(gpu)), seen=", ".join(seen))
+    return CheckResult(findings=(*_shared(gpu), *_ill(gpu), *_narrow(gpu)), seen=", ".join(seen))
 
 
-def _shared(gpu: Gpu) -> Iterator[Finding]:
+def _shared(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.other_processes:
-        yield Finding(f"{gpu.other_processes} other processes on the GPU", Cause.GPU_SHARED, True)
-    if gpu.taken_bytes is not None and gpu.taken_bytes > TAKEN_BYTES:
-        yield Finding(
-            f"{gpu.taken_bytes / 2**30:.3g} GiB of the GPU are taken by others at the start",
-            Cause.GPU_SHARED,
-            True,
-        )
+        yield HostFault(f"{gpu.other_processes} other processes on the GPU", Cause.GPU_SHARED, True)
+    if gpu.taken_bytes is not None and gpu.taken_bytes > MAX_TAKEN_BYTES:
+        taken = f"{gpu.taken_bytes / 2**30:.3g} GiB of the GPU are taken by others at the start"
+        yield HostFault(taken, Cause.GPU_SHARED, True)
     if gpu.mig:
-        yield Finding("the GPU is divided (MIG)", Cause.GPU_SHARED)
+        yield HostFault("the GPU is divided (MIG)", Cause.GPU_SHARED)
 
 
-def _ill(gpu: Gpu) -> Iterator[Finding]:
+def _ill(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.recovery_action:
         action = RECOVERY.get(gpu.recovery_action, f"action {gpu.recovery_action}")
-        yield Finding(f"the driver asks for a recovery: {action}", Cause.GPU_ILL, True)
+        yield HostFault(f"the driver asks for a recovery: {action}", Cause.GPU_ILL, True)
     if gpu.rows_failed:
-        yield Finding("rows of its memory could not be remapped: to be replaced", Cause.GPU_ILL, True)
+        yield HostFault("rows of its memory could not be remapped: to be replaced", Cause.GPU_ILL, True)
     if gpu.rows_pending:
-        yield Finding("rows of its memory wait for a reset to be remapped", Cause.GPU_ILL)
+        yield HostFault("rows of its memory wait for a reset to be remapped", Cause.GPU_ILL)
     if gpu.ecc_uncorrected:
-        yield Finding(
-            f"{gpu.ecc_uncorrected} uncorrected memory errors (ECC) since the driver was loaded",
-            Cause.GPU_ILL,
-        )
-    with contextlib.suppress(TypeError):  # one of the two is not known
-        if gpu.power_limit_w < 0.95 * gpu.power_limit_default_w:  # type: ignore[operator]
-            text = f"power is limited to {gpu.power_limit_w:.0f} of {gpu.power_limit_default_w:.0f} W"
-            yield Finding(text, Cause.GPU_THROTTLED)
+        errors = f"{gpu.ecc_uncorrected} uncorrected memory errors (ECC) since the driver was loaded"
+        yield HostFault(errors, Cause.GPU_ILL)
+    now, usual = gpu.power_limit_w, gpu.power_limit_default_w
+    if now is not None and usual is not None and now < 0.95 * usual:
+        yield HostFault(f"power is limited to {now:.0f} of {usual:.0f} W", Cause.GPU_THROTTLED)
 
 
-def _narrow(gpu: Gpu) -> Iterator[Finding]:
-    width, most = gpu.pcie_width, gpu.pcie_width_max
-    if width is not None and most is not None and width < most:
-        yield Finding(f"PCIe has {width} of {most} lanes", Cause.GPU_LINK)
+def _narrow(gpu: Gpu) -> Iterator[HostFault]:
+    width, widest = gpu.pcie_width, gpu.pcie_width_max
+    if width is not None and widest is not None and width < widest:
+        yield HostFault(f"PCIe has {width} of {widest} lanes", Cause.GPU_LINK)
     if 0 < gpu.nvlinks_up < gpu.nvlinks:
-        yield Finding(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks are up", Cause.GPU_LINK, True)
+        yield HostFault(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks are up", Cause.GPU_LINK, True)

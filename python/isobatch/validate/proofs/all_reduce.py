@@ -1,46 +1,238 @@
-"""The all-reduce: every sum right, and the bandwidth against what was expected."""
+"""The all-reduce as nccl-tests defines it: every sum right, and the bandwidth against what was expected."""
 
 from __future__ import annotations
 
+import statistics
+import time
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
 from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import chunks
 from isobatch.planning.plan import Plan
-from isobatch.validate.measure import allreduce
+from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow
 from isobatch.validate.options import Options
-from isobatch.validate.proofs.claim import Claim
+from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.figures import AllReduceRow
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.trial import Trial
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.trial import Claim, Trial
+
+ADDENDS = 64
+"""Ranks at most that an element is not zero on: of 0, 1 and 2 that makes at most 128 in whatever order they are added, and
+bfloat16 has every whole number up to 256."""
+
+PIECE = 1 << 22
+"""Elements that are looked at at once."""
+
+ROW = 1 << 12
+"""Elements of a pattern at least, repeated: short rows would each be copied and compared by themselves."""
 
 
-def _correct(table: list[AllReduceRow], left_out: int) -> Proof:
-    checked = [row for row in table if row.wrong_elements is not None]
-    bad = [row for row in checked if row.wrong_elements]
-    if not bad:
-        text = f"no wrong element in {len(checked)} sizes and formats"
-        if left_out:
-            text += f"; {left_out} of the table left out, which would take too long here, or find no room"
-        return Proof(name="all_reduce", verdict=Verdict.PASS, text=text, gate=0)
-    worst = bad[0]
-    return Proof(
-        name="all_reduce",
-        verdict=Verdict.FAIL,
-        text=f"{worst.wrong_elements} wrong elements at {worst.bytes} bytes of {worst.dtype}",
-        diagnosis=Cause.WRONG_SUMS.likely(),
-        gate=0,
-        values={"wrong_elements": sum(row.wrong_elements or 0 for row in bad)},
+class Pattern:
+    """Elements that repeat: on each rank 0, 1, 2 in turn, shifted by the rank, and zero but on every so many ranks, shifted by the
+    element. So each element has a sum of its own, and a rank that is left out or counted twice shows."""
+
+    def __init__(self, rank: int, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
+        own, whole = values(rank, ranks), sums(ranks)
+        times = -(-ROW // len(own))
+        self._own, self._sums = (
+            torch.from_numpy(np.tile(row, times)).to(device, dtype) for row in (own, whole)
+        )
+
+    def fill(self, buffer: Tensor) -> None:
+        """Gives a buffer this rank's elements."""
+        whole = buffer.numel() // len(self._own) * len(self._own)
+        buffer[:whole].view(-1, len(self._own)).copy_(self._own)
+        buffer[whole:].copy_(self._own[: buffer.numel() - whole])
+
+    def wrong(self, buffer: Tensor) -> int:
+        """The number of elements of a sum over all ranks that are wrong."""
+        found = 0
+        whole = buffer.numel() // len(self._sums) * len(self._sums)
+        # By pieces, since what is compared takes room, too.
+        for piece in chunks(buffer[:whole], max(1, PIECE // len(self._sums)) * len(self._sums)):
+            found += _count(piece.view(-1, len(self._sums)), self._sums)
+        return found + _count(buffer[whole:], self._sums[: buffer.numel() - whole])
+
+
+def _count(found: Tensor, expected: Tensor) -> int:
+    """The elements that differ. Mostly none does, and to see that takes less than to count them."""
+    differ = found != expected
+    return int(differ.sum()) if differ.any() else 0
+
+
+def _stride(ranks: int) -> int:
+    return -(-ranks // ADDENDS)
+
+
+def values(rank: int, ranks: int) -> NDArray[np.int64]:
+    """What a rank sends, until it repeats.
+
+    >>> values(1, 2).tolist(), len(values(1, 16_384))
+    ([1, 2, 0], 768)
+    """
+    stride = _stride(ranks)
+    element = np.arange(3 * stride) + rank
+    found: NDArray[np.int64] = np.where(element % stride == 0, element % 3, 0)
+    return found
+
+
+@cache
+def sums(ranks: int) -> NDArray[np.int64]:
+    """What it adds up to.
+
+    >>> sums(2).tolist(), int(sums(16_384).max()) <= 128
+    ([1, 3, 2], True)
+    """
+    found = np.zeros(3 * _stride(ranks), dtype=np.int64)
+    for rank in range(ranks):
+        found += values(rank, ranks)
+    return found
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WARMUP, MIN_SAMPLES, MAX_SAMPLES = 2, 5, 20
+ROOM = 0.5  # of what is free: NCCL takes some for itself
+SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
+LARGEST, GPU_LARGEST = {"quick": 24, "usual": 24, "full": 26}, {"quick": 28, "usual": 30, "full": 33}
+"""The largest size, as a power of two."""
+
+
+class Size(NamedTuple):
+    """What is to be measured: number format, bytes, and whether it is one of DDP's buckets."""
+
+    dtype: str
+    bytes: int
+    bucket: bool = False
+
+
+def sizes(options: Options, cuda: bool, buckets: list[int]) -> list[Size]:
+    """Lists a sweep of sizes and DDP's buckets in float32; and in the other formats the largest ones, with `full` all of the sweep."""
+    largest = (GPU_LARGEST if cuda else LARGEST)[options.extent]
+    stride = 3 if options.extent == "quick" else 2
+    sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
+    others = {"quick": [], "usual": sweep[-2:], "full": sweep}[options.extent]
+    return [
+        *(Size("float32", size) for size in sweep),
+        *(Size("float32", size, bucket=True) for size in sorted(set(buckets))),
+        *(Size(dtype, size) for dtype in DTYPES if dtype != "float32" for size in others),
+    ]
+
+
+def _row(group: Group, size: Size, seconds: float) -> AllReduceRow:
+    """Measures one size, refilling the buffer before each all-reduce and checking it after."""
+    dtype = DTYPES[size.dtype]
+    elements = max(1, size.bytes // dtype.itemsize)
+    pattern = Pattern(group.rank, group.world_size, dtype, group.device)
+    buffer = torch.empty(elements, dtype=dtype, device=group.device)
+    wrong_elements = 0
+
+    def sample() -> float:
+        nonlocal wrong_elements
+        pattern.fill(buffer)
+        took = group.time(lambda: dist.all_reduce(buffer))
+        wrong_elements += pattern.wrong(buffer)
+        return took
+
+    samples = group.slowest(group.repeat(sample, seconds, WARMUP, MIN_SAMPLES, MAX_SAMPLES))
+    median = statistics.median(samples)
+    alg = elements * dtype.itemsize / median / 1e9
+    return AllReduceRow(
+        dtype=size.dtype,
+        bytes=elements * dtype.itemsize,
+        ranks=group.world_size,
+        nodes=group.nodes,
+        bucket=size.bucket,
+        time_us=median * 1e6,
+        p95_us=float(np.quantile(samples, 0.95)) * 1e6,
+        alg_bw_gb_s=alg,
+        bus_bw_gb_s=alg * 2 * (group.world_size - 1) / group.world_size,
+        wrong_elements=int(group.sum(wrong_elements)),
+        samples_us=[sample * 1e6 for sample in samples],
     )
 
 
-def _expected(group: Group, options: Options, plan: Plan) -> float | None:
-    """The bus bandwidth that was given, else on GPUs the cluster's own."""
+def fit(rows: list[AllReduceRow]) -> AllReduceFit:
+    """Fits α and β from 0 with the least squares of relative errors, and how far the table is from them."""
+    times = np.array([row.time_us for row in rows])
+    sizes = np.array([float(row.bytes) for row in rows])
+    terms = np.stack([1 / times, sizes / times], axis=1)
+    best = np.linalg.lstsq(terms, np.ones(len(rows)))[0]
+    if best.min() < 0:  # then the best of those from 0 lies on an edge: one of the two is 0
+        edges = np.diag(terms.sum(axis=0) / np.square(terms).sum(axis=0))
+        best = min(edges, key=lambda edge: float(np.square(terms @ edge - 1).sum()))
+    residuals = np.abs(terms @ best - 1)
+    return AllReduceFit(
+        dtype=rows[0].dtype,
+        alpha_us=float(best[0]),
+        us_per_byte=float(best[1]),
+        median_residual=float(np.median(residuals)),
+        worst_residual=float(residuals.max()),
+    )
+
+
+def interpolate(table: list[AllReduceRow], size: int) -> float | None:
+    """Returns the seconds of one float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
+    rows = sorted({row.bytes: row.time_us for row in table if row.dtype == "float32"}.items())
+    if not rows or not rows[0][0] <= size <= rows[-1][0]:
+        return None
+    return float(np.interp(size, [row[0] for row in rows], [row[1] for row in rows])) / 1e6
+
+
+def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, int]:
+    """Measures the table and its fits; and counts the rows that were left out, since they would have taken too long here."""
+    if group.world_size == 1:
+        return AllReduce(table=[], fits=[]), 0
+    planned = sizes(options, group.device.type == "cuda", buckets)
+    most_bytes = ROOM * min(group.gather(free_on_device(group)))
+    fitting = [size for size in planned if size.bytes <= most_bytes]
+    whole, begun = SECONDS[options.extent], time.monotonic()
+    most = whole + group.limit.total_seconds() / 2
+    group.pulse.grant(whole)
+    table: list[AllReduceRow] = []
+    for size in fitting:
+        left = most - (time.monotonic() - begun)
+        # By the slowest byte of those at least a quarter as large.
+        slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size.bytes), default=0.0)
+        least = slowest * size.bytes * (WARMUP + MIN_SAMPLES) / 1e6
+        if group.from_first(least < left):
+            table.append(_row(group, size, whole / len(fitting)))
+    formats = dict.fromkeys(row.dtype for row in table)
+    fits = [fit([row for row in table if row.dtype == name]) for name in formats]
+    return AllReduce(table=table, fits=fits), len(planned) - len(table)
+
+
+def judge_sums(table: list[AllReduceRow], left_out: int) -> Proof:
+    """Judges whether every sum was right."""
+    bad = [row for row in table if row.wrong_elements]
+    if not bad:
+        text = f"no wrong element in {len(table)} sizes and formats"
+        if left_out:
+            text += f"; {left_out} of the table left out, which would take too long here, or find no room"
+        return passing("all_reduce", text, 0)
+    text = f"{bad[0].wrong_elements} wrong elements at {bad[0].bytes} bytes of {bad[0].dtype}"
+    wrong = sum(row.wrong_elements for row in bad)
+    return judged("all_reduce", Verdict.FAIL, text, Cause.WRONG_SUMS.likely(), 0, wrong_elements=wrong)
+
+
+def expected_gb_s(group: Group, options: Options, plan: Plan) -> float | None:
+    """Returns the bus bandwidth that was given, else on GPUs the cluster's own."""
     if options.bus_gb_s is not None or group.device.type != "cuda":
         return options.bus_gb_s
     return plan.cluster.intra_gb_s if group.nodes == 1 else plan.cluster.inter_gb_s
 
 
-def _bandwidth(group: Group, options: Options, table: list[AllReduceRow], expected: float | None) -> Proof:
-    rows = [row for row in table if row.mode == "isolated" and row.dtype == "float32"]
+def judge_bandwidth(
+    group: Group, options: Options, table: list[AllReduceRow], expected: float | None
+) -> Proof:
+    """Judges the bandwidth of the largest size."""
+    rows = [row for row in table if row.dtype == "float32"]
     # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the link.
     large = max(rows, key=lambda row: row.bytes)
     values = {"bus_bw_gb_s": large.bus_bw_gb_s, "bytes": large.bytes}
@@ -53,30 +245,22 @@ def _bandwidth(group: Group, options: Options, table: list[AllReduceRow], expect
     short = 1 - large.bus_bw_gb_s / expected
     # Noise only makes it slower: where one sample was fast enough, it was not the link.
     fast = min(large.samples_us) / large.time_us
-    verdict, diagnosis = Verdict.by(short, options), None
-    if verdict is not Verdict.PASS:
-        diagnosis = Cause.SLOW_LINK.likely()
+    verdict, cause = Verdict.by(short, options), Cause.SLOW_LINK
     if short > options.caution >= 1 - (1 - short) / fast:
-        verdict, diagnosis = Verdict.INCONCLUSIVE, Cause.NOISY_HOST.likely()
-    return Proof(
-        name="bandwidth",
-        verdict=verdict,
-        text=f"{text}, {expected:g} expected",
-        diagnosis=diagnosis,
-        gate=options.caution,
-        values=values,
-    )
+        verdict, cause = Verdict.INCONCLUSIVE, Cause.NOISY_HOST
+    text += f", {expected:g} expected"
+    return judged("bandwidth", verdict, text, cause.likely(), options.caution, **values)
 
 
 def prove(trial: Trial) -> list[Proof]:
     """Measures the table; one rank has none, since there is no wire."""
-    trial.allreduce, left_out = allreduce.measure(trial.group, trial.options, trial.buckets)
+    trial.allreduce, left_out = measure(trial.group, trial.options, trial.buckets)
     trial.add(allreduce=trial.allreduce)
     table = trial.allreduce.table
     if trial.group.world_size == 1:
         return [unchecked(name, "one rank: no wire, so no bandwidth") for name in CLAIM.names]
-    expected = _expected(trial.group, trial.options, trial.plan)
-    return [_correct(table, left_out), _bandwidth(trial.group, trial.options, table, expected)]
+    expected = expected_gb_s(trial.group, trial.options, trial.plan)
+    return [judge_sums(table, left_out), judge_bandwidth(trial.group, trial.options, table, expected)]
 
 
 CLAIM = Claim(phase="all-reduce", names=("all_reduce", "bandwidth"), prove=prove)

@@ -1,10 +1,14 @@
-"""What an epoch of the plan serves, by the real sampler and the real loader."""
+"""What an epoch of the plan serves, by the real sampler and the real loader; a ramp stage by stage, and megatron's count by its own calculator."""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence, Sized
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +17,185 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.integrations.torch import PlanSampler
+from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.proofs import ramping
-from isobatch.validate.proofs.claim import Claim
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.trial import Trial
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.trial import Claim, Trial
+
+MAX_STAGES = 16
+MAX_STEPS = 1_000_000  # of a ramp, in megatron's own count
+
+Stage = tuple[int, int]
+"""Samples consumed before its first step, and its batch."""
+
+
+def stages(plan: Plan) -> list[Stage]:
+    """The stages of a plan's ramp; one where it has none.
+
+    >>> import isobatch as ib
+    >>> recipe = ib.Recipe(effective_batch=48, lr=0.1, duration="50st", ramp="16 16 100", micro_batch=8)
+    >>> stages(ib.plan(recipe, 2))
+    [(0, 16), (64, 32), (128, 48)]
+    """
+    full = plan.effective_batch or 1
+    found, consumed = [], plan.consumed
+    for batch, until, _ in plan.recipe.core.stages(full, plan.consumed) or [(full, None, 1.0)]:
+        if until is None:
+            found.append((consumed, batch))
+        elif consumed < until:
+            found.append((consumed, batch))
+            consumed += -(-(until - consumed) // batch) * batch
+    return found
+
+
+def _some(found: Sequence[Stage]) -> list[Stage]:
+    """All stages, or `MAX_STAGES` of them, the first and the last included."""
+    if len(found) <= MAX_STAGES:
+        return list(found)
+    return [found[k * (len(found) - 1) // (MAX_STAGES - 1)] for k in range(MAX_STAGES)]
+
+
+def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
+    """The effective batch of the first step of each stage, by the sample ids of all replicas."""
+    size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
+    # A step at the end of an epoch is cut short there.
+    picked = [(at, batch) for at, batch in _some(stages(plan)) if at % size + batch <= size]
+    wrong, served = [], []
+    for at, batch in picked:
+        # Without a shuffle a step's samples lie one behind the other: what is served elsewhere is counted at the end.
+        counts, largest = torch.zeros(batch + 1, dtype=torch.int32), 0
+        for replica in range(group.rank, replicas, group.world_size):
+            place = {"epoch": at // size, "offset": at % size}
+            sampler = PlanSampler(dataset, plan, rank=replica, shuffle=False, **place)
+            for ids, (weight, last) in zip(sampler, sampler.weights(), strict=False):
+                if weight:
+                    largest = max(largest, len(ids))
+                    places = torch.tensor(ids) - at % size
+                    places[(places < 0) | (places >= batch)] = batch
+                    counts.index_add_(0, places, torch.ones(len(ids), dtype=torch.int32))
+                if last:
+                    break
+        group.total(counts)
+        largest = int(group.slowest([float(largest)])[0])
+        different = int((counts > 0).sum())
+        served.append(different)
+        if not (counts[:batch] == 1).all() or counts[batch] or largest > micro:
+            wrong.append(
+                f"{different} different samples after {at}, {batch} planned, in micro-batches of up to {largest}, {micro} planned"
+            )
+    batches = [batch for _, batch in picked]
+    text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
+    return _judge_batches(wrong, text, Cause.ANOTHER_RAMP, samples=batches, unique_samples=served)
+
+
+def _judge_batches(wrong: list[str], text: str, cause: Cause, **values: Any) -> Proof:
+    verdict = Verdict.FAIL if wrong else Verdict.PASS
+    return judged("effective_batch", verdict, "; ".join(wrong) or text, cause.likely(), 0, **values)
+
+
+def prove_megatron(plan: Plan) -> list[Proof]:
+    """The accumulation at each stage, and the steps of the whole run. Which samples megatron's own samplers serve is not
+    proven: they are a part of its training program, which is in no package."""
+    names = "effective_batch", "epoch"
+    found = _calculators()
+    if found is None:
+        text = "the convention is megatron, and megatron-core, which has its calculator, is not installed"
+        return [unchecked(name, text) for name in names]
+    ramp = (plan.recipe.ramp or "").split()
+    if any(":" in word for word in ramp):
+        text = "megatron-core's calculator knows no ramp by tokens"
+        return [unchecked(name, text) for name in names]
+    try:
+        calculator = _calculator(found, plan)
+        batches = _batches(plan, calculator)
+        steps = _steps(plan, _calculator(found, plan))
+    except AssertionError as error:  # how it says that a batch does not divide
+        return [_judge_batches([f"megatron-core refuses: {error}"], "", Cause.MEGATRON_COUNTS)]
+    return [batches, steps]
+
+
+def _calculators() -> ModuleType | None:
+    """megatron-core's module of that name, loaded alone: the whole package takes seconds, and warns of what it lacks."""
+    try:
+        version("megatron-core")
+    except PackageNotFoundError:
+        return None
+    package = importlib.util.find_spec("megatron")
+    for folder in [] if package is None else package.submodule_search_locations or []:
+        file = Path(folder) / "core" / "num_microbatches_calculator.py"
+        spec = importlib.util.spec_from_file_location("isobatch_megatron_calculator", file)
+        if file.exists() and spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    return None
+
+
+def _calculator(module: ModuleType, plan: Plan) -> Any:
+    shape = {
+        "global_batch_size": plan.effective_batch,
+        "micro_batch_size": plan.micro_batch,
+        "data_parallel_size": plan.data_parallel,
+        "decrease_batch_size_if_needed": False,
+        "rank": 1,  # it logs on rank 0
+    }
+    if plan.recipe.ramp is None:
+        return module.ConstantNumMicroBatchesCalculator(**shape)
+    start, increment, samples = map(int, plan.recipe.ramp.split())
+    first = stages(plan)[0][1]  # the plan scales a ramp with its batch
+    return module.RampupBatchsizeNumMicroBatchesCalculator(
+        **shape,
+        start_global_batch_size=first,
+        batch_size_increment=increment * first // start,
+        ramup_samples=samples,
+    )
+
+
+def _batches(plan: Plan, calculator: Any) -> Proof:
+    per_micro_batch = (plan.micro_batch or 1) * (plan.data_parallel or 1)
+    picked = _some(stages(plan))
+    counts, wrong = [], []
+    for at, batch in picked:
+        calculator.update(at, True)
+        counts.append(calculator.get())
+        if counts[-1] * per_micro_batch != batch:
+            wrong.append(f"{counts[-1]} micro-batches after {at} samples, {batch // per_micro_batch} planned")
+    if counts[-1] != plan.accumulation:
+        wrong.append(f"{counts[-1]} micro-batches at the full batch, {plan.accumulation} planned")
+    text = (
+        f"{counts[-1]} micro-batches × {plan.micro_batch} × {plan.data_parallel} replicas at the full batch, {len(picked)} "
+        f"stages as megatron-core {version('megatron-core')} counts them; which samples its own samplers serve is not proven"
+    )
+    return _judge_batches(wrong, text, Cause.MEGATRON_COUNTS, micro_batches=counts)
+
+
+def _steps(plan: Plan, calculator: Any) -> Proof:
+    """Megatron takes whole steps only: what is left of the samples at the end is not trained on."""
+    if plan.recipe.duration is None or plan.total_steps is None:
+        return unchecked("epoch", "the recipe has no duration")
+    full = plan.effective_batch or 1
+    samples = int(plan.course.end * full)
+    ramped, consumed, steps = stages(plan)[-1][0], 0, 0
+    while consumed < ramped and steps < MAX_STEPS:
+        calculator.update(consumed, True)
+        if consumed + calculator.get_current_global_batch_size() > samples:
+            break
+        consumed += calculator.get_current_global_batch_size()
+        steps += 1
+    else:
+        if consumed < ramped:
+            text = f"the ramp has more than {MAX_STEPS} steps"
+            return unchecked("epoch", text)
+        steps += (samples - consumed) // full
+        consumed += (samples - consumed) // full * full
+    text = f"megatron has no epochs: {steps} whole steps of {samples} samples, {samples - consumed} left out at the end"
+    values = {"total_steps": steps, "samples": consumed, "left_out_samples": samples - consumed}
+    if steps == plan.total_steps:
+        return passing("epoch", text, 0, **values)
+    text += f"; {plan.total_steps} steps planned"
+    return judged("epoch", Verdict.FAIL, text, Cause.MEGATRON_COUNTS.likely(), 0, **values)
 
 
 class _Indices(data.Dataset[int]):
@@ -45,7 +220,7 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
     loader: data.DataLoader[int]
     if _irregular(plan):
         # Behind a ramp, whose batches are looked at by themselves.
-        own = PlanSampler(indices, plan, rank=replica, epoch=-(-ramping.stages(plan)[-1][0] // dataset))
+        own = PlanSampler(indices, plan, rank=replica, epoch=-(-stages(plan)[-1][0] // dataset))
         loader = data.DataLoader(indices, batch_sampler=own, collate_fn=list)
         step: list[int] = []
         for ids, (weight, last) in zip(loader, own.weights(), strict=True):
@@ -84,14 +259,14 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
     them."""
     if plan.recipe.convention == "megatron":
-        return ramping.prove_megatron(plan)
+        return prove_megatron(plan)
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset = plan.recipe.dataset_size
     budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
     ramp: Proof | None = None
     if plan.recipe.ramp is not None:
-        ramped = dataset if dataset is not None else ramping.stages(plan)[-1][0] + batch
-        ramp = ramping.prove_stages(plan, group, _Indices(ramped))
+        ramped = dataset if dataset is not None else stages(plan)[-1][0] + batch
+        ramp = prove_stages(plan, group, _Indices(ramped))
     # An epoch repeats every effective batch, so that the end of a short one is the end of the long one.
     size = dataset if dataset is not None else 2 * batch
     whole = size * replicas <= budget * group.world_size
@@ -146,17 +321,10 @@ def _serve(plan: Plan, group: Group, size: int) -> _Served | str:
 
 def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
     samples, unique = int(first.sum()), int((first > 0).sum())
-    good = samples == unique == plan.effective_batch
     cause = Cause.SAMPLES_REPEATED if unique < samples else Cause.ANOTHER_MICRO_BATCH
+    verdict = Verdict.PASS if samples == unique == plan.effective_batch else Verdict.FAIL
     text = f"{unique} different samples in the first step of {plan.data_parallel} replicas, {plan.effective_batch} planned"
-    return Proof(
-        name="effective_batch",
-        verdict=Verdict.PASS if good else Verdict.FAIL,
-        text=text,
-        diagnosis=None if good else cause.likely(),
-        gate=0,
-        values={"samples": samples, "unique_samples": unique},
-    )
+    return judged("effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique)
 
 
 def _no_epoch() -> Proof:
@@ -184,14 +352,8 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
         f"{measured['steps_per_epoch']} steps, {measured['samples_per_epoch']} samples, "
         f"{measured['repeated_samples']} repeated, {measured['left_out_samples']} left out"
     )
-    return Proof(
-        name="epoch",
-        verdict=Verdict.FAIL if wrong else Verdict.PASS,
-        text=f"{text} ({how})",
-        diagnosis=Cause.SAMPLER_COUNTS.likely() if wrong else None,
-        gate=0,
-        values=measured,
-    )
+    verdict = Verdict.FAIL if wrong else Verdict.PASS
+    return judged("epoch", verdict, f"{text} ({how})", Cause.SAMPLER_COUNTS.likely(), 0, **measured)
 
 
 def prove(trial: Trial) -> list[Proof]:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.checksum import checksum, differing
-from isobatch.diagnosis.chunks import chunks
-from isobatch.diagnosis.precision import float32_as
-from isobatch.validate.measure import room, timing
-from isobatch.validate.proofs.claim import Claim
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.step.difference import Copies, Difference, difference, grads, kept, put, trained
-from isobatch.validate.step.reference import RANKS, SAME, SEED, Reference, Way, reference
-from isobatch.validate.step.training import LOSS_SCALE, Training, out_of_memory
-from isobatch.validate.trial import Trial
+from isobatch.diagnosis.tensors import checksum, chunks, dense, differing, float32_as
+from isobatch.validate.difference import Copies, Difference, copy_to_host, difference, grads, put, trained
+from isobatch.validate.proofs.memory import free_on_device, free_on_host, lacking
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.training import LOSS_SCALE, Training
+from isobatch.validate.trial import Claim, Trial
+from isobatch.validate.workload import out_of_memory
+
+SEED = 20
+RANKS = 8
+"""At most so many ranks' samples does one process go through."""
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
@@ -33,25 +35,7 @@ SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
 HOST_COPIES = 4
 """Of the weights in rank 0's host memory at once: before the step, behind it, and the references."""
 
-
-def affordable(training: Training, one: float) -> tuple[Training, str | None]:
-    """The step to prove, and why it is smaller than the plan's, if it is.
-
-    One process needs as long for the samples of a few ranks as they together need for them one after the other. Where that is too
-    long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
-    is left, so that each fault of averaging and accumulating shows as it does in the whole step.
-
-    Args:
-        one: seconds of a micro-batch.
-    """
-    limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
-    most, alone = max(1, int(limit / one)), training.sizes[:RANKS]
-    if sum(map(len, alone)) <= most:
-        return training, None
-    short = training.shortened(most // len(alone))
-    share = min(1.0, most / sum(map(len, short.sizes[:RANKS])))
-    small = short.of_sizes([[max(1, int(n * share)) for n in row] for row in short.sizes])
-    return small, f"a smaller step than the plan's {training.batch}, which takes one process too long"
+SAME = Difference(error=0.0, ratio=1.0, residual=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +59,93 @@ class _How:
     def suffix(self) -> str:
         """Of the proofs' names."""
         return "" if self.amp is None and self.dtype is None else f"_{self.name}"
+
+
+class Reference(NamedTuple):
+    """On rank 0 the gradient, and how far the sum that it is was off from one process; on the others nothing."""
+
+    gradient: Copies | None
+    off: Difference = SAME
+
+
+def reference(training: Training, how: _How, scale: float) -> Reference:
+    """The gradient of the mean over the step. All ranks call it with their own gradients in place; they are gone
+    afterwards."""
+    group, model = training.group, training.model
+    if group.world_size <= RANKS:
+        model.zero_grad(set_to_none=True)
+        if group.rank:
+            return Reference(None)
+        _one_process(training, how, scale)
+        found = copy_to_host(grads(model))
+        model.zero_grad(set_to_none=True)
+        return Reference(found)
+    units = training.units(training.micro_batches(SEED, dtype=how.dtype))
+    total = group.sum(sum(units))
+    first, whole = plain_mean(training, scale, RANKS), plain_mean(training, scale, group.world_size)
+    model.zero_grad(set_to_none=True)
+    if group.rank:
+        return Reference(None)
+    _one_process(training, how, scale, total)
+    off = difference(first, grads(model), device=group.device)
+    model.zero_grad(set_to_none=True)
+    return Reference(whole, off)
+
+
+def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
+    """The sum of the first ranks' own gradients over the number of all, by an all-reduce of each; copies on rank 0, nothing on the
+    others."""
+    group, found = training.group, Copies()
+    for p in trained(training.model):
+        wide = torch.promote_types(p.dtype, torch.float32)
+        if p.grad is None or group.rank >= ranks:
+            own = torch.zeros_like(p, dtype=wide)
+        else:
+            own = dense(p.grad).to(wide) / (scale * group.world_size)
+        own = own.detach().contiguous()
+        dist.all_reduce(own)
+        found.append(own.to("cpu", copy=True) if group.rank == 0 else None)
+    return found
+
+
+def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
+    """Leaves in the model the gradient of the first ranks' samples, by this process alone, without DDP, micro-batch by micro-batch, so
+    that only one of them is ever there. It is a mean over `total` units; None: over theirs."""
+    weigh, model = training.workload.weight, training.model
+    model.zero_grad(set_to_none=True)
+    units, guess = 0.0, 0.0
+    for rank, sizes in enumerate(training.sizes[:RANKS]):
+        for index, n in enumerate(sizes):
+            batch = training.samples(n, SEED, rank, index, how.dtype)
+            unit = float(n if weigh is None else weigh(batch))
+            # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range until then.
+            guess = guess or max(unit, 1.0) / n * training.batch
+            share = (1.0 if how.measured == "sum" else unit) / guess
+            training.lone_backward(batch, share * scale, how.amp)
+            units += unit
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= guess / (total or units) / scale
+
+
+def affordable(training: Training, one: float) -> tuple[Training, str | None]:
+    """The step to prove, and why it is smaller than the plan's, if it is.
+
+    One process needs as long for the samples of a few ranks as they together need for them one after the other. Where that is too
+    long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
+    is left, so that each fault of averaging and accumulating shows as it does in the whole step.
+
+    Args:
+        one: seconds of a micro-batch.
+    """
+    limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
+    most, alone = max(1, int(limit / one)), training.sizes[:RANKS]
+    if sum(map(len, alone)) <= most:
+        return training, None
+    short = training.shortened(most // len(alone))
+    share = min(1.0, most / sum(map(len, short.sizes[:RANKS])))
+    small = short.of_sizes([[max(1, int(n * share)) for n in row] for row in short.sizes])
+    return small, f"a smaller step than the plan's {training.batch}, which takes one process too long"
 
 
 def prove_step(
@@ -109,7 +180,7 @@ def prove_step(
         scale, broken = _finite_scale(training, how, loss_weights)
         if broken:
             return [_not_finite(training, how, broken)], None
-        theirs = reference(training, Way(measured, amp, dtype, scale))
+        theirs = reference(training, how, scale)
         proofs = _step(training, how, (loss_weights, scale), theirs, exact)
     agreed: list[Proof] = group.from_first(proofs)
     return agreed, theirs.gradient
@@ -140,25 +211,17 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
 
 def _not_finite(training: Training, how: _How, broken: list[int]) -> Proof:
     named = training.group.pulse.named(broken)
-    return Proof(
-        name="gradient" + how.suffix,
-        verdict=Verdict.FAIL,
-        text=f"not finite before the all-reduce on {named}",
-        diagnosis=Cause.NAN_ON_A_RANK.likely(named),
-    )
+    text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
+    return judged("gradient" + how.suffix, Verdict.FAIL, text, likely)
 
 
 def _step(
-    training: Training,
-    how: _How,
-    step: tuple[list[float], float],
-    theirs: Reference,
-    exact: Copies | None,
+    training: Training, how: _How, step: tuple[list[float], float], theirs: Reference, exact: Copies | None
 ) -> list[Proof]:
     """Takes the step for real; the proofs are whole on rank 0, which also keeps the weights for all."""
     group, model = training.group, training.model
     (loss_weights, scale), proofs = step, list[Proof]()
-    before = kept(trained(model)) if group.rank == 0 else None
+    before = copy_to_host(trained(model)) if group.rank == 0 else None
     scaler = training.scaler(scale) if how.amp is not None else None
     optimizer = training.optimizer(model)
     batches = training.micro_batches(SEED, dtype=how.dtype)
@@ -180,7 +243,7 @@ def _step(
     del optimizer  # its state makes room for the reference's
     if before is not None:
         if how.amp is None:
-            stepped = kept(trained(model))
+            stepped = copy_to_host(trained(model))
             put(model, before, theirs.gradient)
             training.step(training.optimizer(model), None)
             steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
@@ -204,7 +267,7 @@ def _double(training: Training, measured: str) -> list[Proof]:
     needed = 5 * 8 * sum(p.numel() for p in training.model.parameters())
     if group.device.type == "cuda":  # and what a step computes, twice as large
         needed = max(needed, 2 * torch.cuda.max_memory_allocated(group.device))
-    why = room.lacking(group, needed, room.on_device(group))
+    why = lacking(group, needed, free_on_device(group))
     if why is None:
         model = copy.deepcopy(training.workload.model).double()
         why = _refuses_double(training, model)
@@ -213,7 +276,7 @@ def _double(training: Training, measured: str) -> list[Proof]:
     workload = dataclasses.replace(training.workload, model=model)
     double = Training(training.plan, training.options, workload, group)
     # A GPU may take 64 times as long in it.
-    small, smaller = affordable(double, timing.micro_batch_seconds(double, torch.float64))
+    small, smaller = affordable(double, double.micro_batch_seconds(torch.float64))
     return prove_step(small, measured, dtype=torch.float64, smaller=smaller)[0]
 
 
@@ -250,7 +313,7 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
     if how.smaller is not None:
         text += f"; {how.smaller}"
     if d.error <= gate:
-        return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
+        return passing(name, text, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
     if d.residual <= max(10 * gate, 1e-3):
         diagnosis = faults.gradient(
@@ -259,7 +322,7 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
             accumulation=max(map(len, training.sizes)),
             ranks=training.group.world_size,
         ) or Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×")
-    return Proof(name=name, verdict=Verdict.FAIL, text=text, diagnosis=diagnosis, gate=gate, values=values)
+    return judged(name, Verdict.FAIL, text, diagnosis, gate, **values)
 
 
 def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
@@ -273,45 +336,28 @@ def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
 
 def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *, exact: bool) -> list[Proof]:
     device = theirs[0].device
-    whole = difference(found, theirs, device=device)
-    update = difference(found, theirs, before, device)
-    good = whole.error <= how.gate
-    proofs = [
-        Proof(
-            name="weights" + how.suffix,
-            verdict=Verdict.PASS if good else Verdict.FAIL,
-            text=f"relative L2 {whole.error:.2g} after the step",
-            diagnosis=None if good else Cause.OTHER_UPDATE.likely("or it saw another gradient"),
-            gate=how.gate,
-            values={"relative_l2": whole.error},
-        )
-    ]
-    text = f"relative L2 {update.error:.2g}"
-    good = update.error <= UPDATE_GATE
-    verdict = (Verdict.PASS if good else Verdict.FAIL) if exact else Verdict.UNCHECKED
-    proofs.append(
-        Proof(
-            name="update" + how.suffix,
-            verdict=verdict,
-            text=text if exact else f"{text}; gradients or weights are rounded, which Adam magnifies",
-            diagnosis=Cause.OTHER_UPDATE.likely() if verdict is Verdict.FAIL else None,
-            gate=UPDATE_GATE,
-            values={"relative_l2": update.error},
-        )
+    whole = difference(found, theirs, device=device).error
+    update = difference(found, theirs, before, device).error
+    verdict = Verdict.PASS if whole <= how.gate else Verdict.FAIL
+    text, likely = (
+        f"relative L2 {whole:.2g} after the step",
+        Cause.OTHER_UPDATE.likely("or it saw another gradient"),
     )
-    return proofs
+    weights = judged("weights" + how.suffix, verdict, text, likely, how.gate, relative_l2=whole)
+    verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
+    if not exact:
+        verdict, text = Verdict.UNCHECKED, f"{text}; gradients or weights are rounded, which Adam magnifies"
+    likely = Cause.OTHER_UPDATE.likely()
+    return [weights, judged("update" + how.suffix, verdict, text, likely, UPDATE_GATE, relative_l2=update)]
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
-    group, off = training.group, differing(values)
-    named = group.pulse.named(off)
-    return Proof(
-        name=f"equal_{name}{suffix}",
-        verdict=Verdict.FAIL if off else Verdict.PASS,
-        text=f"{name} differ on {named}" if off else f"the same bits on {group.world_size} ranks",
-        diagnosis=Cause.RANKS_DIFFER.likely(named) if off else None,
-        gate=0,
-    )
+    off, name = differing(values), f"equal_{name}{suffix}"
+    if not off:
+        return passing(name, f"the same bits on {training.group.world_size} ranks", 0)
+    named = training.group.pulse.named(off)
+    text = f"{name.split('_')[1]} differ on {named}"
+    return judged(name, Verdict.FAIL, text, Cause.RANKS_DIFFER.likely(named), 0)
 
 
 def prove(trial: Trial) -> list[Proof]:
@@ -326,18 +372,14 @@ def prove(trial: Trial) -> list[Proof]:
 
 
 def _prove_fitting(
-    training: Training,
-    measured: str,
-    amp: torch.dtype | None,
-    exact: Copies | None,
-    smaller: str | None,
+    training: Training, measured: str, amp: torch.dtype | None, exact: Copies | None, smaller: str | None
 ) -> tuple[list[Proof], Copies | None]:
     """`prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
     gradient that cannot be computed in full precision is no fault of a plan in another one."""
     group, host = training.group, 0
     if group.rank == 0:
         host = HOST_COPIES * training.parameter_bytes
-    short = room.lacking(group, host, room.on_host())
+    short = lacking(group, host, free_on_host())
     most, why = (0, f"on rank 0's host: {short}") if short is not None else _fitting(training, amp)
     if why is not None:
         name = "gradient" if amp is None else f"gradient_{_name(amp)}"

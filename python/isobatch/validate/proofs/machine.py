@@ -1,69 +1,281 @@
-"""The machine: the same versions on all ranks, and no rank and no link slower than the others."""
+"""The machine: as many ranks as planned, the same versions everywhere, and no rank and no link slower than the others.
+
+Ranks are compared by windows of time in which all do the same work at once; links between nodes by pairs that send to each other.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import statistics
+import subprocess
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from isobatch._core import __version__
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.precision import AUTOCAST
-from isobatch.validate.measure import machine
-from isobatch.validate.proofs import stragglers
-from isobatch.validate.proofs.claim import Claim
-from isobatch.validate.ranks.facts import few
+from isobatch.diagnosis.tensors import AUTOCAST
+from isobatch.validate.figures import Machine, PairSpeed, Rank
+from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report.figures import Link
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.trial import Trial
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.trial import Claim, Trial
+from isobatch.words import few
+
+FIRST_WINDOWS, MAX_WINDOWS = 5, 25  # and where a rank looks slow
+MIN_REPETITIONS, ENOUGH_SECONDS = 3, 0.5  # in a window: so many, unless fewer take so long
+WORKING = 0.1  # of the busiest thread's time on a processor: one that ran less did not do the work
+LIMIT_SECONDS = 15.0  # to look closer
+CAUTION, FAIL = 1.25, 2.0  # times the median of the others, where other programs share a processor
+GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
+ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 
 SECONDS = {"quick": 0.6, "usual": 2.5, "full": 5.0}
 COPIES_SHARE = {"quick": 1 / 6, "usual": 1 / 2, "full": 1 / 2}
 """Of these seconds for copies in memory, of which the best is a figure; the others are for products, by which ranks are judged."""
 ROUNDS = {"quick": 7, "usual": 31, "full": 31}
 """Of pairs of nodes that send to each other."""
-CAUTION, FAIL = 1.25, 2.0  # times the others' median
+PAIR_BYTES, GPU_PAIR_BYTES = 4 << 20, 256 << 20
+
+OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
+"""Of the environment, what each rank may have for itself."""
+VARIABLES = ("CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "TORCH_FR_BUFFER_SIZE", *OWN_VARIABLES)
+PREFIXES = ("NCCL_", "TORCH_NCCL_", "FI_")
+"""Nothing else of the environment goes into a report: it may hold secrets."""
+MAX_NAMED_VARIABLES = 8
 
 
-def judge_links(group: Group, found: list[Link]) -> Proof:
-    """Whether a node's link is slower than the others', by each node's best peer: a good link looks slow only towards a
-    slow one. Where each GPU has its own, each is judged."""
-    if not found:
-        return unchecked("links", "one node: no link between nodes")
-    best: dict[tuple[int, int], float] = {}
-    for link in found:
-        for place in ((link.node, link.local_rank), (link.peer, link.local_rank)):
-            best[place] = max(best.get(place, 0.0), link.bw_gb_s)
-    host = {rank.node: rank.host for rank in group.roster}
-    rails = any(link.local_rank for link in found)
-    values = {"bw_gb_s": list(best.values())}
-    slowest = min(best.values())
-    if group.nodes < 3:
-        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
-        return Proof(name="links", verdict=Verdict.PASS, text=text, values=values)
-    ratios = stragglers.slower([1 / bw for bw in best.values()])
-    slow = [place for place, ratio in zip(best, ratios, strict=True) if ratio >= CAUTION]
+# ---- is a rank slower than the others? ----
+
+
+class Window(NamedTuple):
+    """One window of one rank: seconds of a repetition on average, and the share of them in which the rank was ready to run
+    and another process had the processor."""
+
+    seconds: float
+    waited: float
+
+
+def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
+    """Measures this rank's next window, begun together with the other ranks; inside of it none waits for another.
+
+    A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is slow too. On a GPU by its
+    own clock: what the host does between two launches is not in it.
+    """
+    group.barrier()
+    cuda, spent, count = group.device.type == "cuda", 0.0, 0
+    before, begun = _threads(), time.perf_counter()
+    while True:
+        if cuda:
+            spent += seconds_of(group, work, cuda=True)
+        else:
+            work()
+        count += 1
+        took = time.perf_counter() - begun
+        if took >= seconds and (count >= MIN_REPETITIONS or took >= ENOUGH_SECONDS):
+            break
+    if cuda:
+        return Window(spent / count, 0.0)
+    return Window(took / count, min(0.95, waited_seconds(before, _threads()) / took))
+
+
+def seconds_of(group: Group, work: Callable[[], object], *, cuda: bool) -> float:
+    """Times some work of this rank or of two, while the others may do nothing: with `cuda` by the GPU's own clock."""
+    group.sync()
+    if not cuda:
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+Threads = dict[str, tuple[int, int]]
+"""By thread: nanoseconds on a processor, and ready to run without one."""
+
+
+def _threads() -> Threads:
+    """Reads this process's threads as the system counts them; none where it does not."""
+    found = {}
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            ran, waited, _ = file.read_text().split()
+            found[file.parent.name] = int(ran), int(waited)
+    return found
+
+
+def waited_seconds(before: Threads, after: Threads) -> float:
+    """Sums how long the threads that did the work were ready to run and did not: each waits for the others at the end of a piece
+    of work. Threads that hardly ran are left out: gloo's look for messages all the time, and wait each time.
+
+    >>> waited_seconds({"main": (0, 0), "gloo": (0, 0)}, {"main": (10**9, 10**9), "gloo": (10**6, 10**9)})
+    1.0
+    """
+    own = [(ran - before[t][0], waited - before[t][1]) for t, (ran, waited) in after.items() if t in before]
+    most = max((ran for ran, _ in own), default=0)
+    return sum(waited for ran, waited in own if ran >= WORKING * most) / 1e9
+
+
+def prove_equally_fast(
+    group: Group, work: Callable[[], object], seconds: float, name: str, what: str
+) -> tuple[Proof, list[list[Window]]]:
+    """Measures some work in windows of `seconds`; where a rank looks slow, in many more. Returns the windows by rank, too."""
+    if group.world_size == 1:
+        mine = [window(group, work, seconds) for _ in range(FIRST_WINDOWS)]
+        return unchecked(name, "one rank: nothing to compare with"), [mine]
+    begun = time.monotonic()
+    gates = (GPU_CAUTION, GPU_FAIL) if group.device.type == "cuda" else (CAUTION, FAIL)
+    windows: list[list[Window]] = [[] for _ in range(group.world_size)]
+    group.pulse.grant(LIMIT_SECONDS)
+    while True:
+        more = [tuple(window(group, work, seconds)) for _ in range(FIRST_WINDOWS)]
+        for row, found in zip(windows, group.gather(more), strict=True):
+            row += [Window(*one) for one in found]
+        proof = judge_windows(windows, name, what, group.pulse.who, gates)
+        late = group.from_first(time.monotonic() - begun > LIMIT_SECONDS)
+        if proof.verdict is Verdict.PASS or len(windows[0]) >= MAX_WINDOWS or late:
+            break
+    if group.emulated:
+        text = "several ranks share a GPU: function only, not performance"
+        proof = unchecked(name, text, **proof.values)
+    return proof, windows
+
+
+def judge_windows(
+    windows: list[list[Window]],
+    name: str,
+    what: str,
+    who: Callable[[int], str],
+    gates: tuple[float, float] = (CAUTION, FAIL),
+) -> Proof:
+    """Judges by the windows of all ranks whether one is slow.
+
+    A rank is slow where it is slower than the others' median in nine of ten windows, also without the time in which it waited
+    for a processor that others used. The others keep theirs: on a host where everybody waits, only a rank that is slow beyond
+    that is distinguished from noise, which comes and goes, or hits whoever is there.
+    """
+    caution, fail = gates
+    seconds = np.array([[w.seconds for w in row] for row in windows])
+    waited = np.array([[w.waited for w in row] for row in windows])
+    others = _others(seconds)
+    typical = np.median(seconds / others, axis=1)
+    slowest = int(typical.argmax())
+    values = {
+        "times_median_of_others": typical.tolist(),
+        "windows": seconds.shape[1],
+        "window_spread": (seconds.max(axis=1) / seconds.min(axis=1)).tolist(),
+        "waited_share": waited.mean(axis=1).tolist(),
+    }
+    if typical[slowest] < caution:
+        times = f"{typical[slowest]:.3f} × the median of the others; a caution from {caution} ×"
+        return passing(name, f"{what}: the slowest, {who(slowest)}, takes {times}", caution, **values)
+    own = seconds * (1 - waited) / others
+    times, always = np.median(own, axis=1), np.quantile(own, 1 - ALWAYS, axis=1)
+    slow = [rank for rank in range(len(windows)) if min(typical[rank], always[rank]) >= caution]
     if not slow:
-        text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
-        return Proof(name="links", verdict=Verdict.PASS, text=text, gate=CAUTION, values=values)
-    names = [f"{host[node]} GPU {local}" if rails else host[node] for node, local in slow]
-    named = few(
-        [f"{name} (node {place[0]}) {best[place]:.3f} GB/s" for name, place in zip(names, slow, strict=True)]
-    )
-    return Proof(
-        name="links",
-        verdict=Verdict.FAIL if max(ratios) >= FAIL else Verdict.CAUTION,
-        text=f"{named}; the others' median is {statistics.median(best.values()):.3f} GB/s",
-        diagnosis=Cause.SLOW_LINK.likely(few(names)),
-        gate=CAUTION,
-        values=values,
-    )
+        count, often = seconds.shape[1], int((own[slowest] >= caution).sum())
+        text = (
+            f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others; without the "
+            f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
+            f"{caution} × or more in {often} of {count} windows, where a slow rank has nine of ten"
+        )
+        return judged(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
+    named = few([f"{who(rank)} {times[rank]:.2f} ×" for rank in slow])
+    text = f"{what}: {named} the median of the others, in nine of ten windows at least {caution} ×"
+    verdict = Verdict.FAIL if times[slow].max() >= fail else Verdict.CAUTION
+    return judged(name, verdict, text, Cause.SLOW_RANK.likely(few(map(who, slow))), caution, **values)
+
+
+def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns for each value the median of the others in its column. (A deviation from the median of all could never flag one of
+    two.) In order they are those before it and those after it, so that two places of the sorted column are enough.
+
+    >>> _others(np.array([[1.0], [5.0], [3.0]])).tolist()
+    [[4.0], [2.0], [3.0]]
+    """
+    count = len(values)
+    order = np.argsort(values, axis=0, kind="stable")
+    place = np.argsort(order, axis=0, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=0)
+
+    def without(which: int) -> NDArray[np.float64]:
+        """Returns the value at a place of the order without its own."""
+        found: NDArray[np.float64] = np.take_along_axis(ordered, which + (place <= which), axis=0)
+        return found
+
+    return (without((count - 2) // 2) + without((count - 1) // 2)) / 2
+
+
+# ---- the ranks, their versions, their speed ----
+
+
+def prove_world(trial: Trial) -> list[Proof]:
+    """Compares the ranks with the plan's replicas: as many, or a rehearsal with fewer."""
+    ranks, planned = trial.group.world_size, trial.plan.data_parallel or 1
+    trial.add(rehearsal=f"{ranks}/{planned}" if ranks < planned else None)
+    verdict, text = Verdict.PASS, f"{ranks} ranks, as planned"
+    if ranks > planned:
+        verdict, text = Verdict.FAIL, f"{ranks} ranks, but the plan has {planned} replicas"
+    elif ranks < planned:
+        verdict = Verdict.UNCHECKED
+        text = (
+            f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all replicas are "
+            f"proven; the gradient over {planned} replicas and the performance are not"
+        )
+    if planned != trial.plan.world_size:
+        text += "; only the data-parallel part is proven"
+    likely = Cause.ANOTHER_WORLD_SIZE.likely()
+    return [judged("world", verdict, text, likely, 0, ranks=ranks, data_parallel=planned)]
+
+
+def versions(group: Group) -> dict[str, str]:
+    """Returns the versions that decide how fast and how exact a run is."""
+    mine = group.facts[group.rank]
+    found = {
+        "isobatch": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.platform(),
+        "cuda": torch.version.cuda,
+        "nccl": mine.nccl,
+        "driver": mine.driver,
+        "gpu": mine.gpu,
+        "gpus of the host": mine.gpus or None,
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def environment() -> dict[str, str]:
+    """Returns what of the environment decides how a run goes, and can hold no secret."""
+    names = [name for name in os.environ if name in VARIABLES or name.startswith(PREFIXES)]
+    return {name: os.environ[name] for name in sorted(names)}
+
+
+def strays(group: Group) -> dict[int, list[str]]:
+    """Finds the ranks whose environment is not rank 0's, each with the variables."""
+    mine = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
+    first: dict[str, str] = group.from_first(mine)
+    names = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
+    return {rank: found for rank, found in enumerate(group.gather(names[:MAX_NAMED_VARIABLES])) if found}
 
 
 def same_versions(
     found: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
 ) -> Proof:
-    """Whether all ranks have the same versions and environment, else which ones differ, and where.
+    """Judges whether all ranks have the same versions and environment, else which ones differ, and where.
 
     Args:
         strays: by rank, the variables that it has not as rank 0 has them.
@@ -83,27 +295,159 @@ def same_versions(
         differ.append(
             "CUDA_LAUNCH_BLOCKING is set: each kernel waits for the one before it, and every time here is too long"
         )
-    return Proof(
-        name="versions",
-        verdict=Verdict.CAUTION if differ else Verdict.PASS,
-        text="; ".join(differ) or "the same on all ranks",
-        diagnosis=Cause.OTHER_ENVIRONMENT.likely() if differ else None,
+    verdict, text = Verdict.CAUTION if differ else Verdict.PASS, "; ".join(differ) or "the same on all ranks"
+    return judged("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
+
+
+def topology(group: Group) -> str | None:
+    """Asks nvidia-smi how the GPUs of this host are connected; None without."""
+    if group.device.type != "cuda":
+        return None
+    words = ["nvidia-smi", "topo", "-m"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+class Product:
+    """Matrix products of random numbers on this rank's device, as the work by which ranks are compared: on a GPU in the plan's format,
+    which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
+
+    def __init__(self, group: Group, dtype: torch.dtype | None) -> None:
+        cuda = group.device.type == "cuda"
+        size, self._count = (8192, 20) if cuda else (384, 1)
+        self._a = torch.randn(size, size, device=group.device, dtype=dtype if cuda else None)
+        self._out = torch.empty_like(self._a)
+        self.operations = 2 * size**3 * self._count
+
+    def __call__(self) -> None:
+        for _ in range(self._count):
+            torch.matmul(self._a, self._a, out=self._out)
+
+
+def speed(group: Group, product: Product, products: list[Window], seconds: float) -> Rank:
+    """Returns this rank with its own speed of matrix products, by these windows, and of copies in memory: on a GPU of far more than its
+    caches hold, where there is room."""
+    matmul = [window.seconds for window in products]
+    size = min(4 << 30, free_on_device(group) // 4) if group.device.type == "cuda" else 16 << 20
+    source = torch.empty(size, dtype=torch.uint8, device=group.device)
+    target = torch.empty_like(source)
+    each = seconds / FIRST_WINDOWS
+    copy = [window(group, lambda: target.copy_(source), each).seconds for _ in range(FIRST_WINDOWS)]
+    return msgspec.structs.replace(
+        group.roster[group.rank],
+        matmul_gflops=product.operations / min(matmul) / 1e9,
+        copy_gb_s=2 * source.numel() / min(copy) / 1e9,
+        window_spread=max(matmul) / min(matmul),
     )
 
 
+# ---- links between nodes ----
+
+
+def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
+    """Measures the speed between nodes, pair by pair, all pairs of a round at once, so that no two share a node."""
+    found: list[PairSpeed] = []
+    if group.nodes < 2:
+        return found
+    # Gloo sends from the host's memory only, for one rank of a host; NCCL wants all ranks in the first call of a group.
+    rails = group.backend == "nccl"
+    device = group.device if rails else torch.device("cpu")
+    places = {(rank.node, rank.local_rank): rank.rank for rank in group.roster}
+    dist.all_reduce(torch.zeros(1, device=device))
+    size = min(GPU_PAIR_BYTES, free_on_device(group) // 4) if rails else PAIR_BYTES
+    size = min(group.gather(size))
+    outgoing = torch.ones(size, dtype=torch.uint8, device=device)
+    incoming = torch.empty_like(outgoing)
+    for pairs in _pairings(group.nodes)[:rounds]:
+        mine = next((pair for pair in pairs if group.node in pair), None)
+        group.barrier()
+        if mine is None or (group.local_rank and not rails):
+            continue
+        peer = places.get((mine[0] if mine[1] == group.node else mine[1], group.local_rank))
+        if peer is None:  # a node with fewer ranks
+            continue
+
+        def both_ways(other: int = peer) -> None:
+            sending = dist.P2POp(dist.isend, outgoing, other)
+            receiving = dist.P2POp(dist.irecv, incoming, other)
+            for request in dist.batch_isend_irecv([sending, receiving]):
+                request.wait()
+
+        samples = [seconds_of(group, both_ways, cuda=rails) for _ in range(repeats + 1)]
+        if group.node == mine[0]:
+            bw = size / statistics.median(samples[1:]) / 1e9
+            found.append(PairSpeed(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
+    return [one for part in group.gather(found) for one in part]
+
+
+def _pairings(count: int) -> list[list[tuple[int, int]]]:
+    """Returns rounds in which everybody meets everybody once (the circle method).
+
+    >>> _pairings(4)
+    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    """
+    seats = list(range(count)) + ([-1] if count % 2 else [])
+    rounds = []
+    for _ in range(len(seats) - 1):
+        pairs = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
+        rounds.append(sorted((min(p), max(p)) for p in pairs if -1 not in p))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds
+
+
+def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
+    """Judges whether a node's link is slower than the others', by each node's best peer: a good link looks slow only towards a
+    slow one. Where each GPU has its own, each is judged."""
+    if not found:
+        return unchecked("links", "one node: no link between nodes")
+    best: dict[tuple[int, int], float] = {}
+    for pair in found:
+        for place in ((pair.node, pair.local_rank), (pair.peer, pair.local_rank)):
+            best[place] = max(best.get(place, 0.0), pair.bw_gb_s)
+    host = {rank.node: rank.host for rank in group.roster}
+    values, slowest = list(best.values()), min(best.values())
+    if group.nodes < 3:
+        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
+        return passing("links", text, bw_gb_s=values)
+    column = 1 / np.array(values)[:, np.newaxis]
+    ratios = (column / _others(column))[:, 0]
+    slow = [place for place, ratio in zip(best, ratios, strict=True) if ratio >= CAUTION]
+    if not slow:
+        text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
+        return passing("links", text, CAUTION, bw_gb_s=values)
+    rails = any(pair.local_rank for pair in found)
+    names = [f"{host[node]} GPU {local}" if rails else host[node] for node, local in slow]
+    rows = [f"{name} (node {at[0]}) {best[at]:.3f} GB/s" for name, at in zip(names, slow, strict=True)]
+    text = f"{few(rows)}; the others' median is {statistics.median(values):.3f} GB/s"
+    verdict = Verdict.FAIL if max(ratios) >= FAIL else Verdict.CAUTION
+    return judged("links", verdict, text, Cause.SLOW_LINK.likely(few(names)), CAUTION, bw_gb_s=values)
+
+
 def prove(trial: Trial) -> list[Proof]:
-    """Each rank's own speed, the speed between nodes, and the versions."""
-    group, seconds = trial.group, SECONDS[trial.options.extent]
-    copies = seconds * COPIES_SHARE[trial.options.extent]
-    work = machine.Product(group, AUTOCAST[trial.plan.recipe.precision])
-    each = (seconds - copies) / machine.WINDOWS
-    slow_ranks, windows = stragglers.prove(group, work, each, "ranks", "matrix product")
-    ranks = group.gather(machine.speed(group, work, windows[group.rank], copies))
-    found = machine.links(group, ROUNDS[trial.options.extent])
-    trial.machine = machine.describe(group, ranks, found)
+    """Measures each rank's own speed and the speed between nodes, and compares the versions."""
+    group, extent = trial.group, trial.options.extent
+    copies = SECONDS[extent] * COPIES_SHARE[extent]
+    work = Product(group, AUTOCAST[trial.plan.recipe.precision])
+    each = (SECONDS[extent] - copies) / FIRST_WINDOWS
+    slow_ranks, windows = prove_equally_fast(group, work, each, "ranks", "matrix product")
+    ranks = group.gather(speed(group, work, windows[group.rank], copies))
+    found = pair_speeds(group, ROUNDS[extent])
+    trial.machine = Machine(
+        ranks=ranks,
+        nodes=group.nodes,
+        backend=group.backend,
+        emulated=group.emulated,
+        versions=versions(group),
+        environment=environment(),
+        topology=topology(group),
+        links=found,
+    )
     trial.add(machine=trial.machine)
-    same = same_versions(group.gather(machine.versions(group)), group.pulse.who, machine.strays(group))
+    same = same_versions(group.gather(versions(group)), group.pulse.who, strays(group))
     return [same, slow_ranks, judge_links(group, found)]
 
 
+WORLD = Claim(phase="world", names=("world",), prove=prove_world, decisive=True)
 CLAIM = Claim(phase="machine", names=("versions", "ranks", "links"), prove=prove)

@@ -1,37 +1,306 @@
-"""Whether the planned micro-batch fits on every rank."""
+"""What a step needs of memory: its peak, whether it fits, the largest micro-batch that does, and whether there is room for a proof."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
+import resource
+import threading
+import time
+from pathlib import Path
+
+import torch
+
 from isobatch.diagnosis.causes import Cause
-from isobatch.validate.measure import memory
-from isobatch.validate.proofs.claim import Claim
-from isobatch.validate.report.verdict import Proof, Verdict
-from isobatch.validate.step.training import Training
-from isobatch.validate.trial import Trial
+from isobatch.validate.figures import MicroBatchSearch, MicroBatchTry
+from isobatch.validate.memory import MIN_RESERVE_BYTES, RESERVE
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.report import Proof, Verdict, judged, passing
+from isobatch.validate.training import Training
+from isobatch.validate.trial import Claim, Trial
+from isobatch.validate.workload import out_of_memory
+from isobatch.words import few
+
+MAX_TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs
+SAMPLE_SECONDS = 0.001
+SLACK_BYTES = 1 << 24  # that two counts of the memory may differ by
+SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
-def prove_fits(training: Training) -> Proof | None:
-    """A failed proof where the planned micro-batch does not fit on some rank, with the largest one that does."""
-    planned = memory.attempt(training, training.micro_batch)
-    if planned.fits:
+# ---- room for what a proof needs beyond the training's own step ----
+
+
+def free_on_device(group: Group) -> int:
+    """Counts the bytes that this rank can still take on its device: free, or held by the allocator and not given out. On a CPU this
+    rank's share of its host's."""
+    if group.device.type == "cuda":
+        idle = torch.cuda.memory_reserved(group.device) - torch.cuda.memory_allocated(group.device)
+        return int(torch.cuda.mem_get_info(group.device)[0]) + idle
+    return free_on_host() // sum(rank.node == group.node for rank in group.roster)
+
+
+def free_on_host() -> int:
+    """Counts the bytes that this host still has, or this container."""
+    free = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number: there is no limit
+        files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+        limit, current = (int(file.read_text()) for file in files)
+        free.append(limit - current)
+    return min(free, default=1 << 62)
+
+
+def lacking(group: Group, needed: int, free: int) -> str | None:
+    """Says why something is left out, the same on all ranks: one that ran out of memory alone would leave the others waiting. None where
+    all of them have room.
+
+    Args:
+        needed, free: this rank's, bytes.
+    """
+    short = [(need, there) for need, there in group.gather((needed, free)) if need > there]
+    if not short:
         return None
-    found = memory.search(training, ceiling=training.micro_batch)
-    largest = found.largest_micro_batch
-    fit = "not even one sample fits" if largest is None else f"{largest} fit"
-    return Proof(
-        name="memory",
-        verdict=Verdict.FAIL,
-        text=f"micro-batch {training.micro_batch}: {planned.fault}; {fit}",
-        diagnosis=Cause.OUT_OF_MEMORY.likely(),
-        values={"largest_micro_batch": largest, "peak_memory_bytes": planned.peak_memory_bytes},
+    need, there = max(short)
+    return f"no room ({need / 2**30:.3g} GiB needed, {there / 2**30:.3g} GiB free)"
+
+
+# ---- the peak ----
+
+
+class PeakMemory:
+    """The peak memory of a block of work on this rank: `bytes` and `kind`; on CUDA `reserved`, and what was `left` of the device by its
+    own count, which has other programs and libraries in it, too."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
+        self.bytes = 0
+        self.reserved: int | None = None
+        self.left: int | None = None
+        self._sampler: _Sampler | None = None
+
+    def __enter__(self) -> PeakMemory:
+        if self.kind == "resident":
+            with contextlib.suppress(OSError, AttributeError):  # glibc has it
+                # Gives back what the C library keeps of freed memory: else every size is at the largest one's peak.
+                ctypes.CDLL(None).malloc_trim(0)
+            self._sampler = None if _reset_peak() else _Sampler()
+        else:
+            torch.cuda.reset_peak_memory_stats(self._group.device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.kind == "resident":
+            self.bytes = _peak_resident() if self._sampler is None else self._sampler.stop()
+            return
+        device = self._group.device
+        self.bytes = torch.cuda.max_memory_allocated(device)
+        self.reserved = torch.cuda.max_memory_reserved(device)
+        free, now = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
+        self.left = int(free) + now - self.reserved
+
+
+def _reset_peak() -> bool:
+    """Begins the system's own count of the peak anew; some containers do not allow it. Returns whether it did."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return _peak_resident() <= _resident() + SLACK_BYTES
+
+
+class _Sampler:
+    """Looks at the process's memory all the time, where the system's count of its peak is of the process's whole life."""
+
+    def __init__(self) -> None:
+        self._peak, self._end = _resident(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="isobatch-memory", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._end.wait(SAMPLE_SECONDS):
+            self._peak = max(self._peak, _resident())
+
+    def stop(self) -> int:
+        """Ends, and returns the peak, bytes."""
+        self._end.set()
+        self._thread.join()
+        return max(self._peak, _resident())
+
+
+def _resident() -> int:
+    """Returns the process's memory now, bytes."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _peak_resident() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# ---- which micro-batch fits ----
+
+
+def limit_bytes(training: Training) -> int | None:
+    """Returns the memory that a rank may take, where one was given."""
+    gib = training.options.memory_limit_gib
+    return None if gib is None else round(gib * 2**30)
+
+
+def attempt(training: Training, n: int) -> MicroBatchTry:
+    """Takes a step of one micro-batch of `n` samples, with its optimizer, on every rank alone, and says whether it fits on all."""
+    group, limit = training.group, limit_bytes(training)
+    fault = None
+    with PeakMemory(group) as memory:
+        try:
+            training.lone_step(n)
+        except (RuntimeError, MemoryError) as error:
+            full = out_of_memory(error)
+            if not full and (n <= training.micro_batch or not _device_works(group)):
+                raise
+            # Beyond the plan, a size that a kernel cannot do is one that does not fit, unless it has broken the device for good.
+            first = "" if full else str(error).strip().splitlines()[0]
+            fault = "out of memory" if full else f"{type(error).__name__}: {first}"
+    training.model.zero_grad(set_to_none=True)
+    if fault is not None:
+        gc.collect()  # the error's traceback has held what the step had made
+    if group.device.type == "cuda":
+        torch.cuda.empty_cache()  # the next size must not be judged by what this one has fragmented
+    taken = memory.bytes if memory.reserved is None else memory.reserved
+    if fault is None and limit is not None and taken > limit:
+        fault = f"{taken / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
+    found = group.gather((fault, memory.bytes, memory.reserved, memory.left))
+    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, *_) in enumerate(found) if fault]
+    reserved = [(taken, peak) for _, peak, taken, _ in found if taken is not None]
+    return MicroBatchTry(
+        micro_batch=n,
+        fits=not faults,
+        fault=few(faults) or None,
+        peak_memory_bytes=max(peak for _, peak, *_ in found),
+        peak_memory_reserved_bytes=max((taken for taken, _ in reserved), default=None),
+        fragmentation_bytes=max((taken - peak for taken, peak in reserved), default=None),
+        left_bytes=min((left for *_, left in found if left is not None), default=None),
+        peak_memory_kind=memory.kind,
     )
 
 
+def _device_works(group: Group) -> bool:
+    """Tells whether a device still computes: after an illegal access, or an assertion in a kernel, CUDA refuses everything."""
+    try:
+        return float(torch.ones(1, device=group.device)) == 1.0
+    except RuntimeError:
+        return False
+
+
+def reserve_bytes(group: Group) -> int:
+    """Returns what a training leaves free on a GPU, for NCCL's buffers and the fragmentation of a long run; nothing on a CPU."""
+    if group.device.type != "cuda":
+        return 0
+    return max(MIN_RESERVE_BYTES, int(RESERVE * torch.cuda.mem_get_info(group.device)[1]))
+
+
+def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
+    """Finds the largest micro-batch that leaves the reserve free, between two sizes that were tried by their memory; None where no size
+    that was tried does."""
+    fitting = sorted((one for one in tries if one.fits), key=lambda one: one.micro_batch)
+    roomy = [one for one in fitting if one.left_bytes is None or one.left_bytes >= reserve]
+    if not roomy:
+        return None
+    best = roomy[-1]
+    tight = next((one for one in fitting if one.micro_batch > best.micro_batch), None)
+    if tight is None or tight.left_bytes is None or best.left_bytes is None:
+        return best.micro_batch
+    share = (best.left_bytes - reserve) / (best.left_bytes - tight.left_bytes)
+    return best.micro_batch + int(share * (tight.micro_batch - best.micro_batch))
+
+
+def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
+    """Finds the largest micro-batch that fits: from the planned one, doubling while it fits or halving until it does, then
+    halving the distance between what fits and what does not. All ranks go through the same sizes.
+
+    Args:
+        ceiling: a size that is known not to fit; None: there is none.
+    """
+    group, begun = training.group, time.monotonic()
+    seconds = min(SECONDS[training.options.extent], group.limit.total_seconds() / 2)
+    tries: list[MicroBatchTry] = []
+    fits, fails = 0, ceiling
+    n = training.micro_batch if ceiling is None else ceiling // 2
+    while n > fits and len(tries) < MAX_TRIES and group.from_first(time.monotonic() - begun < seconds):
+        tries.append(attempt(training, n))
+        if tries[-1].fits:
+            fits = n
+        else:
+            fails = n
+        n = 2 * fits if fails is None else (fits + fails) // 2
+    return MicroBatchSearch(
+        largest_micro_batch=fits or None,
+        recommended_micro_batch=recommended(tries, reserve_bytes(group)),
+        complete=fails is not None and fails <= fits + 1,
+        memory_limit_bytes=limit_bytes(training),
+        tries=sorted(tries, key=lambda one: one.micro_batch),
+    )
+
+
+def prove_fits(training: Training) -> Proof | None:
+    """Returns a failed proof where the planned micro-batch does not fit on some rank, with the largest one that does."""
+    planned = attempt(training, training.micro_batch)
+    if planned.fits:
+        return None
+    largest = search(training, ceiling=training.micro_batch).largest_micro_batch
+    fit = "not even one sample fits" if largest is None else f"{largest} fit"
+    text = f"micro-batch {training.micro_batch}: {planned.fault}; {fit}"
+    values = {"largest_micro_batch": largest, "peak_memory_bytes": planned.peak_memory_bytes}
+    return judged("memory", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely(), **values)
+
+
 def prove(trial: Trial) -> list[Proof]:
-    """Nothing where it fits: how much it takes is said by the step that is timed."""
+    """Says nothing where it fits: how much it takes is said by the step that is timed."""
     with trial.training.weights_kept():
         unfit = prove_fits(trial.training)
     return [] if unfit is None else [unfit]
 
 
+def prove_search(trial: Trial) -> list[Proof]:
+    """Searches for the largest micro-batch, on all ranks alike."""
+    with trial.training.weights_kept():
+        found = search(trial.training)
+    trial.largest = found.largest_micro_batch or trial.largest
+    trial.add(micro_batch_search=found)
+    return [judge_search(trial.training, found)]
+
+
+def judge_search(training: Training, found: MicroBatchSearch) -> Proof:
+    """Says what a search has found."""
+    largest, best = found.largest_micro_batch, found.recommended_micro_batch
+    if largest is None:  # noise: the planned one has fitted before
+        text = f"nothing fits below micro-batch {found.tries[-1].micro_batch}"
+        return judged("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())
+    tried = next(one for one in found.tries if one.micro_batch == largest)
+    text = f"{'' if found.complete else 'at least '}{largest} samples fit, {tried.peak_memory_bytes / 2**30:.3g} GiB"
+    if tried.fragmentation_bytes is not None:
+        text += f", {tried.fragmentation_bytes / 2**30:.3g} GiB of the allocator's lie idle"
+    if best is None:
+        text += "; no size that was tried leaves the GPU a reserve"
+    elif best != largest:
+        text += f"; {best} recommended, which leave the GPU a reserve for NCCL and fragmentation"
+    text += f"; {training.micro_batch} planned, {len(found.tries)} sizes tried"
+    values = {"largest_micro_batch": largest, "recommended_micro_batch": best, "complete": found.complete}
+    return passing("micro_batch", text, **values)
+
+
 CLAIM = Claim(phase="memory", names=("memory",), prove=prove, decisive=True)
+SEARCH = Claim(
+    phase="micro-batch",
+    names=("micro_batch",),
+    prove=prove_search,
+    wanted=lambda options: options.find_micro_batch,
+)

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from isobatch.diagnosis.chunks import square
-from isobatch.validate.proofs.claim import Claim
-from isobatch.validate.report.figures import Noise
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.step.training import Training
-from isobatch.validate.trial import Trial
+from isobatch.diagnosis.tensors import square
+from isobatch.validate.figures import Noise
+from isobatch.validate.report import Proof, Verdict, passing, unchecked
+from isobatch.validate.training import Training
+from isobatch.validate.trial import Claim, Trial
+from isobatch.words import figure
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
@@ -145,19 +145,10 @@ def judge(noise: Noise, whose: str) -> Proof:
     if value is None or error is None:
         text = f"the mean gradient cannot be distinguished from zero in {how}: take more (--noise-steps)"
         return unchecked("noise_scale", text)
-    text = f"{_figures(value, 3)} ± {_figures(error, 2)} samples over {how}"
+    text = f"{figure(value)} ± {figure(error, 2)} samples over {how}"
     if 2 * error >= value:
         return unchecked("noise_scale", f"{text}: too uncertain to use, take more steps (--noise-steps)")
-    return Proof(name="noise_scale", verdict=Verdict.PASS, text=text)
-
-
-def _figures(value: float, digits: int) -> str:
-    """A number with this many significant figures, written out.
-
-    >>> _figures(884.6, 2), _figures(0.1234, 2)
-    ('880', '0.12')
-    """
-    return f"{float(f'{value:.{digits}g}'):.10g}"
+    return passing("noise_scale", text)
 
 
 def prove(trial: Trial) -> list[Proof]:

@@ -1,23 +1,316 @@
-"""The step's time and memory against their forecasts, and whether a rank is slower than the others."""
+"""How long the plan's step takes, alone and with its all-reduce; its time and memory against their forecasts."""
 
 from __future__ import annotations
 
 import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.validate.measure import timing
-from isobatch.validate.measure.enough import uncertainty
-from isobatch.validate.proofs import stragglers
-from isobatch.validate.proofs.claim import Claim
-from isobatch.validate.report.figures import Step
-from isobatch.validate.report.record import measurements
-from isobatch.validate.report.verdict import Proof, Verdict, unchecked
-from isobatch.validate.step.training import Training
-from isobatch.validate.trial import Trial
+from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
+from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes, Times
+from isobatch.validate.proofs.all_reduce import interpolate
+from isobatch.validate.proofs.machine import FIRST_WINDOWS, prove_equally_fast
+from isobatch.validate.proofs.memory import PeakMemory
+from isobatch.validate.ranks.group import Group, uncertainty
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.training import Training
+from isobatch.validate.trial import Claim, Trial
+from isobatch.validate.workload import out_of_memory
+
+DISCARDED = 3  # DDP rebuilds its buckets after the first step
+MIN_SAMPLES, MAX_SAMPLES, ROUNDS = 2, 200, 6
+PRECISION = {"quick": 0.025, "usual": 0.0, "full": 0.0}
+"""How well a median is known, as a fraction, when no more samples are taken: to a quarter of the gate from which on a time is called another
+one. Beyond the quick extent all of the time is used."""
+ROUGHLY, LATE = 0.05, 2.0
+"""Where a median by which something is judged is not even known to this when its time is over, samples are taken for so many times as
+long."""
+BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
+"""Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
+MIN_BLOCK = 5
+HALVINGS = 4  # of the micro-batch
+SECONDS = {"quick": 2.0, "usual": 13.5, "full": 67.5}
+"""Of the whole phase, unless a step is so slow that the least number of them takes longer, or the host so noisy that it takes more."""
+FREE_SHARE = 1 / 3
+SIZES_SHARE = {"quick": 1 / 3, "usual": 2 / 9, "full": 2 / 9}
+WINDOW_SHARE = {"quick": 1 / 30, "usual": 1 / 45, "full": 1 / 45}
+"""Of the phase at most: steps that run freely, all sizes of the micro-batch, and each window in which the ranks are compared."""
+
+
+def window_seconds(extent: str) -> float:
+    """Of each window in which the ranks' own steps are compared."""
+    return SECONDS[extent] * WINDOW_SHARE[extent]
+
+
+def _samples(group: Group, work: Callable[[], None], seconds: float, within: float = 0.0) -> list[float]:
+    """This rank's seconds of some work that all ranks start together, repeated for about so long, or until the median is known."""
+    return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES, within)
+
+
+def spread(samples: list[float]) -> float:
+    """Half the distance between the quartiles over the median: what the host's noise makes of a figure."""
+    low, high = np.quantile(samples, [0.25, 0.75])
+    return float((high - low) / 2 / statistics.median(samples))
+
+
+def of_ranks(group: Group, samples: list[float]) -> Times:
+    """What each rank's samples come to: all of them would be too much to gather from many ranks."""
+    mine = statistics.median(samples), float(np.quantile(samples, 0.95)), max(samples)
+    median, p95, most = (list(values) for values in zip(*group.gather(mine), strict=True))
+    return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
+
+
+def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatchTimes]:
+    """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
+    forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
+    training = works.training
+    group = training.group
+    halvings = 2 if training.options.extent == "quick" else HALVINGS
+    sizes = sorted({max(1, training.micro_batch >> shift) for shift in range(halvings)} | {largest})
+    rows = []
+    for n in sizes:
+        if not works.take(n):
+            continue
+        with PeakMemory(group) as memory:
+            within = PRECISION[training.options.extent]
+            samples = _samples(group, works.small, seconds / len(sizes), within)
+        peaks = group.gather((memory.bytes, memory.reserved))
+        rows.append(
+            MicroBatchTimes(
+                micro_batch=n,
+                step_seconds=group.slowest(samples),
+                ranks=of_ranks(group, samples),
+                peak_memory_bytes=max(peak for peak, _ in peaks),
+                peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
+                peak_memory_kind=memory.kind,
+            )
+        )
+    return rows
+
+
+class _Times(NamedTuple):
+    """Seconds of this rank's steps: without communication, with the all-reduce, and whole; and the peak memory."""
+
+    alone: list[float]
+    reduced: list[float]
+    whole: list[float]
+    memory: PeakMemory
+
+
+class Works:
+    """What of a step is timed: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
+    one of a single micro-batch. There is one optimizer for all of them, as in the training."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._small: list[Any] = []
+        self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Makes the step's micro-batches, before anything is timed: `take` frees them."""
+        self._small.clear()
+        self._batches = self.training.few_in_turn(1)
+        self._weights = self.training.weights(self._batches)
+
+    def _backward(self, *, sync: bool) -> None:
+        training = self.training
+        training.backward(self._batches, self._weights, sync=sync, scaler=self._scaler, dtype=training.dtype)
+
+    def alone(self) -> None:
+        """Without communication. The gradients stay."""
+        self._backward(sync=False)
+
+    def reduced(self) -> None:
+        """With the all-reduce. The gradients stay."""
+        self._backward(sync=True)
+
+    def whole(self) -> None:
+        """With the optimizer's step."""
+        self._backward(sync=True)
+        self.training.step(self._optimizer, self._scaler)
+        self.clear()
+
+    def alone_again(self) -> None:
+        """As `alone`, any number of times."""
+        self.alone()
+        self.clear()
+
+    def take(self, n: int) -> bool:
+        """Makes `small` a step of one micro-batch of `n` samples, and tries it. Whether it fits on all ranks."""
+        training, fault = self.training, None
+        self._small.clear()
+        self._batches.clear()
+        try:
+            self._small = [training.samples(n, 1, training.group.rank, 0)]
+            self.small()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            fault = str(error)
+        if fault is not None:
+            self._small.clear()
+            self.clear()
+        return not any(other is not None for other in training.group.gather(fault))
+
+    def small(self) -> None:
+        """One micro-batch and the optimizer's step, by this rank alone."""
+        training = self.training
+        training.backward(self._small, [1.0], sync=False, scaler=self._scaler, dtype=training.dtype)
+        training.step(self._optimizer, self._scaler)
+        self.clear()
+
+    def clear(self) -> None:
+        """Frees the gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _times(
+    group: Group, works: Works, seconds: float, free_seconds: float, within: float, late: float
+) -> _Times:
+    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike, until each part's median is known
+    or the time is over.
+
+    Args:
+        seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of them.
+        within: how well medians are to be known; 0: all of the time is used.
+        late: how many times as long it may take where they are not even known roughly.
+    """
+    for _ in range(DISCARDED):
+        took = group.time(works.whole)
+    took = max(group.slowest([took]))  # what follows must be the same on all ranks
+    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
+    group.pulse.grant(took * (3 * MIN_SAMPLES + FIRST_WINDOWS + 3 * (HALVINGS + 1)))
+    seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
+    begun = time.monotonic()
+    found = _Times([], [], [], PeakMemory(group))
+    parts = (works.alone, found.alone), (works.reduced, found.reduced), (works.whole, found.whole)
+    with found.memory:
+        while True:
+            for work, samples in parts:
+                samples += _samples(group, work, seconds / 3 / ROUNDS)
+                works.clear()
+            passed = time.monotonic() - begun if group.rank == 0 else 0.0
+            known = max(uncertainty(samples) for _, samples in parts)
+            passed, known = group.slowest([passed, known])
+            over = passed >= seconds and (known <= ROUGHLY or passed >= late * seconds)
+            if known <= within or over:
+                break
+    return found
+
+
+def _free_running(group: Group, works: Works, step: float, seconds: float) -> float | None:
+    """Seconds of a step, median of blocks in which no step waits for a clock, which take about `seconds` together at most; None where a
+    step takes so long that it does not matter. Equal on all ranks, as `step` must be."""
+    if step > SHORT_SECONDS:
+        return None
+    count = min(BLOCK, max(MIN_BLOCK, int(seconds / BLOCKS / step)))
+
+    def block() -> None:
+        for _ in range(count):
+            works.whole()
+
+    return statistics.median(group.slowest([group.time(block) / count for _ in range(BLOCKS)]))
+
+
+class Peak(NamedTuple):
+    """The largest rank's peak memory in a step, of which kind it is, and what was left of the fullest GPU."""
+
+    bytes: int
+    kind: str
+    left: int | None
+
+
+def measure(
+    training: Training,
+    planned: Training,
+    table: list[AllReduceRow],
+    buckets: list[int],
+    largest: int,
+    *,
+    judged: bool,
+) -> tuple[StepTimes, Peak, Works]:
+    """The step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
+    group, extent = training.group, training.options.extent
+    seconds, within = SECONDS[extent], PRECISION[extent]
+    sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
+    training.model.train()
+    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
+    works = Works(training)
+    parts = seconds - sizes - FIRST_WINDOWS * window_seconds(extent)
+    times = _times(group, works, parts, free_most, within, LATE if judged and within else 1.0)
+    peaks = group.gather((times.memory.bytes, times.memory.left))
+    peak = Peak(
+        bytes=max(taken for taken, _ in peaks),
+        kind=times.memory.kind,
+        left=min((left for _, left in peaks if left is not None), default=None),
+    )
+    slow_alone, slow_reduced = group.slowest(times.alone), group.slowest(times.reduced)
+    slowest = group.slowest(times.whole)
+    exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
+    communication, noise = _communication(table, buckets), spread(slow_reduced)
+    telling = communication is not None and communication > noise * statistics.median(slow_reduced)
+    median = statistics.median(slowest)
+    free = _free_running(group, works, median, free_most)
+    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    with training.weights_kept():
+        micro_batches = micro_batch_table(works, sizes, largest)
+    # A micro-batch that is left out would have been one more without communication.
+    whole = median if free is None else free
+    counts = [max(map(len, one.sizes)) for one in (training, planned)]
+    missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
+    step = StepTimes(
+        workload=training.options.workload,
+        parameters=sum(p.numel() for p in training.model.parameters()),
+        ranks=group.world_size,
+        nodes=group.nodes,
+        micro_batch=training.micro_batch,
+        accumulation=counts[0],
+        precision=training.plan.recipe.precision or "fp32",
+        gradient_bytes=sum(buckets),
+        bucket_bytes=buckets,
+        compute_seconds=slow_alone,
+        sync_seconds=slowest,
+        compute_ranks=of_ranks(group, times.alone),
+        sync_ranks=of_ranks(group, times.whole),
+        compute_median_seconds=statistics.median(slow_alone),
+        sync_median_seconds=median,
+        sync_p95_seconds=float(np.quantile(slowest, 0.95)),
+        free_running_seconds=free,
+        spread=spread(slowest),
+        exposed_seconds=exposed,
+        communication_seconds=communication,
+        overlap=1 - exposed / communication if telling and communication else None,
+        samples_per_second=planned.batch / (whole + missing),
+        planned_accumulation=counts[1],
+        planned_step_seconds=whole + missing,
+        micro_batches=micro_batches,
+        ddp={name: data[name] for name in _telling(data)},
+        compiled=training.options.compile,
+        channels_last=training.options.channels_last,
+    )
+    return step, peak, works
+
+
+def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:
+    """Seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
+    parts = [interpolate(table, size) for size in buckets]
+    return None if not parts or None in parts else sum(part for part in parts if part is not None)
+
+
+def _telling(data: Iterable[str]) -> list[str]:
+    """What of DDP's own figures goes into the report."""
+    prefixes = "avg_", "bucket", "rebuilt"
+    return sorted(name for name in data if name.startswith(prefixes) or name in ("world_size", "comm_hook"))
 
 
 def _foreign(training: Training) -> str | None:
-    """Why a forecast says nothing about what was measured; None where it does."""
+    """Says why a forecast says nothing about what was measured; None where it does."""
     if training.group.world_size != training.plan.data_parallel:
         return f"rehearsal {training.group.world_size}/{training.plan.data_parallel}"
     if training.group.emulated:
@@ -26,7 +319,7 @@ def _foreign(training: Training) -> str | None:
 
 
 def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
-    """What was given as an option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
+    """Returns what was given as an option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
     return given if given is not None or training.workload.stand_in else planned
 
 
@@ -34,8 +327,8 @@ def _expected(training: Training) -> float | None:
     return _forecast(training, training.options.step_seconds, training.plan.step_seconds)
 
 
-def prove_time(training: Training, step: Step) -> Proof:
-    """The step's time against its forecast."""
+def judge_time(training: Training, step: StepTimes) -> Proof:
+    """Judges the step's time by its forecast."""
     options, expected = training.options, _expected(training)
     sure = uncertainty(step.sync_seconds)
     known = f" known to ± {sure:.1%}" if math.isfinite(sure) else ""
@@ -54,25 +347,14 @@ def prove_time(training: Training, step: Step) -> Proof:
     off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
     noise = max(step.spread, sure if math.isfinite(sure) else 0.0)
+    verdict, cause = Verdict.by(abs(off), options), Cause.SLOWER_STEP if off > 0 else Cause.FASTER_STEP
     if abs(off) > options.caution and noise > abs(off) - options.caution:
-        return Proof(
-            name="step_time",
-            verdict=Verdict.INCONCLUSIVE,
-            text=text,
-            diagnosis=Cause.NOISY_HOST.likely(),
-            gate=options.caution,
-            values=values,
-        )
-    verdict = Verdict.by(abs(off), options)
-    cause = Cause.SLOWER_STEP if off > 0 else Cause.FASTER_STEP
-    diagnosis = None if verdict is Verdict.PASS else cause.likely()
-    return Proof(
-        name="step_time", verdict=verdict, text=text, diagnosis=diagnosis, gate=options.caution, values=values
-    )
+        verdict, cause = Verdict.INCONCLUSIVE, Cause.NOISY_HOST
+    return judged("step_time", verdict, text, cause.likely(), options.caution, **values)
 
 
-def prove_memory(training: Training, peak: timing.Peak) -> Proof:
-    """The peak memory against its forecast; and what the GPU itself has left."""
+def judge_memory(training: Training, peak: Peak) -> Proof:
+    """Judges the peak memory by its forecast; and says what the GPU itself has left."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak.bytes / 2**30
@@ -82,38 +364,70 @@ def prove_memory(training: Training, peak: timing.Peak) -> Proof:
         text += f", {peak.left / 2**30:.3g} GiB of the GPU left"
         values["left_bytes"] = peak.left
     if expected is None:
-        return Proof(
-            name="memory",
-            verdict=Verdict.PASS,
-            text=f"fits: {text}; no forecast of this workload (--memory-gib)",
-            values=values,
-        )
+        return passing("memory", f"fits: {text}; no forecast of this workload (--memory-gib)", **values)
     off = gib / expected - 1
-    verdict = Verdict.by(off, options)
-    return Proof(
-        name="memory",
-        verdict=verdict,
-        text=f"{text}, {expected:.3g} GiB forecast ({off:+.0%})",
-        diagnosis=None if verdict is Verdict.PASS else Cause.MORE_MEMORY.likely(),
-        gate=options.caution,
-        values=values,
+    text += f", {expected:.3g} GiB forecast ({off:+.0%})"
+    verdict, likely = Verdict.by(off, options), Cause.MORE_MEMORY.likely()
+    return judged("memory", verdict, text, likely, options.caution, **values)
+
+
+def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
+    """Returns the figures as a calibration reads them: each step's time is that of its slowest rank; the micro-batches without communication count as steps of one GPU.
+    None where several ranks share a GPU, whose times say nothing about one."""
+    if machine.emulated:
+        return None
+    per_node = max(1, step.ranks // step.nodes)
+    alone = [
+        StepRecord(
+            gpus=1,
+            gpus_per_node=1,
+            micro_batch=row.micro_batch,
+            accumulation=1,
+            step_seconds=tuple(row.step_seconds),
+            memory_gib=row.peak_memory_bytes / 2**30,
+        )
+        for row in step.micro_batches
+    ]
+    together = StepRecord(
+        gpus=step.ranks,
+        gpus_per_node=per_node,
+        micro_batch=step.micro_batch,
+        accumulation=step.accumulation,
+        step_seconds=tuple(step.sync_seconds),
+    )
+    return Measurements(
+        gradient_bytes=step.gradient_bytes,
+        bucket_bytes=tuple(map(float, step.bucket_bytes)),
+        steps=(*alone, together) if step.ranks > 1 else tuple(alone),
+        all_reduce=tuple(
+            AllReduceRecord(
+                gpus=row.ranks,
+                gpus_per_node=per_node,
+                bytes=row.bytes,
+                seconds=tuple(sample / 1e6 for sample in row.samples_us),
+            )
+            for row in allreduce.table
+            if row.dtype == "float32"
+        ),
+        workload=step.workload,
+        gpu=machine.ranks[0].device,
     )
 
 
 def prove(trial: Trial) -> list[Proof]:
     """Times the step, and each rank's own part of it."""
     group, table = trial.group, trial.allreduce.table
-    judged = _expected(trial.timed) is not None and _foreign(trial.timed) is None
-    step, peak, works = timing.measure(
-        trial.timed, trial.training, table, trial.buckets, trial.largest, judged=judged
+    expected = _expected(trial.timed) is not None and _foreign(trial.timed) is None
+    step, peak, works = measure(
+        trial.timed, trial.training, table, trial.buckets, trial.largest, judged=expected
     )
     trial.step = step
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
-    seconds = timing.window_seconds(trial.options.extent)
+    seconds = window_seconds(trial.options.extent)
     works.prepare()
-    slow, _ = stragglers.prove(group, works.alone_again, seconds, "local_step", "the local step")
-    return [slow, prove_time(trial.timed, step), prove_memory(trial.timed, peak)]
+    slow, _ = prove_equally_fast(group, works.alone_again, seconds, "local_step", "the local step")
+    return [slow, judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 
 CLAIM = Claim(phase="step time", names=("local_step", "step_time", "memory"), prove=prove)

@@ -1,18 +1,193 @@
-"""Whether the workload can be computed at all: what cannot is refused in one line, before anything else is looked at."""
+"""What the workload does by itself: it runs and compiles, its loss is as declared, its learning rate the plan's."""
 
 from __future__ import annotations
 
-from isobatch.validate.proofs.claim import Claim
-from isobatch.validate.report.verdict import Proof
-from isobatch.validate.step.trying import check
-from isobatch.validate.trial import Trial
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, ulp
+from isobatch.errors import InputError
+from isobatch.integrations.torch.lr import PlanLR
+from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.training import Training
+from isobatch.validate.trial import Claim, Trial
+from isobatch.validate.workload import out_of_memory, user_code
+
+MAX_SAMPLES = 8  # that the loss is tried on
+COMPILE_SECONDS = 900.0  # a phase of its own, so that no other one is over its limit for it
+SEED = 20
+ROUNDED_GATE = 0.02  # of a loss in 8 bits
+MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
-def prove(trial: Trial) -> list[Proof]:
-    """Nothing: it goes through, or the validation ends."""
+def prove_runs(trial: Trial) -> list[Proof]:
+    """Refuses in one line what cannot be computed, before anything else is looked at."""
     with trial.training.weights_kept():
         check(trial.training)
     return []
 
 
-CLAIM = Claim(phase="workload", names=(), prove=prove)
+def check(training: Training) -> None:
+    """Runs the loss once on some samples, on this rank alone.
+
+    Raises:
+        InputError: it is no scalar tensor with a gradient, is NaN everywhere, or leaves parameters out; the same on all ranks.
+    """
+    group, fault, finite = training.group, None, True
+    try:
+        finite = _try(training)
+    except InputError as error:
+        fault = error
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):  # what fits is asked elsewhere
+            raise
+    finally:
+        training.model.zero_grad(set_to_none=True)
+    found: list[tuple[str | None, bool]] = group.gather((None if fault is None else fault.message, finite))
+    if text := next((text for text, _ in found if text is not None), None):
+        raise fault or InputError(text, field="workload")
+    if not any(good for _, good in found):
+        raise InputError("the loss is not finite on any rank, at the model's first weights", field="workload")
+
+
+def _try(training: Training) -> bool:
+    """Runs forward and backward; returns whether the loss is finite."""
+    workload, rank = training.workload, training.group.rank
+    training.model.train()
+    with user_code("Workload.batch"):
+        batch = training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank, 0)
+    with user_code("slicing the batch by sample"):
+        part(batch, 0, 1)
+    with user_code("Workload.loss"):
+        loss: Any = training.loss(training.model, batch, training.dtype)
+    if fault := _fault_of(loss):
+        raise InputError(f"Workload.loss must return a {fault}", field="workload")
+    loss.backward()
+    unused = [name for name, p in training.model.named_parameters() if p.requires_grad and p.grad is None]
+    if unused and not (workload.ddp or {}).get("find_unused_parameters"):
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        raise InputError(
+            f"the loss does not use {', '.join(unused[:3])}{more}, and DDP waits for every parameter's gradient: set "
+            'requires_grad=False on what is not trained, or Workload(ddp={"find_unused_parameters": True})',
+            field="workload",
+        )
+    if workload.weight is not None:
+        with user_code("Workload.weight"):
+            float(workload.weight(batch))
+    return bool(torch.isfinite(loss.detach()))
+
+
+def _fault_of(loss: Any) -> str | None:
+    """Says what a loss should have been."""
+    if not isinstance(loss, Tensor):
+        hint = ", without .item()" if isinstance(loss, int | float) else ""
+        return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
+    if loss.dim():
+        return f"scalar tensor, got one of shape {tuple(loss.shape)}: return its mean over the samples"
+    if not loss.requires_grad:
+        return "tensor with a gradient: compute it by calling the model, without no_grad or detach"
+    return None
+
+
+def prove_compiles(trial: Trial) -> list[Proof]:
+    """Compiles, which takes minutes: how long it took is added to the limit of the phases that follow, where another size, eval mode
+    or the all-reduce may have it compile again."""
+    group, training = trial.group, trial.training
+    group.allow(COMPILE_SECONDS)
+    begun = time.monotonic()
+    with training.weights_kept():
+        try:
+            training.lone_step(training.micro_batch)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):  # whether it fits is asked next
+                raise
+    training.model.zero_grad(set_to_none=True)
+    trial.compile_seconds = max(group.slowest([time.monotonic() - begun]))
+    return []
+
+
+def reduction(training: Training) -> str:
+    """Finds what the loss does over a batch, by cutting one in two: "mean", "sum" or "neither"."""
+    workload, n = training.workload, max(2, min(MAX_SAMPLES, training.micro_batch))
+    batch = training.samples(n, SEED, 0, 0)
+    cut = n // 2 if n == 2 else n // 2 - 1
+    parts = [part(batch, 0, cut), part(batch, cut, n)]
+    units = [cut, n - cut] if workload.weight is None else [float(workload.weight(p)) for p in parts]
+    model = training.model.eval()
+    gate, dtype = REDUCTION_GATE, None
+    while True:
+        try:
+            with torch.no_grad(), float32_as("ieee"):
+                whole, *losses = (float(training.loss(model, b, dtype)) for b in [batch, *parts])
+            break
+        except RuntimeError:
+            if dtype is training.dtype:
+                raise
+            gate, dtype = ROUNDED_GATE, training.dtype  # a workload may refuse float32
+    return reduction_of(whole, (losses[0], losses[1]), (units[0], units[1]), gate)
+
+
+def judge_loss(measured: str, declared: str) -> Proof:
+    """Judges whether the loss is what the workload declares."""
+    if measured == declared:
+        return passing("loss", f"a {measured} over the batch, as declared")
+    verdict = Verdict.CAUTION if measured == "neither" else Verdict.FAIL
+    cause = {"sum": Cause.SUMMED_LOSS, "mean": Cause.MEAN_LOSS}.get(measured, Cause.LOSS_WEIGHTED)
+    seen = "neither a mean nor a sum" if measured == "neither" else f"a {measured}"
+    return judged("loss", verdict, f"{seen}, declared a {declared}", cause.likely())
+
+
+def prove_loss(trial: Trial) -> list[Proof]:
+    """Cuts a batch in two."""
+    trial.reduction = reduction(trial.training)
+    return [judge_loss(trial.reduction, trial.workload.reduction)]
+
+
+def prove_learning_rate(trial: Trial) -> list[Proof]:
+    """Compares the learning rate of the real optimizer under the real scheduler with the plan's, step by step."""
+    plan, name = trial.plan, "learning_rate"
+    if plan.total_steps is None or plan.lr is None:
+        return [unchecked(name, "the recipe has no duration")]
+    optimizer = trial.workload.optimizer([nn.Parameter(torch.zeros(2, 2, device=trial.group.device))])
+    started, unit = float(optimizer.param_groups[0]["lr"]), ulp(optimizer.param_groups[0]["lr"])
+    own = trial.workload.scheduler
+    scheduler = own(optimizer) if own is not None else PlanLR(optimizer, plan)
+    steps = min(MAX_LR_STEPS[trial.options.extent], plan.total_steps)
+    observed = []
+    for _ in range(steps):
+        observed.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    fault = faults.learning_rate(
+        dict(enumerate(observed)),
+        plan.lr_at,
+        peak=plan.lr,
+        pace=faults.Pace(plan.accumulation or 1, plan.data_parallel or 1, plan.steps_per_epoch),
+        initial=started if own is not None else None,
+        ulp=unit,
+    )
+    worst = max(abs(lr - plan.lr_at(step)) for step, lr in enumerate(observed))
+    values, gate = {"steps": steps, "worst_difference": worst}, faults.ULPS * unit * plan.lr
+    if fault is not None:
+        step, diagnosis = fault
+        text = f"{observed[step]:.6g} at step {step}, {plan.lr_at(step):.6g} planned"
+        return [judged(name, Verdict.FAIL, text, diagnosis, gate, **values)]
+    if own is None and not faults.close(started, plan.lr, plan.lr, unit):
+        text = f"the optimizer is made with {started:g}, and the workload names no scheduler that sets the plan's {plan.lr:g}"
+        likely = Cause.ANOTHER_LR.likely(f"{started / plan.lr:.4g}× the plan's")
+        return [judged(name, Verdict.FAIL, text, likely, gate, **values)]
+    text = f"as planned at {'all' if steps == plan.total_steps else f'the first {steps} of'} {plan.total_steps} steps"
+    if own is None:
+        text += ", by PlanLR: the workload names no scheduler of its own"
+    return [passing(name, text, gate, **values)]
+
+
+TRY = Claim(phase="workload", names=(), prove=prove_runs)
+COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, wanted=lambda options: options.compile)
+LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
+LEARNING_RATE = Claim(phase="learning rate", names=("learning_rate",), prove=prove_learning_rate)

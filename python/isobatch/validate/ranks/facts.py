@@ -18,9 +18,7 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from isobatch.errors import InputError
-
-NAMED = 8
-"""Ranks that a sentence names, before it counts the others."""
+from isobatch.words import few
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +148,7 @@ def _hosts(found: dict[int, Facts], field: str) -> dict[object, str]:
     hosts: dict[object, dict[str, None]] = {}
     for facts in found.values():
         hosts.setdefault(getattr(facts, field), {})[facts.host] = None
-    return {value: few(list(names)) for value, names in hosts.items()}
+    return {value: few(names) for value, names in hosts.items()}
 
 
 def gpu_is_shared(found: Iterable[Facts]) -> bool:
@@ -168,14 +166,4 @@ def named(ranks: list[int]) -> str:
     >>> named([3]), named([1, 2]), named(list(range(100)))
     ('rank 3', 'ranks 1, 2', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more')
     """
-    return f"rank{'s' if len(ranks) > 1 else ''} {few(list(map(str, ranks)))}"
-
-
-def few(words: list[str]) -> str:
-    """Words in a row, the first ones where they are many.
-
-    >>> few(["a", "b"])
-    'a, b'
-    """
-    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-    return ", ".join(words[:NAMED]) + more
+    return f"rank{'s' if len(ranks) > 1 else ''} {few(map(str, ranks))}"

@@ -1,13 +1,15 @@
-"""The processes of one validation: what they are, and how they meet."""
+"""The processes of one validation: what they are, how they meet, and how they time some work together."""
 
 from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -16,11 +18,44 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from isobatch.errors import InputError, must_be
-from isobatch.validate.measure.enough import uncertainty
+from isobatch.validate.figures import Rank
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import facts, network
 from isobatch.validate.ranks.pulse import Pulse
-from isobatch.validate.report.figures import Rank
+
+SURE = 0.95
+"""Of the intervals that are said, so many have the median in them."""
+
+
+@cache
+def _place(count: int) -> int:
+    """How many of the least samples, and of the largest, are outside of the interval; -1 where even all of them are too few.
+
+    >>> _place(5), _place(6), _place(20)
+    (-1, 0, 5)
+    """
+    outside, below = -1, 0.0
+    for place in range(count // 2):
+        below += math.comb(count, place) / 2**count
+        if 2 * below > 1 - SURE:
+            break
+        outside = place
+    return outside
+
+
+def uncertainty(samples: Sequence[float]) -> float:
+    """Half the width of the median's interval over the median, by the order of the samples alone, whatever their distribution is:
+    each is below the true median as often as above it. Infinite for less than six.
+
+    >>> uncertainty([1.0, 2.0, 3.0]), uncertainty([9.0, 10.0, 10.0, 10.0, 10.0, 11.0])
+    (inf, 0.1)
+    """
+    outside = _place(len(samples))
+    if outside < 0:
+        return math.inf
+    ordered = sorted(samples)
+    return (ordered[-1 - outside] - ordered[outside]) / 2 / statistics.median(ordered)
+
 
 # Of older torch by another name.
 set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
@@ -156,7 +191,7 @@ class Group:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def time(self, work: Callable[[], None]) -> float:
+    def time(self, work: Callable[[], object]) -> float:
         """Seconds that some work takes on this rank's device, started together with the other ranks: on GPUs by a collective on the
         stream itself, while a sleeping kernel holds it back until Python has launched what comes after."""
         self.sync()

@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from isobatch.validate.ranks.facts import few
+from isobatch.words import few
 
 BEAT_SECONDS = 0.5
 LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late

@@ -20,7 +20,7 @@ macro_rules! results {
             of row, of l r i;
             /// ok, caution or infeasible
             Status status U8 = row.reasons.status() as u8, l.reasons[i].status() as u8;
-            /// see [reasons](reasons.md); `ib.reasons_of` reads the column
+            /// see [reasons](reasons.md); `ib.Reason.of` reads the column
             Reasons reasons U64 = row.reasons.bits(), l.reasons[i].bits();
             /// GPUs; also where the job cannot be planned
             WorldSize world_size (i64) I64 = row.world_size, column(l.world_size[i]);

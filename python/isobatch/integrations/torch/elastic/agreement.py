@@ -1,11 +1,14 @@
-"""What all ranks must know of each other: at the start that they plan the same, and at each step whether to stop and what they count."""
+"""Agreements of all ranks: at the start that they plan the same, at each step whether to stop (signals included) and on counts."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -13,19 +16,19 @@ import torch.distributed as dist
 from isobatch.errors import InputError
 
 
-class Agreed(NamedTuple):
-    """What the ranks agreed on: whether somebody was asked to stop, and the sums of their counts and of their steps' µs."""
+class Agreement(NamedTuple):
+    """A result of the ranks: whether some rank was asked to stop, and the sums of their counts and of their steps' µs."""
 
     stopping: bool
     total: float
     micros: float
 
 
-class Pending:
-    """An agreement under way. `result` waits for it; it is the same each time."""
+class Vote:
+    """An agreement under way. `result` waits for it, and is the same each time."""
 
     def __init__(self, stopping: bool, count: float, micros: int, group: Any) -> None:
-        self._agreed = Agreed(stopping, count, micros)
+        self._agreement = Agreement(stopping, count, micros)
         self._work = None
         if group is not None:
             # In float64 sums of whole numbers are exact up to 2^53, so that they are the same on all ranks.
@@ -33,16 +36,17 @@ class Pending:
             # The group's own method: dist.all_reduce takes half as long again to begin.
             self._work = group.allreduce([self._values])
 
-    def result(self) -> Agreed:
+    def result(self) -> Agreement:
+        """Waits for the ranks, once."""
         if self._work is not None:
             self._work.wait()
             self._work = None
             stopping, count, micros = self._values.tolist()
-            self._agreed = Agreed(stopping > 0, count, micros)
-        return self._agreed
+            self._agreement = Agreement(stopping > 0, count, micros)
+        return self._agreement
 
 
-class Ranks:
+class RankGroup:
     """The run's own group of all its processes. It is gloo's, so that an NCCL job never waits for its device."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -51,7 +55,7 @@ class Ranks:
 
     @property
     def connected(self) -> bool:
-        """Whether the processes can talk: one alone can."""
+        """Whether the processes can talk; one alone can."""
         return self.size == 1 or (dist.is_available() and dist.is_initialized())
 
     def _own(self) -> Any:
@@ -64,10 +68,10 @@ class Ranks:
         return self._group
 
     def agree(self, facts: Mapping[str, Any] | InputError) -> None:
-        """Compares what the ranks found out, or the error that each met; all of them leave, or all raise.
+        """Compares the facts of all ranks, or their errors; all of them leave, or all raise.
 
         Raises:
-            InputError: a rank met an error, or two ranks differ; the message has the first thing that does.
+            InputError: a rank has an error, or two ranks differ; the message has the first difference.
         """
         group = self._own()
         every: list[Any] = [None] * self.size
@@ -87,38 +91,38 @@ class Ranks:
                         "same recipe, settings and checkpoint"
                     )
 
-    def begin(self, stopping: bool, count: float, micros: int) -> Pending:
+    def begin(self, stopping: bool, count: float, micros: int) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count says that this rank has none."""
-        return Pending(stopping, count, micros, self._own())
+        return Vote(stopping, count, micros, self._own())
 
 
 class Agreements:
     """The agreements of a run's steps: in each step where the ranks count tokens, else as often as stopping needs it.
 
     Beginning and waiting take 0.1 to 0.2 ms between two ranks, and wake a thread: of a step of 6 ms that is 3 %. So quick steps
-    agree only every `SECONDS`, by the mean of the ranks' own clocks, which they agree on too; at least every `MOST` steps, since
+    agree only every `SECONDS`, by the mean of the ranks' own clocks, which they agree on too; at least every `MAX_STEPS` steps, since
     the next ones may be slow. From 50 ms on, and on one process, every step agrees.
     """
 
-    SECONDS, MOST = 0.05, 10
+    SECONDS, MAX_STEPS = 0.05, 10
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
-        self._pending: Pending | None = None
+        self._pending: Vote | None = None
         self._begun, self._passed = 0.0, 0
 
     @property
     def stopping(self) -> bool:
-        """What the ranks agreed on last; the same on all of them, and all through a step."""
+        """The last agreement; the same on all ranks, and all through a step."""
         return self._pending is not None and self._pending.result().stopping
 
     @property
     def total(self) -> float:
-        """The sum of the counts that the last agreement had."""
+        """The sum of the counts in the last agreement."""
         return 0.0 if self._pending is None else self._pending.result().total
 
     def begin_step(self, asked: bool, count: float | None = None) -> None:
-        """A step begins, on all ranks: they agree on whether to stop after it, if it is time, and on counts where there are some."""
+        """Begins a step, on all ranks: they agree on whether to stop after it, if it is time, and on counts where there are some."""
         self._passed += 1
         if count is None and self._passed < self._every:
             return
@@ -131,18 +135,52 @@ class Agreements:
 
     @property
     def _every(self) -> int:
-        """How many steps an agreement holds for: by what the last one knows, so that it is the same on all ranks."""
+        """The steps between agreements, by the clocks in the last one: the same on all ranks."""
         if self._pending is None or self._ranks.size == 1:
             return 1
         micros = self._pending.result().micros / self._ranks.size
-        return max(1, min(self.MOST, int(self.SECONDS * 1e6 / max(micros, 1.0))))
+        return max(1, min(self.MAX_STEPS, int(self.SECONDS * 1e6 / max(micros, 1.0))))
 
     def end(self) -> None:
-        """Nothing is left under way."""
+        """Waits for the agreement under way."""
         if self._pending is not None:
             self._pending.result()
 
 
 def is_count(value: float) -> bool:
-    """Whether a count of tokens can be one."""
+    """Returns whether a count of tokens can be one."""
     return math.isfinite(value) and value >= 0
+
+
+# ---- signals ----
+
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
+
+class Signals:
+    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) while it is entered, and then puts back the handlers before.
+
+    A handler that was there is called too. Only the main thread can have handlers: in another nothing is noted.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            # None: it was not set by Python, and cannot be put back by it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)

@@ -1,18 +1,25 @@
-"""One pass of a training loop through a run's steps, and what the ranks agree on at each."""
+"""The steps of a run and what the ranks agree on at each: in a training loop of yours, or in a trainer's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from torch.optim import Optimizer
+
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.agreement import Agreements, Ranks
-from isobatch.integrations.torch.elastic.batches import passes_are_equal
-from isobatch.integrations.torch.elastic.dealing import Pass, Span
-from isobatch.integrations.torch.elastic.progress import Progress
-from isobatch.integrations.torch.elastic.steps import Micro, Step, micros, next_batch
-from isobatch.integrations.torch.elastic.stopping import Signals
-from isobatch.integrations.torch.elastic.weights import Tokens, check_window, count
+from isobatch.integrations.torch.dealing import Pass, Span
+from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
+from isobatch.integrations.torch.elastic.loader import (
+    Join,
+    Progress,
+    WholeSteps,
+    loader_of,
+    next_batch,
+    passes_are_equal,
+)
+from isobatch.integrations.torch.elastic.steps import Step, Tokens, check_window, count, micros
+from isobatch.integrations.torch.lr import ElasticLR
 
 
 class _Window(NamedTuple):
@@ -32,7 +39,7 @@ class Loop:
     """The steps from where the run is to its end, or until the training leaves them."""
 
     def __init__(
-        self, progress: Progress, ranks: Ranks, loader: Iterable[Any], tokens: Tokens | None
+        self, progress: Progress, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None
     ) -> None:
         self._run, self._loader, self._tokens = progress, loader, tokens
         self._equal = passes_are_equal(loader)
@@ -42,22 +49,22 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        """What the ranks agreed on last."""
+        """Whether some rank was asked to stop, as agreed on last."""
         return self._agreements.stopping
 
     @property
     def unfinished(self) -> str | None:
-        """What is left to do in the step under way; None where none is, or it is done."""
+        """The work left in the step under way, in words; None where nothing is."""
         if self.current is None:
             return None
         if self.current.left:
             return f"step {self.current.number:,} has {self.current.left} micro-batches left"
-        if any(made.last_epoch != self.current.number + 1 for made in self._run.schedulers):
+        if any(scheduler.last_epoch != self.current.number + 1 for scheduler in self._run.schedulers):
             return f"the scheduler was not stepped in step {self.current.number:,}"
         return None
 
     def steps(self) -> Iterator[Step]:
-        """The steps, each to be finished before the next is asked for."""
+        """Yields the steps, each to be finished before the next is asked for."""
         with Signals() as signals:
             windows = self._windows(iter(self._loader))
             window = next(windows, None)
@@ -79,7 +86,7 @@ class Loop:
             self._agreements.end()
 
     def _finished(self, step: Step) -> Iterator[Step]:
-        """Gives a step to the training, and counts it when it is done; also where the training leaves the loop behind it."""
+        """Gives a step to the training, and counts it when it is done; also where the training leaves the loop after it."""
         self.current = step
         try:
             yield step
@@ -113,5 +120,57 @@ class Loop:
             # All processes of a replica count the same tokens.
             total /= self._run.processes / replicas
             factors = [own * replicas / total for own in window.counts]
-        made: Iterator[Micro] = micros(iter(window.batches), window.passes, factors, equal=self._equal)
-        return Step(window.span, made, len(window.passes))
+        batches = micros(iter(window.batches), window.passes, factors, equal=self._equal)
+        return Step(window.span, batches, len(window.passes))
+
+
+class TrainerLoop:
+    """The steps of a run in a trainer's own loop, with the same number of micro-batches in each.
+
+    Attributes:
+        passes: micro-batches in every step, the trainer's accumulation. Where a step has fewer, stand-ins with factor 0 follow.
+    """
+
+    current: Step | None = None
+    unfinished: str | None = None
+
+    def __init__(self, progress: Progress, ranks: RankGroup) -> None:
+        self._progress = progress
+        self.passes = progress.rounds
+        self._signals = Signals()
+        self._agreements = Agreements(ranks)
+        self.asked = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether some rank was asked to stop, as agreed on last."""
+        return self._agreements.stopping
+
+    def loader(self, dataset: Any, join: Join, **options: Any) -> WholeSteps:
+        """Makes a loader of the micro-batches of the steps left, each joined with its factor."""
+        batches = loader_of(self._progress, dataset, options, equal=True, least=self.passes)
+        return WholeSteps(self._progress, self.passes, batches, join)
+
+    def scheduler(self, optimizer: Optimizer) -> ElasticLR:
+        """Makes a scheduler for the trainer to step, or not where its scaler skipped the optimizer's step."""
+        scheduler = ElasticLR(optimizer, self._progress.course, self._progress.step, lambda _: None)
+        self._progress.schedulers = [scheduler]
+        return scheduler
+
+    def begin(self) -> None:
+        """Begins the training: signals are noted."""
+        self._signals.__enter__()
+
+    def begin_step(self) -> None:
+        """Begins a step: if it is time, the ranks agree on whether to stop after it."""
+        self._agreements.begin_step(self._signals.received or self.asked)
+
+    def end_step(self) -> None:
+        """Counts a step, also where the optimizer's was skipped."""
+        self._progress.step += 1
+        for scheduler in self._progress.schedulers:
+            scheduler.go_to(self._progress.step)
+
+    def end(self) -> None:
+        """Ends the training: the handlers before are put back."""
+        self._signals.__exit__()

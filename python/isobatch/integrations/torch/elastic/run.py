@@ -12,17 +12,13 @@ from torch.utils.data import DataLoader
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
-from isobatch.integrations.torch.elastic.agreement import Ranks
-from isobatch.integrations.torch.elastic.batches import loader_of
-from isobatch.integrations.torch.elastic.driven import Driven
-from isobatch.integrations.torch.elastic.exact import Planned, planned
-from isobatch.integrations.torch.elastic.loop import Loop
-from isobatch.integrations.torch.elastic.progress import Progress
-from isobatch.integrations.torch.elastic.rates import ElasticLR
-from isobatch.integrations.torch.elastic.state import Leg, State
-from isobatch.integrations.torch.elastic.steps import Step
-from isobatch.integrations.torch.elastic.weights import Tokens
+from isobatch.integrations.torch.elastic.agreement import RankGroup
+from isobatch.integrations.torch.elastic.loader import Progress, loader_of
+from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
+from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
+from isobatch.integrations.torch.elastic.steps import Step, Tokens
 from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
+from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.course import Position
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import settings_of
@@ -85,17 +81,17 @@ class ElasticRun:
         **settings: Any,
     ) -> None:
         self.world = find_world()
-        self._ranks = Ranks(self.world.rank, self.world.size)
+        self._ranks = RankGroup(self.world.rank, self.world.size)
         self.seed, self.shuffle = seed, shuffle
-        self._loop: Loop | Driven | None = None
+        self._loop: Loop | TrainerLoop | None = None
         self._agreed = False
         self._start = 0
         try:
             self._prepare(recipe, settings)
             self._resume(state, accept)
-            replicas = self._planned.plan.data_parallel or 0
+            replicas = self._run_plan.plan.data_parallel or 0
             self._progress = Progress(
-                self._planned,
+                *self._run_plan,
                 replica=replica_of(replica, self.world.rank, replicas, self.world.size),
                 processes=self.world.size,
                 step=self._start,
@@ -114,11 +110,11 @@ class ElasticRun:
 
     @property
     def plan(self) -> Plan:
-        """How this run trains on the processes that there are; its steps, length and learning rate are those of the whole run."""
-        return self._planned.plan
+        """The plan on the processes that there are; its steps, length and learning rate are those of the whole run."""
+        return self._run_plan.plan
 
     def plans(self, counts: Iterable[int]) -> dict[int, Plan]:
-        """What the plan would be if the run went on from here at each of some GPU counts; infeasible ones have that status.
+        """Plans the run from here on at each of some GPU counts; infeasible ones have that status.
 
         Raises:
             InputError: a count is not a whole number from 1.
@@ -137,7 +133,7 @@ class ElasticRun:
     @property
     def position(self) -> Position:
         """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on behind `samples`."""
-        return self._planned.course.position(self._done)
+        return self._run_plan.course.position(self._done)
 
     def _prepare(self, recipe: Recipe | Plan, settings: dict[str, Any]) -> None:
         if isinstance(recipe, Plan):
@@ -145,9 +141,8 @@ class ElasticRun:
                 raise InputError(
                     "recipe must be a recipe, or a plan that was not moved, got one that was: pass state= to go on"
                 )
-            made, self._hardware = recipe, recipe.cluster
-            self.recipe = made.recipe
-            settings = {**made.settings._asdict(), **settings}
+            self.recipe, self._hardware = recipe.recipe, recipe.cluster
+            settings = {**recipe.settings._asdict(), **settings}
         else:
             refuse_no_recipe(recipe, "a Recipe or a Plan")
             self.recipe, self._hardware = recipe, Cluster()
@@ -163,17 +158,17 @@ class ElasticRun:
         per_node = per_node or gpus
         return msgspec.structs.replace(self._hardware, nodes=gpus // per_node, gpus_per_node=per_node)
 
-    def _plan_for(self, cluster: Cluster, step: int) -> Planned:
-        return planned(self.recipe, cluster, self._settings, self._legs, step)
+    def _plan_for(self, cluster: Cluster, step: int) -> RunPlan:
+        return states.plan_run(self.recipe, cluster, self._settings, self._legs, step)
 
     def _resume(self, written: dict[str, Any] | None, accept: Collection[str]) -> None:
         self._legs: tuple[Leg, ...] = ()
         if written is not None:
             before = states.read(written)
-            recipe = states.recipe_given(self.recipe)
+            recipe = states.recipe_fields(self.recipe)
             states.check_same(before, State(0, 0, self.seed, self.shuffle, recipe, ()), accept)
             self._start, self._legs = before.step, before.legs
-        self._planned = self._plan_for(self._cluster(self.world.size, self.world.per_node), self._start)
+        self._run_plan = self._plan_for(self._cluster(self.world.size, self.world.per_node), self._start)
         if self.plan.status == "infeasible":
             raise InputError(self.plan.explain())
         total = self.plan.total_steps or 0
@@ -183,12 +178,12 @@ class ElasticRun:
             )
         settings = self._settings.changed()
         leg = Leg(self._start, self.world.size, self.plan.effective_batch or 0, settings)
-        self._legs = states.extended(self._legs, leg)
+        self._legs = states.add_leg(self._legs, leg)
 
     # ---- agreement ----
 
     def _description(self) -> dict[str, Any]:
-        """What all ranks must have in common."""
+        """Returns the facts that must be the same on all ranks."""
         names = (
             "micro_batch",
             "accumulation",
@@ -203,7 +198,7 @@ class ElasticRun:
             **{name: getattr(self.plan, name) for name in names},
             "seed": self.seed,
             "shuffle": self.shuffle,
-            **{f"recipe's {name}": value for name, value in states.recipe_given(self.recipe).items()},
+            **{f"recipe's {name}": value for name, value in states.recipe_fields(self.recipe).items()},
             "settings": self._settings.changed(),
             "legs": self._legs,
         }
@@ -217,7 +212,7 @@ class ElasticRun:
     # ---- what a training takes from it ----
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> DataLoader[Any]:
-        """A DataLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
+        """Makes a DataLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
 
         A stream (an IterableDataset, or what can only be iterated) is read by every rank, in the same order, and each keeps its part;
         a restart reads over what was consumed. An epoch is its first dataset_size samples; without that it is begun anew where it ends.
@@ -235,7 +230,7 @@ class ElasticRun:
         return loader_of(self._progress, dataset, options, equal=equal_passes)
 
     def scheduler(self, optimizer: Optimizer, *, velocity: str | None = None) -> ElasticLR:
-        """A scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
+        """Makes a scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
 
         It moves betas, eps and the weight decay where the plan moves them.
 
@@ -247,13 +242,15 @@ class ElasticRun:
         Raises:
             InputError: as PlanLR.
         """
-        made = ElasticLR(optimizer, self._planned.course, self._progress.step, self._scheduled, velocity)
+        scheduler = ElasticLR(
+            optimizer, self._run_plan.course, self._progress.step, self._scheduled, velocity
+        )
         others = [other for other in self._progress.schedulers if other.optimizer is not optimizer]
-        self._progress.schedulers = [*others, made]
-        return made
+        self._progress.schedulers = [*others, scheduler]
+        return scheduler
 
     def steps(self, loader: Iterable[Any], tokens: Tokens | None = None) -> Iterator[Step]:
-        """The run's steps from where it is to its end.
+        """Yields the run's steps from where it is to its end.
 
         SIGTERM and SIGUSR1 become `stopping` while it is iterated.
 
@@ -270,11 +267,11 @@ class ElasticRun:
         self._loop = Loop(self._progress, self._ranks, loader, tokens)
         return self._loop.steps()
 
-    def driven(self) -> Driven:
-        """The run for a trainer that has its own loop: the integrations for transformers and Lightning use it."""
-        if not isinstance(self._loop, Driven):
+    def trainer_loop(self) -> TrainerLoop:
+        """Returns the run for a trainer with a loop of its own, as the integrations for transformers and Lightning use it."""
+        if not isinstance(self._loop, TrainerLoop):
             self._agree()
-            self._loop = Driven(self._progress, self._ranks)
+            self._loop = TrainerLoop(self._progress, self._ranks)
         return self._loop
 
     @property
@@ -296,7 +293,7 @@ class ElasticRun:
             self._loop.asked = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, for a checkpoint: JSON types, under 4 kB after a hundred restarts, the same on all ranks.
+        """Returns where the run is, for a checkpoint: JSON types, under 4 kB after a hundred restarts, the same on all ranks.
 
         In the loop, after the optimizer's and the scheduler's step, the step counts as done.
 
@@ -329,5 +326,5 @@ class ElasticRun:
 
     def _state(self) -> State:
         done = self._done
-        samples = self._planned.course.position(done).samples
-        return State(done, samples, self.seed, self.shuffle, states.recipe_given(self.recipe), self._legs)
+        samples = self._run_plan.course.position(done).samples
+        return State(done, samples, self.seed, self.shuffle, states.recipe_fields(self.recipe), self._legs)

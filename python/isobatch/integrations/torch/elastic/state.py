@@ -1,15 +1,20 @@
-"""What a checkpoint holds of a run: JSON types, versioned, a line for each stretch of the run under one plan."""
+"""The state of a run: what a checkpoint has (JSON types, versioned, a line for each stretch under one plan), and the plan that follows
+from it, whose run is the same at every GPU count: nothing is padded, and an epoch is ⌈dataset / batch⌉ steps."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from isobatch.errors import InputError, together
+from isobatch.planning.plan import Plan, plan, plan_of
+from isobatch.planning.replan import replan
+from isobatch.planning.settings import DEFAULTS, HYPERPARAMETERS, Settings
+from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.schedules import Schedule
+from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
 
 SCHEMA = "isobatch.elastic/1"
@@ -37,7 +42,7 @@ class State(NamedTuple):
     legs: tuple[Leg, ...]
 
 
-class _Written(msgspec.Struct, forbid_unknown_fields=True):
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
     """A state as a checkpoint has it: equal settings are there once, and legs name them by number."""
 
     schema: str
@@ -50,8 +55,8 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True):
     legs: list[tuple[int, int, int, int]]
 
 
-def recipe_given(recipe: Recipe) -> dict[str, Any]:
-    """The fields of a recipe that are not as they are by default, as JSON types."""
+def recipe_fields(recipe: Recipe) -> dict[str, Any]:
+    """Returns the fields of a recipe that are not the defaults, as JSON types."""
     fields = {
         name: value for name, value in msgspec.structs.asdict(recipe).items() if value != _DEFAULTS[name]
     }
@@ -60,7 +65,7 @@ def recipe_given(recipe: Recipe) -> dict[str, Any]:
 
 
 def write(state: State) -> dict[str, Any]:
-    """The state in JSON types."""
+    """Writes the state in JSON types."""
     settings: list[dict[str, Any]] = []
     legs: list[tuple[int, int, int, int]] = []
     for step, gpus, batch, asked in state.legs:
@@ -72,7 +77,7 @@ def write(state: State) -> dict[str, Any]:
 
 
 def read(written: Any) -> State:
-    """The state that `write` wrote.
+    """Reads a state from the output of `write`.
 
     Raises:
         InputError: it is none, or of another version.
@@ -83,7 +88,7 @@ def read(written: Any) -> State:
             f"state must be what ElasticRun.state_dict() gave ({SCHEMA}), got {shown(written)}", field="state"
         )
     try:
-        found = msgspec.convert(written, _Written)
+        found = msgspec.convert(written, _Record)
         legs = tuple(Leg(step, gpus, batch, found.settings[which]) for step, gpus, batch, which in found.legs)
     except (msgspec.ValidationError, IndexError) as error:
         raise InputError(f"state is damaged: {error}", field="state") from None
@@ -119,17 +124,92 @@ def check_same(before: State, now: State, accept: Collection[str]) -> None:
         raise together(errors)
 
 
-def extended(legs: Sequence[Leg], leg: Leg) -> tuple[Leg, ...]:
-    """The legs with one more: one that never ran is replaced, one that is like the last goes on with it."""
-    kept = [*legs]
-    if kept and kept[-1].step == leg.step:
-        kept.pop()
-    if kept and kept[-1][1:] == leg[1:]:
-        return tuple(kept)
-    return (*kept, leg)
+def add_leg(legs: Sequence[Leg], leg: Leg) -> tuple[Leg, ...]:
+    """Adds a leg: one that never ran is replaced, one like the last goes on with it."""
+    before = [*legs]
+    if before and before[-1].step == leg.step:
+        before.pop()
+    if before and before[-1][1:] == leg[1:]:
+        return tuple(before)
+    return (*before, leg)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Schedule):
         return msgspec.json.decode(value.to_json())
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+# ---- the plan of a run ----
+
+
+class RunPlan(NamedTuple):
+    """A run's plans: how a step is laid out here (`plan`), and the run of that step, made on one replica (`course`)."""
+
+    plan: Plan
+    course: Plan
+
+
+def plan_run(recipe: Recipe, cluster: Cluster, settings: Settings, legs: Sequence[Leg], step: int) -> RunPlan:
+    """Plans a run after `step` steps, to go on at a cluster.
+
+    Raises:
+        InputError: the recipe has no duration, its trainer has no epochs, or the policy is goodput; the legs cannot be.
+    """
+    _check(recipe, settings)
+    recipe = msgspec.structs.replace(recipe, convention="exact", drop_last=bool(recipe.drop_last))
+    before = [leg for leg in legs if leg.step < step]
+    consumed = _course(recipe, before).position(step).samples if before and recipe.ramp is not None else 0
+    here = plan_of(recipe, cluster, settings, None, consumed)
+    if here.status == "infeasible":
+        return RunPlan(here, here)
+    now = Leg(step, here.world_size, here.effective_batch or 0, settings.changed())
+    course = _course(recipe, [*before, now])
+    names = ("total_steps", "warmup_steps", "warmup_lr", "moves")
+    counted = {name: getattr(course, name) for name in names}
+    if not course.moves:
+        # It only says which stages need not be split any more; where it does not come of a move, the run starts behind it.
+        counted["consumed"] = 0
+    return RunPlan(msgspec.structs.replace(here, **counted), course)
+
+
+def _check(recipe: Recipe, settings: Settings) -> None:
+    if recipe.convention == "megatron":
+        raise InputError(
+            "convention must be one that counts epochs, got 'megatron': its own samplers resume by the samples, and isobatch replan --to megatron writes the arguments"
+        )
+    if recipe.duration is None:
+        raise InputError('duration is missing: add it to the recipe, such as "90ep"', field="duration")
+    if settings.policy == "goodput":
+        raise InputError(
+            "policy must be keep, grow or a batch, got 'goodput', which needs a profile, and picks another batch and another length at "
+            "each number of GPUs: plan with it once, and give the batch that it picked, such as policy=512",
+            field="policy",
+        )
+
+
+def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
+    """Plans the run on one replica in whole steps, so nothing depends on how they are split."""
+    alone = msgspec.structs.replace(recipe, even_batches=True, model_parallel=1)
+    course: Plan | None = None
+    for leg in legs:
+        # Under keep nothing but the batch moves, and that only within its tolerance.
+        keeps = leg.settings.get("policy", "keep") == "keep"
+        asked: dict[str, Any] = {
+            "rule": "none" if keeps else leg.settings.get("rule", "auto"),
+            "ramp_rule": leg.settings.get("ramp_rule", "none"),
+            **{name: leg.settings.get(name, getattr(DEFAULTS, name)) for name in HYPERPARAMETERS},
+        }
+        if course is None:
+            course = plan(alone, 1, policy=leg.batch, max_micro_batch=leg.batch, **asked)
+        elif (course.effective_batch, _of(course, asked)) != (leg.batch, asked):
+            course = replan(
+                course, at_step=leg.step, effective_batch=leg.batch, max_micro_batch=leg.batch, **asked
+            )
+        course.require()
+    assert course is not None
+    return course
+
+
+def _of(course: Plan, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(course.settings, name) for name in names}

@@ -1,18 +1,21 @@
-"""A run's steps, as a training loop goes through them."""
+"""A run's steps and their micro-batches, as a training loop goes through them, and the factors of their losses."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.dealing import Pass, Span
-from isobatch.integrations.torch.elastic.norms import without_statistics
+from isobatch.integrations.torch.dealing import Pass, Span
+from isobatch.integrations.torch.elastic.agreement import is_count
+from isobatch.words import shown
 
 _FSDP1 = "FullyShardedDataParallel"
 _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -35,7 +38,7 @@ class Micro(NamedTuple):
     equal: bool
 
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
-        """Around forward and backward: gradients are synchronized in the step's last micro-batch only.
+        """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
 
         DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left out of the statistics of
         batch norms.
@@ -77,7 +80,7 @@ class Step:
 
     @property
     def left(self) -> int:
-        """Micro-batches that are left of it for this replica."""
+        """Micro-batches left of it for this replica."""
         return self._left
 
     def __len__(self) -> int:
@@ -89,24 +92,10 @@ class Step:
             yield micro
 
 
-def next_batch(loader: Iterator[Any], step: int) -> Any:
-    """The loader's next batch.
-
-    Raises:
-        InputError: it has none, though the run has.
-    """
-    try:
-        return next(loader)
-    except StopIteration:
-        raise InputError(
-            f"the loader ended in step {step}, before the run: make it by run.loader", field="loader"
-        ) from None
-
-
 def micros(
     batches: Iterator[Any], passes: Sequence[Pass], factors: Sequence[float], *, equal: bool
 ) -> Iterator[Micro]:
-    """A step's micro-batches, each with its factor."""
+    """Yields a step's micro-batches, each with its factor."""
     for batch, one, factor in zip(batches, passes, factors, strict=True):
         yield Micro(batch, factor, one.last, one.stand_in, equal)
 
@@ -122,3 +111,84 @@ def _has_collectives_inside(model: nn.Module) -> bool:
             for module in model.modules()
         )
     return found
+
+
+# ---- weights in tokens ----
+
+
+Tokens: TypeAlias = Callable[[Any], Any]
+"""Counts the tokens, labels or boxes under a batch's mean loss: a number, or a tensor of one."""
+
+
+def count(tokens: Tokens, batch: Any) -> float:
+    """Returns the count of `tokens` in a batch; NaN where that is no count, so the sum over the ranks is none either."""
+    found = tokens(batch)
+    value = found.item() if hasattr(found, "item") else found
+    if isinstance(value, (int, float)) and is_count(value):
+        return float(value)
+    return float("nan")
+
+
+def check_window(total: float, own: float, step: int) -> None:
+    """Raises on all ranks where the window of a step has nothing to take a mean over.
+
+    Raises:
+        InputError: `tokens` gave no count on some rank, or found nothing on all of them.
+    """
+    if not is_count(total):
+        rank = "this rank" if not is_count(own) else "another rank"
+        raise InputError(
+            f"tokens must give a number from 0, as an int or a tensor of one; {rank} got something else in step {step}",
+            field="tokens",
+        )
+    if not total:
+        raise InputError(
+            f"step {step} has no token on any rank: {shown(0)} cannot be averaged over; filter samples without labels",
+            field="tokens",
+        )
+
+
+# ---- batch norm in a stand-in: its one sample must not count in the statistics ----
+
+
+@contextlib.contextmanager
+def without_statistics(model: nn.Module) -> Iterator[None]:
+    """Leaves the statistics of the model's batch norms as they are in a stand-in's forward and backward.
+
+    SyncBatchNorm must take part in the others' collectives: it gets an empty batch, which torch lets count nothing
+    (torch/nn/modules/_functions.py, "empty input"). Others normalize by their running statistics, as in evaluation, where they have any:
+    one sample has no variance.
+    """
+    with contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if not isinstance(module, _BatchNorm) or not module.training:
+                continue
+            if isinstance(module, nn.SyncBatchNorm):
+                for hook in (
+                    module.register_forward_pre_hook(_empty),
+                    # Before the user's own, which see what the module gives to the next one.
+                    module.register_forward_hook(_refill, prepend=True),
+                ):
+                    stack.callback(hook.remove)
+            elif module.running_mean is not None:
+                module.training = False
+                stack.callback(setattr, module, "training", True)
+        yield
+
+
+def _empty(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    _Sample.input = inputs[0]
+    return (inputs[0][:0],)
+
+
+def _refill(_: nn.Module, __: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    """Puts the sample itself in the empty output's place, tied to it, so backward comes through the module too."""
+    sample = _Sample.input
+    del _Sample.input
+    return torch.cat([output, sample.to(output.dtype)])
+
+
+class _Sample:
+    """The input of the module under way: between its two hooks no other module runs."""
+
+    input: torch.Tensor

@@ -1,4 +1,4 @@
-"""Which process of how many this is."""
+"""The world of a run: this process's rank, and its replica."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class World(NamedTuple):
 
 
 def find_world() -> World:
-    """The world of the default process group, else of torchrun's variables, else of Slurm's, else this process alone.
+    """Finds the world of the default process group, else of torchrun's variables, else of Slurm's, else this process alone.
 
     Raises:
         InputError: a launcher's variables are not numbers.
@@ -46,7 +46,7 @@ def find_world() -> World:
 
 
 def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
-    """This process's replica: its rank, or what the user gave, a number or a one-dimensional DeviceMesh.
+    """Returns this process's replica: its rank, or the user's, a number or a one-dimensional DeviceMesh.
 
     Raises:
         InputError: with model parallelism none was given, or there is no such replica.

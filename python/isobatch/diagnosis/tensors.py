@@ -1,0 +1,171 @@
+"""Tensors and batches: pieces, checksums over their bits, number formats, and what a loss does over a batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+REDUCTION_GATE = 1e-3
+"""How far, relative to the loss, a mean or a sum of parts may be from the whole."""
+
+
+def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """A batch with a function of each tensor in it, or of what else is neither a mapping nor a sequence."""
+    if isinstance(batch, Mapping):
+        return {key: mapped(value, function) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [mapped(value, function) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return function(batch)
+
+
+def part(batch: Any, start: int, stop: int) -> Any:
+    """The samples from start to stop of a batch.
+
+    >>> part({"x": range(4)}, 1, 3)
+    {'x': range(1, 3)}
+    >>> from collections import namedtuple
+    >>> part(namedtuple("Pair", "x y")(range(4), range(4)), 1, 3)
+    Pair(x=range(1, 3), y=range(1, 3))
+    """
+    return mapped(batch, lambda one: one[start:stop])
+
+
+def reduction_of(
+    whole: float, losses: tuple[float, float], units: tuple[float, float], gate: float = REDUCTION_GATE
+) -> Literal["mean", "sum", "neither"]:
+    """What a loss does over a batch, by the losses of its two parts and what each counts.
+
+    >>> reduction_of(2.5, (1.0, 3.0), (1, 3)), reduction_of(4.0, (1.0, 3.0), (1, 3)), reduction_of(9.0, (1.0, 3.0), (1, 3))
+    ('mean', 'sum', 'neither')
+    """
+    mean = sum(unit * loss for unit, loss in zip(units, losses, strict=True)) / sum(units)
+    if abs(whole - mean) <= gate * abs(whole):
+        return "mean"
+    return "sum" if abs(whole - sum(losses)) <= gate * abs(whole) else "neither"
+
+
+ELEMENTS = 1 << 22
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor with its zeros: an embedding's gradient may be sparse."""
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def chunks(tensor: Tensor, elements: int = ELEMENTS) -> Iterator[Tensor]:
+    """A tensor's elements in order, in pieces of at most so many.
+
+    >>> [piece.tolist() for piece in chunks(torch.arange(5), 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    flat = dense(tensor.detach()).reshape(-1)
+    for start in range(0, flat.numel(), elements):
+        yield flat[start : start + elements]
+
+
+def square(tensor: Tensor) -> Tensor:
+    """The sum of the squares, in double precision: a scalar on the tensor's device.
+
+    >>> float(square(torch.tensor([3.0, 4.0])))
+    25.0
+    """
+    total = torch.zeros((), dtype=torch.float64, device=tensor.device)
+    for piece in chunks(tensor):
+        wide = piece.double()
+        total += wide @ wide
+    return total
+
+
+WORDS = 1 << 24  # summed at a time: the sums need room on the device
+
+
+def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """Two sums over the bits of some tensors, which differ where any bit does (but for chance): plain, and weighted by
+    place."""
+    plain = placed = 0
+    for tensor in tensors:
+        raw = dense(tensor.detach()).contiguous().view(-1).view(torch.uint8)
+        pad = -raw.numel() % 4
+        words = (torch.cat([raw, raw.new_zeros(pad)]) if pad else raw).view(torch.int32)
+        sums = 0
+        for start in range(0, words.numel(), WORDS):
+            some = words[start : start + WORDS].long()
+            place = torch.arange(start + 1, start + 1 + some.numel(), device=words.device) % 65_521
+            plain = (plain + int(some.sum())) % 2**63
+            sums += int((some * place).sum())
+        placed = (placed * 31 + sums) % 2**63
+    return plain, placed
+
+
+def differing(group_sums: Sequence[Hashable]) -> list[int]:
+    """The ranks whose sums are not those of most ranks; with two, the one that is not rank 0."""
+    counts = Counter(group_sums)
+    most = max(counts, key=lambda sums: (counts[sums], sums == group_sums[0]))
+    return [rank for rank, sums in enumerate(group_sums) if sums != most]
+
+
+AUTOCAST: dict[str | None, torch.dtype | None] = {
+    None: None,
+    "fp32": None,
+    "tf32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+"""The recipe's precisions, and the format of autocast for each; None where there is none."""
+
+
+def ulp(number: Any) -> float:
+    """The unit in the last place of 1, in the format of a number: a tensor's is mostly float32.
+
+    >>> ulp(0.1) == 2**-52, ulp(torch.tensor(0.1)) == 2**-23
+    (True, True)
+    """
+    return torch.finfo(number.dtype).eps if isinstance(number, Tensor) else 2.0**-52
+
+
+@contextlib.contextmanager
+def float32_as(mode: Literal["ieee", "tf32"]) -> Iterator[None]:
+    """Matrix products of float32 tensors in full precision, or in TensorFloat-32, which rounds to 10 bits.
+
+    torch has switches of two generations, from 2.9 on, and torch.compile asks the older ones, which raise where the newer ones say
+    something else: so both are set, and put back.
+    """
+    before = [(thing, name, _read(thing, name)) for thing, name in _SWITCHES]
+    try:
+        products = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the newer ones were set apart from it: it is torch's default
+        products = "highest"
+    try:
+        torch.set_float32_matmul_precision("highest" if mode == "ieee" else "high")
+        for thing, name in _SWITCHES:
+            if _read(thing, name) is not None:
+                setattr(thing, name, mode if name == "fp32_precision" else mode == "tf32")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        for thing, name, value in before:
+            if value is not None:
+                setattr(thing, name, value)
+
+
+_BACKENDS: Any = torch.backends
+_SWITCHES: list[tuple[Any, str]] = [
+    (_BACKENDS.cudnn, "allow_tf32"),
+    (_BACKENDS.cuda.matmul, "fp32_precision"),
+    *((getattr(_BACKENDS.cudnn, name, None), "fp32_precision") for name in ("conv", "rnn")),
+]
+"""The older one first: it sets the newer ones, too."""
+
+
+def _read(thing: Any, name: str) -> Any:
+    """A switch; None where this torch has none of the name, or refuses to tell, since the other generation was set."""
+    try:
+        return getattr(thing, name, None)
+    except RuntimeError:
+        return None

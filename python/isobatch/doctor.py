@@ -1,0 +1,219 @@
+"""What another tool's configuration will really do on a number of GPUs, before anything runs: the guard's static twin."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from isobatch import _core
+from isobatch.errors import InputError
+from isobatch.planning.plan import Plan, plan
+from isobatch.reason import Reason
+from isobatch.recipes.recipe import Recipe
+from isobatch.tools.detect import reader
+from isobatch.tools.page import Found
+from isobatch.tools.read import complete, count_of, read_file
+from isobatch.tools.tool import Case, Finding
+from isobatch.words import count, counted, figure, real
+
+_SOURCES = {name: source for name, _, _, source in _core.rules()}
+
+
+class Diagnosis(NamedTuple):
+    """What was found.
+
+    Attributes:
+        batch: samples in a step on those GPUs, as the file is; None where it does not say.
+        findings: what its author may not have meant, the most expensive first.
+        text: all of it in words.
+    """
+
+    batch: int | None
+    findings: tuple[Finding, ...]
+    text: str
+
+
+def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None, **given: Any) -> Diagnosis:
+    """What a configuration will do on a given number of GPUs.
+
+    Args:
+        path: another tool's configuration, as for `Recipe.read`.
+        gpus: where it is to run.
+        tool: whose it is; None: found by what is in it.
+        given: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
+
+    Raises:
+        InputError: the file cannot be read, or contradicts itself.
+
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
+    >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "max_grad_norm": 1.0}')
+    >>> examine(file, 64, tuned_gpus=8).findings[0].what
+    'a step has 512 samples, 8 × the 64 that it was tuned with'
+    """
+    if type(gpus) is not int or gpus < 1:
+        raise InputError(f"gpus must be a whole number from 1, got {gpus!r}", field="gpus")
+    for name in ("tuned_gpus", "batch_per_gpu", "accumulation", "model_parallel", "effective_batch"):
+        if given.get(name) is not None:
+            given[name] = count_of(name, given[name])
+    found = read_file(path, tool)
+    fields = {
+        **found.fields,
+        **{("gpus" if name == "tuned_gpus" else name): value for name, value in given.items()},
+    }
+    tuned, made = _tuned(fields, found, gpus)
+    known = reader(found.tool)
+    assert known.reader is not None
+    case = Case(known, found, fields, gpus, _batch(fields, gpus, tuned), tuned, made)
+    findings = (*_general(case), *known.reader.check(case))
+    return Diagnosis(case.batch, findings, "\n".join(_lines(case, findings)))
+
+
+def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
+    """Samples in a step there: a batch of all stays where the tool works the accumulation out, a batch per GPU grows with them."""
+    if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
+        return int(fields["effective_batch"])
+    micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
+    replicas = gpus // (fields.get("model_parallel") or 1)
+    if micro is None or not replicas:
+        return tuned
+    return int(micro) * int(fields.get("accumulation") or 1) * replicas
+
+
+def _tuned(fields: Mapping[str, Any], found: Found, gpus: int) -> tuple[int | None, Plan | None]:
+    """The batch of the tuned run, and the plan that keeps it there."""
+    try:
+        done = complete(fields, found.keys)
+    except InputError as error:
+        found.notes.append(error.message)
+        return None, None
+    batch = done.get("effective_batch")
+    if batch is None or done.get("lr") is None:
+        return batch, None
+    recipe = _recipe(done, found)
+    if recipe is None:
+        return batch, None
+    made = plan(recipe, gpus)
+    return batch, None if made.status == "infeasible" else made
+
+
+def _recipe(fields: Mapping[str, Any], found: Found) -> Recipe | None:
+    """The recipe, if need be without what it cannot be planned with: a length in epochs without the dataset's size."""
+    lengths = ("duration", "warmup", "schedule", "ramp")
+    kept = {name: value for name, value in fields.items() if name not in lengths}
+    for last, part in enumerate((fields, kept)):
+        try:
+            return Recipe(**part)
+        except InputError as error:
+            if last:
+                found.notes.append(error.message)
+    return None
+
+
+def _split(case: Case, batch: int) -> str:
+    """How the file's micro-batch makes the batch there; nothing where it does not."""
+    micro = case.fields.get("batch_per_gpu")
+    if type(micro) is not int or micro < 1 or not case.replicas or batch % (micro * case.replicas):
+        return ""
+    return f" = {micro} × {batch // (micro * case.replicas)} × {counted(case.replicas, 'replica')}"
+
+
+def _lines(case: Case, findings: Sequence[Finding]) -> Any:
+    yield f"{case.found.file}: {case.found.title}, on {counted(case.gpus, 'GPU')}"
+    if case.batch is None:
+        yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
+    else:
+        yield f"As it is, a step has {count(case.batch)} samples{_split(case, case.batch)}."
+    if case.tuned is None:
+        yield "The GPUs that it was tuned on are not known: --set gpus=N compares with them."
+    elif case.growth == 1:
+        yield "That is the batch that it was tuned with: the learning rate stays."
+    yield from case.found.notes
+    yield from (error.message for to, error in case.found.faults if to not in case.fields)
+    for number, finding in enumerate(findings, start=1):
+        yield f"{number}. {finding}"
+    if not findings:
+        yield "Nothing found."
+
+
+def _general(case: Case) -> Iterator[Finding]:
+    """Finds what holds for every tool: the batch, the rule of the learning rate, the lengths, uneven steps."""
+    yield from _grown(case)
+    yield from _rule(case)
+    yield from _lengths(case)
+    yield from _uneven(case)
+
+
+def _grown(case: Case) -> Iterator[Finding]:
+    if case.growth == 1:
+        return
+    plan = case.plan
+    change = ""
+    if plan is not None:
+        by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
+        parts = plan.effective_batch if by_total else plan.accumulation
+        change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
+    yield Finding(
+        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
+        f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
+        "torch, DistributedDataParallel: each process has its own loader",
+        change or "no split of the tuned batch fits these GPUs: isobatch plan --from lists what would",
+    )
+
+
+def _rule(case: Case) -> Iterator[Finding]:
+    """The learning rate stays as it is in the file, whatever the batch does."""
+    lr, name = case.fields.get("lr"), case.fields.get("optimizer", "adamw")
+    if case.growth == 1 or lr is None:
+        return
+    rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
+    yield Finding(
+        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
+        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
+        _SOURCES[rule],
+        case.line("lr", real(lr * factor)) + "  (only if the batch is to grow)",
+    )
+
+
+def _lengths(case: Case) -> Iterator[Finding]:
+    """A number of steps is a number of samples times the batch."""
+    if case.growth == 1:
+        return
+    # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
+    for field, what, whole in (("duration", "the run", math.ceil), ("warmup", "the warmup", _nearest)):
+        length = case.fields.get(field)
+        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
+        if isinstance(length, str) and length.endswith("st") and not counted_anew:
+            steps = float(length.removesuffix("st"))
+            yield Finding(
+                f"{what} takes {figure(case.growth)} × the samples of the tuned one",
+                f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
+                "samples = steps × batch",
+                case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
+                + "  (for the tuned samples, if the batch moves)",
+            )
+
+
+def _nearest(steps: float) -> int:
+    return math.floor(steps + 0.5)
+
+
+def _uneven(case: Case) -> Iterator[Finding]:
+    plan = case.plan
+    if plan is not None and Reason.UNEVEN_TAIL in plan.reasons:
+        yield Finding(
+            "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples more",
+            Reason.UNEVEN_TAIL.text,
+            Reason.UNEVEN_TAIL.source,
+            "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",
+        )
+    if plan is not None and Reason.PADDED in plan.reasons:
+        yield Finding(
+            f"an epoch repeats {count(plan.padded_samples or 0)} samples",
+            Reason.PADDED.text,
+            Reason.PADDED.source
+            or "torch DistributedSampler, which repeats samples so that each rank has as many",
+            "drop the incomplete batch, or leave it: the plan counts them",
+        )

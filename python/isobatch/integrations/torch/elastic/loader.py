@@ -1,0 +1,258 @@
+"""The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with places or of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.dealing import Pass, Span, passes, spans
+from isobatch.integrations.torch.lr import ElasticLR
+from isobatch.planning.plan import Plan
+from isobatch.reason import Reason
+
+
+class Progress:
+    """Where a run is, and what is left of it for this replica: its data, its loop and its schedulers share it.
+
+    Attributes:
+        plan: how a step is laid out here.
+        course: the run of the step, as one replica would make it.
+        replica: the index of this one.
+        processes: of the whole run; with model parallelism more than replicas.
+        step: steps done.
+        seed, shuffle: of the data's order.
+        schedulers: all that have to be stepped for a step to be done.
+    """
+
+    def __init__(
+        self, plan: Plan, course: Plan, *, replica: int, processes: int, step: int, seed: int, shuffle: bool
+    ) -> None:
+        self.plan, self.course = plan, course
+        self.replica, self.processes = replica, processes
+        self.step, self.seed, self.shuffle = step, seed, shuffle
+        self.schedulers: list[ElasticLR] = []
+        self._uneven = Reason.UNEVEN in plan.reasons
+        self._alike: dict[tuple[int, bool, bool], list[Pass]] = {}
+
+    @property
+    def rounds(self) -> int:
+        """The passes of a full step, on the first replica, whose are the most."""
+        step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
+        return len(passes(self.plan, step, 0, uneven=self._uneven))
+
+    @property
+    def replicas(self) -> int:
+        """The replicas of the plan."""
+        return self.plan.data_parallel or 1
+
+    def spans(self) -> Iterator[Span]:
+        """Yields the samples of each step left."""
+        return spans(self.course, self.step)
+
+    def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
+        """Returns the passes of this replica in a step."""
+        return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
+
+    def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
+        """Returns the passes of this replica in a step, but not where its samples are: computed once for all steps of a size."""
+        key = span.samples, span.full, equal
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the schedulers, tied to their optimizers: a DataLoader's worker needs none."""
+        return {**self.__dict__, "schedulers": []}
+
+
+PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+"""The DataLoader's options that the plan decides."""
+
+
+class RunBatches(Sampler[list[int]]):
+    """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's step."""
+
+    def __init__(self, progress: Progress, size: int, *, equal: bool, least: int = 1) -> None:
+        self._run, self._size, self.equal = progress, size, equal
+        self._least = least
+        self._shuffled: dict[int, NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        """Counts the micro-batches left for this replica, over all epochs left."""
+        return sum(
+            len(self._run.passes(span, equal=self.equal, least=self._least)) for span in self._run.spans()
+        )
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for span in self._run.spans():
+            for one in self._run.passes(span, equal=self.equal, least=self._least):
+                if one.places[-1] < self._size:
+                    places = np.arange(one.places.start, one.places.stop, one.places.step)
+                    yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
+                else:  # Under a ramp a step goes on in the next epoch.
+                    yield [self._sample(span, *divmod(place, self._size)) for place in one.places]
+
+    def _sample(self, span: Span, epochs: int, place: int) -> int:
+        return int(self._order(span, epochs)[place]) if self._run.shuffle else place
+
+    def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
+        """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those before it are let go."""
+        epoch = span.epoch + epochs
+        if epoch not in self._shuffled:
+            generator = torch.Generator().manual_seed(self._run.seed + epoch)
+            later = {at: order for at, order in self._shuffled.items() if at >= span.epoch}
+            self._shuffled = {**later, epoch: torch.randperm(self._size, generator=generator).numpy()}
+        return self._shuffled[epoch]
+
+
+def is_stream(dataset: Any) -> bool:
+    """Returns whether a dataset can only be iterated."""
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+def loader_of(
+    progress: Progress, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
+) -> DataLoader[Any]:
+    """Makes a DataLoader of this replica's micro-batches, of a dataset with places or of a stream.
+
+    Raises:
+        InputError: the dataset is not as long as the recipe says, or an option is the plan's.
+    """
+    stream = is_stream(dataset)
+    for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
+        if name in options:
+            raise InputError(f"{name} is the plan's to decide: leave it out", field=name)
+    if stream:
+        if options.get("num_workers", 0) > 1:
+            raise InputError(
+                f"num_workers must be 0 or 1 for a stream, which is read in one order, got {options['num_workers']}",
+                field="num_workers",
+            )
+        options = {"collate_fn": default_collate, **options}
+        return DataLoader(RunStream(progress, dataset, equal=equal, least=least), batch_size=None, **options)
+    size, expected = len(dataset), progress.plan.recipe.dataset_size
+    if expected != size:
+        raise InputError(
+            f"dataset_size must be {size:,}, as the dataset has, got {expected!r}", field="dataset_size"
+        )
+    return DataLoader(dataset, batch_sampler=RunBatches(progress, size, equal=equal, least=least), **options)
+
+
+def passes_are_equal(loader: Any) -> bool:
+    """Returns whether the replicas make the same number of passes in a step, by how their loader was made."""
+    sources = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
+    return any(source.equal for source in sources if isinstance(source, (RunBatches, RunStream)))
+
+
+class RunStream(IterableDataset[list[Any]]):
+    """The micro-batches of this replica, as lists of samples, from the run's step to its end.
+
+    The stream is read from the beginning of the epoch, and what was consumed is left out. It is begun anew where it ends, or where the
+    epoch does, after `set_epoch(epoch)` where it has that.
+    """
+
+    def __init__(self, progress: Progress, samples: Iterable[Any], *, equal: bool, least: int = 1) -> None:
+        self._run, self._samples, self.equal, self._least = progress, samples, equal, least
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        size = self._run.plan.recipe.dataset_size
+        stream: Iterator[Any] = iter(())
+        then: tuple[int, int] | None = None
+        for span in self._run.spans():
+            # Otherwise the stream is there already: only where an epoch drops its end it is not.
+            if then != (span.epoch, span.offset):
+                stream = _endless(self._samples, size, span.epoch, span.offset)
+            yield from _pick(stream, span, self._run.passes(span, equal=self.equal, least=self._least))
+            after = span.offset + span.samples
+            then = (span.epoch, after) if size is None else (span.epoch + after // size, after % size)
+
+
+def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[list[Any]]:
+    """Yields a replica's micro-batches of a step; all of the step's samples are read."""
+    first = next(stream)
+    at = span.offset
+    for one in passes:
+        if one.stand_in:
+            yield [first]
+            continue
+        picked = []
+        for place in range(at, one.places[-1] + 1):
+            sample = first if place == span.offset else next(stream)
+            if place in one.places:
+                picked.append(sample)
+        at = one.places[-1] + 1
+        yield picked
+    for _ in range(max(at, span.offset + 1), span.offset + span.samples):
+        next(stream)
+
+
+def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) -> Iterator[Any]:
+    """Yields the samples behind the first `offset` of an epoch, and those of all epochs after it.
+
+    Raises:
+        InputError: the stream has none, or fewer than the recipe's dataset_size.
+    """
+    while True:
+        if hasattr(samples, "set_epoch"):
+            samples.set_epoch(epoch)
+        read = 0
+        for sample in islice(iter(samples), size):
+            read += 1
+            if read > offset:
+                yield sample
+        if size is not None and read < size:
+            raise InputError(
+                f"dataset_size must be {read:,}, as the stream has, got {size:,}", field="dataset_size"
+            )
+        if not read:
+            raise InputError(
+                "the stream has no sample: an iterator that was read cannot be read again", field="dataset"
+            )
+        epoch, offset = epoch + 1, max(0, offset - read)
+
+
+def next_batch(loader: Iterator[Any], step: int) -> Any:
+    """Takes the loader's next batch.
+
+    Raises:
+        InputError: it has none, though the run has.
+    """
+    try:
+        return next(loader)
+    except StopIteration:
+        raise InputError(
+            f"the loader ended in step {step}, before the run: make it by run.loader", field="loader"
+        ) from None
+
+
+class WholeSteps:
+    """A loader of whole steps, as long as what is left of the run; each batch is joined with its factor.
+
+    The factor is that of the micro-batch's mean loss, times the passes by which the trainer divides it.
+    """
+
+    def __init__(self, progress: Progress, passes: int, loader: DataLoader[Any], join: Join) -> None:
+        self._progress, self._passes, self._loader, self._join = progress, passes, loader, join
+        self.batch_sampler, self.dataset = loader.batch_sampler, loader.dataset
+
+    def __len__(self) -> int:
+        return self._passes * ((self._progress.plan.total_steps or 0) - self._progress.step)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        scale = self._progress.replicas * self._passes
+        for span in self._progress.spans():
+            for one in self._progress.passes(span, equal=True, least=self._passes):
+                yield self._join(next_batch(batches, span.number), one.samples * scale / span.samples)
+
+
+Join = Callable[[Any, float], Any]
+"""Puts a batch and its factor together; the factor of a stand-in is 0."""

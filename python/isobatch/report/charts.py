@@ -1,0 +1,240 @@
+"""Figures as pictures: plain numbers in, an Altair chart out, and its SVG or PNG. Nothing here knows what a plan is."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+from isobatch.errors import InputError
+from isobatch.words import printable
+
+Rows: TypeAlias = Sequence[dict[str, Any]]
+
+INK, MUTED, GRID, PAPER = "#1c2128", "#57606b", "#d5dbe1", "#ffffff"
+SERIES = ("#0b5cad", "#c2500a", "#0f7b4e", "#8a3ea8", "#a3124f", "#5d6b00")
+"""Colours of series, which people who confuse red and green tell apart by lightness too."""
+STATUS = {"ok": "#0f7b4e", "caution": "#b07800", "infeasible": "#c2261f"}
+
+VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--line",
+    PAPER: "--paper",
+    **{color: f"--series-{number}" for number, color in enumerate(SERIES)},
+    STATUS["caution"]: "--caution",
+    STATUS["infeasible"]: "--infeasible",
+}
+"""By which CSS variable a page replaces a colour, so that a chart is dark where the page is."""
+
+WIDTH, HEIGHT = 620, 240
+MAX_LINES = 6
+"""Lines of one chart: as many as there are colours."""
+PICTURES = (".svg", ".png")
+"""Suffixes of the files that a chart can be written to."""
+
+_FROM_0 = "datum.value == 0 ? '0' : datum.label"
+"""Of an axis in thousands or millions, the label of 0 is 0."""
+_SMALL = "datum.value != 0 && abs(datum.value) < 0.001 ? format(datum.value, '~e') : datum.label"
+"""Of an axis of learning rates: 3e-4, as people write it; 0.00015 would reach into the axis's title where the font is wide."""
+_IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
+
+
+# ---- the charts ----
+
+
+def _chart(rows: Rows) -> Any:
+    import altair as alt
+
+    return alt.Chart(alt.Data(values=list(rows)))
+
+
+def _color(field: str, rows: Rows) -> Any:
+    """A colour for each value, in the order in which they come; no legend of a single one."""
+    import altair as alt
+
+    values = list(dict.fromkeys(row[field] for row in rows))
+    color = alt.Color(f"{field}:N").scale(domain=values, range=list(SERIES[: len(values)])).sort(values)
+    return color.title(None) if len(values) > 1 else color.legend(None)
+
+
+def over_run(points: Rows, axis: str, label: str) -> Any:
+    """Draws the learning rate, or the batch where the rows have it, over a run, a line for each run.
+
+    Args:
+        points: rows with `run`, `at`, `lr` or `batch`, and the axis's figure.
+        axis: its name in the rows.
+        label: the axis's title, with its unit.
+    """
+    import altair as alt
+
+    y = alt.Y("lr:Q").title("learning rate").axis(tickCount=5, format="~g", labelExpr=_SMALL, minExtent=50)
+    if "batch" in points[0]:
+        y = alt.Y("batch:Q").title("samples per step").axis(tickCount=5, format="~s", labelExpr=_FROM_0)
+    x = alt.X(f"{axis}:Q").title(label).scale(nice=False)
+    lines = _chart(points).encode(
+        x=x.axis(tickCount=6, format="~s", labelExpr=_FROM_0),
+        y=y,
+        order=alt.Order("at:Q"),
+        color=_color("run", points),
+    )
+    runs = list(dict.fromkeys(point["run"] for point in points))
+    if len(runs) > 1:
+        dashes = [[], [7, 4], [2, 3], [8, 3, 2, 3], [1, 2], [12, 4]]
+        dash = alt.StrokeDash("run:N").scale(domain=runs, range=dashes[: len(runs)])
+        lines = lines.encode(strokeDash=dash.title(None))
+    stairs = {"interpolate": "step-after"} if "batch" in points[0] else {}
+    return lines.mark_line(strokeWidth=2, **stairs).properties(width=WIDTH, height=180)
+
+
+def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, knees: Rows) -> Any:
+    """Draws a figure of jobs over GPUs, both axes logarithmic.
+
+    Args:
+        points: rows with `job`, `gpus` and the figure, and `type` where lines of one job are of several GPU types; `low` and `high`
+            where a line is the median of many.
+        value: the figure's name in the rows.
+        label: the axis's title, with its unit.
+        deadline: where a line is drawn across.
+        knees: rows where a point is set.
+    """
+    import altair as alt
+
+    x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
+    y = alt.Y(f"{value}:Q").scale(type="log").title(label).axis(tickCount=6, format=",~g")
+    color = _color("job", points)
+    if len({point["job"] for point in points}) > 1:
+        lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}
+        color = color.legend(alt.Legend(columns=2, labelLimit=200, columnPadding=30, **lines))
+    base, layers = _chart(points).encode(x=x, color=color), []
+    if "low" in points[0]:
+        layers.append(base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q").title(label), y2="high:Q"))
+    # Points of their own: with those of the line, the legend of the dashes would have filled symbols, of which nothing is seen.
+    line = base.mark_line(strokeWidth=2).encode(y=y)
+    if types := list(dict.fromkeys(point["type"] for point in points if point.get("type"))):
+        legend = alt.Legend(symbolType="stroke", symbolStrokeColor=INK, orient="top", symbolSize=400)
+        dash = alt.StrokeDash("type:N").scale(domain=types).sort(types)
+        line = line.encode(strokeDash=dash.title(None).legend(legend))
+    layers += [line, base.mark_point(filled=True, size=24, opacity=1).encode(y=y)]
+    if knees:
+        marked = _chart([knee | {"text": "knee"} for knee in knees]).encode(x=x, y=y)
+        layers.append(marked.mark_point(shape="diamond", size=130, strokeWidth=2, color=INK))
+        layers.append(marked.mark_text(dy=-13, align="left", dx=6).encode(text="text:N"))
+    if deadline is not None:
+        limit, red = _chart([{"at": deadline, "text": "deadline"}]).encode(y="at:Q"), STATUS["infeasible"]
+        text = limit.mark_text(align="left", dx=4, dy=-6, color=red)
+        layers.append(limit.mark_rule(strokeDash=[6, 4], color=red))
+        layers.append(text.encode(x=alt.value(0), text="text:N"))
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def statuses(counts: Rows) -> Any:
+    """Draws how many rows have which status, a bar a name: rows with `name`, `status` and `rows`."""
+    import altair as alt
+
+    order, names = list(STATUS), list(dict.fromkeys(row["name"] for row in counts))
+    bars = _chart([row | {"order": order.index(row["status"])} for row in counts]).mark_bar()
+    return bars.encode(
+        x=alt.X("rows:Q").title("rows").axis(tickMinStep=1),
+        y=alt.Y("name:N").sort(names).title(None).axis(labelLimit=240),
+        color=alt.Color("status:N").scale(domain=order, range=list(STATUS.values())).title(None),
+        order=alt.Order("order:Q"),
+    ).properties(width=WIDTH, height=max(60, 18 * len(names)))
+
+
+def all_reduce(points: Rows, fits: Rows) -> Any:
+    """Draws times of an all-reduce over its size, and the fitted lines: rows with `kind`, `bytes` and `time_us`."""
+    import altair as alt
+
+    shared = {
+        "x": alt.X("bytes:Q").scale(type="log").title("array, bytes").axis(tickCount=6, format="~s"),
+        "y": alt.Y("time_us:Q").scale(type="log").title("time, µs").axis(tickCount=5, format="~s"),
+        "color": _color("kind", points),
+    }
+    lines = _chart(fits).mark_line(strokeDash=[6, 3]).encode(**shared)
+    dots = _chart(points).mark_point(filled=True, size=45).encode(**shared)
+    return alt.layer(lines, dots).properties(width=WIDTH, height=HEIGHT)
+
+
+def step_parts(parts: Rows) -> Any:
+    """Draws the seconds of a step, a bar for each way that it is known: rows with `bar`, `part`, `seconds` and `order`."""
+    import altair as alt
+
+    bars = list(dict.fromkeys(row["bar"] for row in parts))
+    chart = _chart(parts).mark_bar(height=22)
+    return chart.encode(
+        x=alt.X("seconds:Q").title("seconds a step").axis(tickCount=6, format=",~g"),
+        y=alt.Y("bar:N").sort(bars).title(None),
+        color=_color("part", sorted(parts, key=lambda row: int(row["order"]))),
+        order=alt.Order("order:Q"),
+    ).properties(width=WIDTH, height=max(50, 34 * len(bars)))
+
+
+# ---- how they look, and their pictures ----
+
+
+def stacked(charts: Sequence[tuple[Any, str]], title: str) -> Any:
+    """Puts charts with a title each above each other."""
+    import altair as alt
+
+    titled = [chart.properties(title=printable(name)) for chart, name in charts]
+    whole = alt.vconcat(*titled).resolve_scale(color="independent", strokeDash="independent")
+    return themed(whole if len(titled) > 1 else titled[0], title)
+
+
+def themed(chart: Any, title: str) -> Any:
+    """Gives a chart its title, and our colours and sizes."""
+    text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}
+    axis = {"labelColor": MUTED, "domainColor": MUTED, "tickColor": MUTED, "titleFontWeight": "normal"}
+    return (
+        chart.properties(title=printable(title), background=PAPER)
+        .configure(font="system-ui, -apple-system, 'Segoe UI', sans-serif", aria=False, padding=8)
+        .configure_title(anchor="start", color=INK, fontSize=14, fontWeight=600, offset=10)
+        .configure_axis(**{**text, **axis}, gridColor=GRID)
+        .configure_legend(**text, orient="bottom", labelLimit=260, columnPadding=20, columns=3)
+        .configure_view(stroke=None)
+        .configure_text(color=INK)
+    )
+
+
+def svg(chart: Any) -> str:
+    """Returns a chart as an SVG text that needs nothing else."""
+    text = io.StringIO()
+    chart.save(text, format="svg")
+    return text.getvalue()
+
+
+def picture(path: str, drawn: str) -> bytes:
+    """Returns what a file holds that shows an SVG text: itself, or a PNG of two pixels for each unit, by the suffix.
+
+    Raises:
+        InputError: the suffix is of neither.
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in PICTURES:
+        raise InputError(f"cannot tell the format: use {' or '.join(PICTURES)}", file=path)
+    if suffix == ".svg":
+        return drawn.encode()
+    import vl_convert
+
+    png: bytes = vl_convert.svg_to_png(drawn, scale=2.0)
+    return png
+
+
+def inline(drawn: str, name: str, described: str) -> str:
+    """Returns an SVG text for the middle of a page: named for readers who do not see it, in the page's colours, its ids its own.
+
+    Args:
+        drawn: the SVG text.
+        name: a word that no other chart of the page has.
+        described: what it shows, in words, for screen readers.
+    """
+    text = drawn[drawn.index("<svg") :]
+    text = _IDS.sub(lambda found: f"{found[1]}{name}-{found[2]}", text)
+    for color, variable in VARIABLES.items():
+        text = text.replace(f'"{color}"', f'"var({variable})"')
+    head, _, body = text.partition(">")
+    return f'{head} role="img" aria-label="{escape(described)}">{body}'

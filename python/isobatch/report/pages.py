@@ -1,0 +1,160 @@
+"""From a value, or a file of it, to its page, and to the file of a page or of its charts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from isobatch.errors import InputError, must_be, needs_extra
+from isobatch.files.whole import read_whole, write_whole
+from isobatch.fleet.sweep import Sweep
+from isobatch.planning.plan import Plan
+from isobatch.report import charts
+from isobatch.report.fleet_page import fleet_page, sweep_page
+from isobatch.report.page import Page, html, picture
+from isobatch.report.plan_page import curve, plan_page
+from isobatch.report.validation_page import validation_page
+from isobatch.schedules import Schedule, extent
+from isobatch.validate.report import Report
+from isobatch.words import count, real
+
+
+def require_extra() -> None:
+    """Refuses where the packages that draw pages are missing.
+
+    Raises:
+        InputError: the extra `report` is not installed.
+    """
+    try:
+        import altair  # noqa: F401
+        import jinja2  # noqa: F401
+        import vl_convert  # noqa: F401
+    except ModuleNotFoundError:
+        raise needs_extra("reports and charts", "report") from None
+
+
+def page_of_file(path: str, *, title: str | None = None, currency: str = "$", **keywords: Any) -> Page:
+    """Makes the page of a file: a plan or a validation (.json), the lines of `isobatch sweep --json`, or the table of a fleet.
+
+    Args:
+        path: a file; of a fleet's table also a folder, a glob or a URL.
+        title: the page's heading; None: the file's name.
+        currency: the sign of the prices.
+        keywords: of a sweep `deadline`, the hours that a run may take; of a fleet also `jobs`, `clusters` and `profile`, to plan it
+            again for what would fix most rows.
+
+    Raises:
+        InputError: it cannot be read, or is none of these.
+    """
+    name = title or PurePath(path).name
+    if PurePath(path).suffix.lower() != ".json":
+        from isobatch.files.read import read_table
+
+        table = read_table(path)
+        is_sweep = "gpus" in table.column_names and "world_size" not in table.column_names
+        if is_sweep:
+            return sweep_page(table, title=name, file=path, currency=currency, deadline=keywords.get("deadline"))  # fmt: skip
+        return fleet_page(table, title=name, file=path, currency=currency, **keywords)
+    try:
+        found = json.loads(read_whole(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if str(schema).startswith("isobatch.plan/"):
+        return plan_page(Plan.load(path), title=title, currency=currency)
+    if str(schema).startswith("isobatch.validation/"):
+        return validation_page(Report.load(path), title=name)
+    raise must_be("that of a plan or of a validation", schema, field="schema", file=path)
+
+
+def page_of_value(value: Any, **keywords: Any) -> Page:
+    """Makes the page of a Plan, a Sweep, a validation's Report, or the table of a fleet; `keywords` are those of `page_of_file`.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if isinstance(value, Plan):
+        return plan_page(value, **keywords)
+    if isinstance(value, Report):
+        return validation_page(value, **keywords)
+    if isinstance(value, Sweep):
+        return sweep_page(value, **keywords)
+    if isinstance(value, dict) or hasattr(value, "__arrow_c_stream__"):
+        return fleet_page(value, **keywords)
+    raise must_be("a Plan, a Sweep, a Report or a table of plans", type(value), field="value")
+
+
+def content(page: Page, output: str) -> bytes:
+    """Returns what a file of that name holds: the page as .html, or its charts as .svg or .png.
+
+    Raises:
+        InputError: the name says none of these, or the page has no chart.
+    """
+    suffix = PurePath(output).suffix.lower()
+    if output == "-" or suffix in (".html", ".htm"):
+        return html(page).encode("utf-8", "backslashreplace")
+    if suffix not in charts.PICTURES:
+        raise InputError("cannot tell the format: use .html, .svg or .png", file=output)
+    return charts.picture(output, charts.svg(picture(page)))
+
+
+def write(value: Any, output: str | os.PathLike[str], **keywords: Any) -> None:
+    """Writes the page of a value, or the picture of its charts, whole or not at all.
+
+    Args:
+        value: a Plan, a Sweep, a validation's Report, the table of a fleet, or the path of a file of one.
+        output: a file: .html, .svg or .png.
+        keywords: those of `page_of_file`.
+
+    Raises:
+        InputError: the value has no page, the name says no format, or the extra `report` is not installed.
+    """
+    require_extra()
+    is_path = isinstance(value, (str, os.PathLike))
+    page = page_of_file(os.fspath(value), **keywords) if is_path else page_of_value(value, **keywords)
+    write_whole(output, content(page, os.fspath(output)))
+
+
+class Plot(NamedTuple):
+    """A chart: notebooks draw it as SVG, `save` writes it, and `chart` is the `altair.Chart` to change or to embed."""
+
+    chart: Any
+
+    def _repr_svg_(self) -> str:
+        return charts.svg(self.chart)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture, whole or not at all.
+
+        Args:
+            path: a file: .svg or .png.
+
+        Raises:
+            InputError: the name says neither, or it cannot be written.
+        """
+        name = os.fspath(path)
+        write_whole(name, charts.picture(name, self._repr_svg_()))
+
+
+def plot(value: Any, *, steps: float | None = None) -> Plot:
+    """Draws a plan, a sweep, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
+
+    Args:
+        value: what to draw: of a plan, a sweep, a report or a table the charts of its page.
+        steps: where the curve of a schedule ends (default: with its run, or past what is interesting).
+
+    Raises:
+        InputError: the extra `report` is not installed, or there is nothing to draw.
+    """
+    require_extra()
+    if not isinstance(value, Schedule):
+        is_sweep = isinstance(value, Sweep)
+        why = "the sweep has no times: pass a profile" if is_sweep else "it is infeasible, or has no length"
+        return Plot(picture(page_of_value(value), why))
+    stop = extent.span(value.form) if steps is None else steps
+    sampled = curve(value, stop)
+    points = [{"run": "schedule", "at": at, "step": step, "lr": lr} for at, (step, lr) in enumerate(sampled)]
+    title = f"Learning rate {real(max(lr for _, lr in sampled))} at most, {count(round(stop))} steps"
+    return Plot(charts.themed(charts.over_run(points, "step", "optimizer steps"), title))

@@ -1,0 +1,196 @@
+"""The page of one plan: old beside new, the learning rate over the run, the stages of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from isobatch import words
+from isobatch.planning.plan import Plan
+from isobatch.report.charts import over_run
+from isobatch.report.page import Drawing, Headline, Page, Section, Table
+from isobatch.schedules import Schedule, extent
+from isobatch.words import count, percent
+
+_MAX_STAGES = 200
+
+_ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("GPUs", "world_size", count),
+    ("replicas", "data_parallel", count),
+    ("micro-batch, samples per replica and pass", "micro_batch", count),
+    ("accumulation, passes per step", "accumulation", count),
+    ("batch, samples per step", "effective_batch", count),
+    ("learning rate, peak", "lr", words.real),
+    ("weight decay", "weight_decay", words.real),
+    ("beta1", "beta1", words.real),
+    ("beta2", "beta2", words.real),
+    ("eps", "eps", words.real),
+    ("EMA decay", "ema_decay", words.real),
+    ("warmup, steps", "warmup_steps", count),
+    ("steps", "total_steps", count),
+    ("steps per epoch", "steps_per_epoch", count),
+    ("hours", "hours", words.figure),
+    ("GPU-hours", "gpu_hours", words.figure),
+    ("cost", "cost", words.figure),
+    ("memory, GiB per GPU", "memory_gib", words.figure),
+)
+
+
+def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> Page:
+    """Makes the page of a plan."""
+    possible = plan.status != "infeasible"
+    title = title or f"{count(plan.world_size)} GPUs: {_layout(plan) if possible else 'no plan as asked'}"
+    lines = plan.explain().splitlines()
+    points = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]
+    plain = [line for line in lines if not line.startswith("  ") and not line.endswith(":")]
+    in_words = Section("In words", plain, points)
+    if not possible:
+        menu = ways(plan)
+        nothing = [] if menu else ["Nothing close to it would work."]
+        work = Section("What would work", nothing, tables=[menu] if menu else [])
+        return Page(title, lines[0], [], [in_words, work], plan.status)
+    tuned = plan.tuned()
+    lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
+    if tuned is not None:
+        lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
+    runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
+    sections = [_beside(plan, tuned), *_rates(runs), *_stages(plan, runs), in_words]
+    return Page(title, lead, _headlines(plan, currency), sections, plan.status)
+
+
+def _split(plan: Plan) -> str:
+    """Writes a plan's split as micro-batch × accumulation × replicas."""
+    micro, accumulation, replicas, _, irregular = plan.layout
+    weighted = ", weighted" if irregular else ""
+    return f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted}"
+
+
+def _layout(plan: Plan) -> str:
+    return f"{_split(plan)} = {count(plan.layout.effective_batch)} samples per step"
+
+
+def ways(plan: Plan) -> Table | None:
+    """Tables what would work in place of an infeasible plan, by the keywords of `ib.plan`."""
+    rows = [
+        (
+            count(each.world_size),
+            count(each.layout.effective_batch),
+            percent(each.batch_change or 0, signed=True) if each.batch_change else "exact",
+            _split(each),
+            _keywords(plan, each),
+        )
+        for each in plan.options
+    ]
+    columns = dict.fromkeys(("GPUs", "samples per step", "change"), "number")
+    columns |= {"split": "text", "ib.plan(…)": "text"}
+    return Table("What would work, best first", columns, rows) if rows else None
+
+
+def _keywords(asked: Plan, option: Plan) -> str:
+    changed = [
+        f"{name}={value!r}"
+        for name, value in option.settings._asdict().items()
+        if getattr(asked.settings, name) != value
+    ]
+    if option.cluster != asked.cluster:
+        where = option.world_size if option.cluster.nodes == 1 else option.cluster
+        changed.insert(0, f"cluster={where!r}")
+    return ", ".join(changed)
+
+
+def _headlines(plan: Plan, currency: str) -> list[Headline]:
+    of_tuned = f"{percent(plan.batch_change or 0, signed=True)} of the tuned batch"
+    factor = plan.lr_scale or 1.0
+    scale = f"{words.figure(factor)} × the tuned one" if factor != 1 else "as tuned"
+    found = [
+        Headline("samples per step", count(plan.layout.effective_batch), of_tuned if plan.batch_change else "as tuned"),
+        Headline("learning rate", words.real(plan.lr or 0.0), scale),
+    ]  # fmt: skip
+    if plan.total_steps is not None:
+        warmup = f"{count(plan.warmup_steps or 0)} of them warmup"
+        found.append(Headline("steps", count(plan.total_steps), warmup))
+    if plan.hours is not None:
+        spent = f"{words.figure(plan.gpu_hours or 0)} GPU-hours"
+        found.append(Headline("time", words.duration(plan.hours * 3600), spent))
+    if plan.cost is not None:
+        found.append(Headline("cost", words.price(plan.cost, currency)))
+    return found
+
+
+def _beside(plan: Plan, tuned: Plan | None) -> Section:
+    """Puts the values of the tuned run beside those of the plan."""
+    rows = []
+    for label, name, write in _ROWS:
+        now, old = getattr(plan, name), getattr(tuned, name, None)
+        if now is None and old is None:
+            continue
+        was, becomes = ("" if value is None else write(value) for value in (old, now))
+        rows.append((label, was, becomes, "" if was == becomes or not was or not becomes else "changed"))
+    columns = {"figure": "text", "as tuned": "number", "this plan": "number", "": "text"}
+    return Section("Old beside new", tables=[Table("The tuned run beside this plan", columns, rows)])
+
+
+def curve(schedule: Schedule, stop: float) -> list[tuple[float, float]]:
+    """Samples a schedule from 0 to the end, every turn among the steps: each step and its learning rate."""
+    turns = [step for step in extent.knots(schedule.form) if step <= stop]
+    # Just before a jump as well, so that it is drawn upright.
+    before = [max(0.0, step - stop * 1e-6) for step in turns]
+    steps = np.unique(np.concatenate([np.linspace(0, stop, 240), turns, before]))
+    return list(zip(steps.tolist(), schedule.values(steps).tolist(), strict=True))
+
+
+def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
+    """Draws the learning rate over steps, samples and time, as far as they are known."""
+    if any(plan.total_steps is None for _, plan in runs):
+        return []
+    points = [point for run, plan in runs for point in rate_points(run, plan)]
+    drawings = []
+    for axis, label in (("step", "optimizer steps"), ("samples", "samples"), ("hours", "hours")):
+        if known := [point for point in points if point[axis] is not None]:
+            texts = [_course(run, plan) for run, plan in runs if axis != "hours" or plan.step_seconds]
+            chart = over_run(known, axis, label)
+            drawings.append(Drawing(chart, f"Learning rate over {label}", " ".join(texts)))
+    return [Section("The learning rate", drawings=drawings)]
+
+
+def rate_points(run: str, plan: Plan) -> list[dict[str, Any]]:
+    """Lists a plan's learning rates over its run: rows with `run`, `at`, `step`, `samples`, `hours` (None: not known) and `lr`."""
+    found = []
+    for at, (step, lr) in enumerate(curve(plan.schedule, plan.course.total_steps or 0)):
+        hours = None if plan.step_seconds is None or plan.moves else step * plan.step_seconds / 3600
+        samples = float(plan.course.samples_at(Fraction(step)))
+        found.append({"run": run, "at": at, "step": step, "samples": samples, "hours": hours, "lr": lr})
+    return found
+
+
+def _course(run: str, plan: Plan) -> str:
+    end = plan.schedule.at(plan.total_steps or 0)
+    return (
+        f"{run.capitalize()}: peak {words.real(plan.schedule.peak)}, warmup of {count(plan.warmup_steps or 0)} steps, "
+        f"{words.real(end)} at the end, step {count(plan.total_steps or 0)}."
+    )
+
+
+def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
+    """Draws the stages in which the batch stays, where there are several."""
+    stages = plan.stages
+    if len(stages) < 2 or plan.total_steps is None:
+        return []
+    points = []
+    for run, each in runs:
+        shown = [(stage.step, stage.batch) for stage in each.stages][:_MAX_STAGES]
+        shown.append((each.total_steps or shown[-1][0], shown[-1][1]))
+        points += [{"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)]  # fmt: skip
+    rows = [
+        (*map(count, (at, stage.step, stage.samples, stage.batch)), words.figure(stage.lr_scale))
+        for at, stage in enumerate(stages[:_MAX_STAGES], 1)
+    ]
+    headers = ("from step", "after samples", "samples per step", "learning rate × peak")
+    more = f" (the first {_MAX_STAGES} of {count(len(stages))})" if len(stages) > _MAX_STAGES else ""
+    table = Table(f"The stages of this plan{more}", {"stage": "text", **dict.fromkeys(headers, "number")}, rows)  # fmt: skip
+    described = f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to {count(stages[-1].batch)}."
+    drawing = Drawing(over_run(points, "step", "optimizer steps"), "Samples per step", described)
+    return [Section("The batch grows", drawings=[drawing], tables=[table])]

@@ -1,0 +1,376 @@
+"""A fleet's table of plans, whatever file it came from: its columns to count in, and its rows for the page, packed small."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch import words
+from isobatch.errors import InputError, must_be
+from isobatch.files.formats import refuse_duplicates
+from isobatch.fleet.columns import JOB_FIELDS
+from isobatch.fleet.made import Made, of_metadata
+from isobatch.fleet.results import RESULTS, STATUS
+from isobatch.reason import Reason, reason_names
+from isobatch.report.page import Table
+from isobatch.words import printable
+
+INFEASIBLE = STATUS.tolist().index("infeasible")
+
+
+class Plans(NamedTuple):
+    """Columns of equal length: numbers with NaN where they are not known, texts as indices into their values, status as a code,
+    reasons as bit sets; `made` is how the file says it was made."""
+
+    rows: int
+    texts: dict[str, tuple[list[str | None], NDArray[np.int64]]]
+    numbers: dict[str, NDArray[np.float64]]
+    status: NDArray[np.int64]
+    reasons: NDArray[np.uint64]
+    made: Made
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the file says it was made with."""
+        return self.made.settings
+
+    @property
+    def one_each(self) -> bool:
+        """Whether no job has two rows that could be compared."""
+        return "job" in self.texts and int(np.bincount(self.texts["job"][1]).max(initial=0)) < 2
+
+    @property
+    def compares(self) -> bool:
+        """Whether the table tells on which clusters a job is faster or cheaper: all its rows are there, and not only the chosen."""
+        return self.made.select in (None, "all") and not self.one_each
+
+    def gpu_types(self) -> tuple[list[str], NDArray[np.int64]]:
+        """The GPU types, "" where the file does not say, and which each row has."""
+        clusters, at = self.text("cluster")
+        each = [self.made.gpu_types.get(name or "", "") for name in clusters]
+        types = list(dict.fromkeys(each))
+        places: NDArray[np.int64] = np.array([types.index(it) for it in each], np.int64)[at]
+        return types, places
+
+    def first(self, rows: int) -> Plans:
+        """The first rows."""
+        texts = {}
+        for name, (values, at) in self.texts.items():
+            used, places = np.unique(at[:rows], return_inverse=True)
+            texts[name] = ([values[place] for place in used.tolist()], places.astype(np.int64))
+        numbers = {name: values[:rows] for name, values in self.numbers.items()}
+        return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.made)
+
+    def number(self, name: str) -> NDArray[np.float64]:
+        """A column, of which nothing is known where the table has none."""
+        found = self.numbers.get(name)
+        return np.full(self.rows, np.nan) if found is None else found
+
+    def spent(self, name: str) -> NDArray[np.float64]:
+        """The hours, GPU-hours or cost of the rows whose GPU count, hours and GPU-hours are all known: what is drawn and compared."""
+        known = (self.gpus >= 1) & (self.number("hours") >= 0) & (self.number("gpu_hours") >= 0)
+        return np.where(known, self.number(name), np.nan)
+
+    def text(self, name: str) -> tuple[list[str | None], NDArray[np.int64]]:
+        """A column's values, and which each row has; one value where the table has none."""
+        return self.texts.get(name, ([""], np.zeros(self.rows, np.int64)))
+
+    @property
+    def deadline(self) -> float | None:
+        """The hours that a run may take, where the settings have a number that a deadline can be."""
+        asked = self.settings.get("deadline_hours")
+        if not isinstance(asked, (int, float)) or isinstance(asked, bool) or not 0 < asked < 1e300:
+            return None
+        return float(asked)
+
+    @property
+    def gpus(self) -> NDArray[np.float64]:
+        """The GPU count of each row: a sweep's own column, or the plan's."""
+        return self.numbers["gpus"] if "gpus" in self.numbers else self.number("world_size")
+
+    def has(self, reason: Reason) -> NDArray[np.bool_]:
+        """Which rows have a reason."""
+        return (self.reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
+
+
+def plans_of(table: Any, file: str | None = None) -> Plans:
+    """The columns of what `plan_fleet` gave, or of a file that a fleet was written to.
+
+    Raises:
+        InputError: it is no fleet's table.
+    """
+    import pyarrow as pa
+
+    if isinstance(table, dict):
+        table = pa.table({name: _array(name, values) for name, values in table.items()})
+    whole = pa.table(table)
+    _refuse_others(whole.column_names, file)
+    try:
+        refuse_duplicates(whole.column_names)
+    except ValueError as error:
+        raise InputError(str(error), file=file) from None
+    texts, numbers = {}, {}
+    for name in whole.column_names:
+        if name in ("status", "reasons"):
+            continue
+        column = whole[name].combine_chunks()
+        kind = column.type
+        is_result = name in RESULTS or name in ("gpus", "samples_over_least", "steps_over_least")
+        if is_result or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            found = _numbers(column, name, file)
+            if not np.isinf(found).any():
+                numbers[name] = found
+                continue
+            if is_result:
+                row = int(np.argmax(np.isinf(found)))
+                raise must_be("a finite number", float(found[row]), field=name, file=file, row=row + 1)
+        # An infinite number in a column of the jobs' own is only shown.
+        texts[name] = _texts(column)
+    if "job" in numbers:
+        texts["job"] = _named(numbers.pop("job"))
+    if "cluster" in numbers:
+        texts["cluster"] = _named(numbers.pop("cluster"))
+    return Plans(
+        whole.num_rows,
+        texts,
+        numbers,
+        _status(whole["status"].combine_chunks(), file),
+        _reasons(whole["reasons"].combine_chunks(), file),
+        of_metadata(whole.schema.metadata),
+    )
+
+
+def _refuse_others(names: list[str], file: str | None) -> None:
+    needed = [name for name in ("status", "reasons") if name not in names]
+    if not needed:
+        return
+    # A table of jobs has some of a plan's columns, too.
+    if not set(names) & (RESULTS.keys() - set(JOB_FIELDS)):
+        raise InputError(f"has no column {needed[0]!r}: it is no fleet's plans", file=file)
+    lacks = f"has no column {' and no column '.join(map(repr, needed))}"
+    todo = f"plan again with {' and '.join(needed)} among --columns (columns=), or without it"
+    raise InputError(f"{lacks}, which a page needs: {todo}", file=file)
+
+
+def _array(name: str, values: Any) -> Any:
+    """A column of a dict as Arrow has it."""
+    import pyarrow as pa
+
+    from isobatch.fleet.results import result_in_arrow
+
+    array = np.asarray(values)
+    return result_in_arrow(name, array) if name in RESULTS and array.dtype.kind in "uif" else pa.array(values)
+
+
+def _numbers(column: Any, name: str, file: str | None) -> NDArray[np.float64]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = pc.if_else(pc.equal(column, ""), None, column)
+        found = column.cast(pa.float64(), safe=False)
+    except pa.ArrowException as error:
+        raise InputError(f"column {name!r} must have numbers: {str(error)[:120]}", file=file) from None
+    values: NDArray[np.float64] = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return values
+
+
+def _texts(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
+    import pyarrow as pa
+
+    if pa.types.is_null(column.type):
+        return [None], np.zeros(len(column), np.int64)
+    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+        every = [None if value is None else str(value) for value in column.to_pylist()]
+        column = pa.array(every, pa.string())
+    encoded = (
+        column if pa.types.is_dictionary(column.type) else column.dictionary_encode(null_encoding="encode")
+    )
+    values = [None if value is None else str(value) for value in encoded.dictionary.to_pylist()]
+    if encoded.indices.null_count:
+        values.append(None)
+    at = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
+    return values, at.astype(np.int64)
+
+
+def _named(numbers: NDArray[np.float64]) -> tuple[list[str | None], NDArray[np.int64]]:
+    """Ids that are numbers, as texts."""
+    values, at = np.unique(numbers, return_inverse=True)
+    return [None if value != value else f"{value:.15g}" for value in values.tolist()], at.astype(np.int64)
+
+
+def _status(column: Any, file: str | None) -> NDArray[np.int64]:
+    values, at = _texts(column)
+    known = STATUS.tolist()
+    for value in values:
+        if value not in known:
+            raise must_be("ok, caution or infeasible", value, field="status", file=file)
+    codes: NDArray[np.int64] = np.array([known.index(value) for value in values], np.int64)
+    return codes[at]
+
+
+def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
+    """The bit set of each row: of lists in Arrow, of texts in CSV."""
+    import pyarrow as pa
+
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        bits = np.zeros(len(column), np.uint64)
+        rows = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
+        names = column.flatten()
+        if len(names):
+            values, at = _texts(names)
+            np.bitwise_or.at(bits, rows, np.array([_bit(it, file) for it in values], np.uint64)[at])
+        return bits
+    values, at = _texts(column)
+    sets = [reduce(or_, (_bit(name, file) for name in reason_names(text or "")), 0) for text in values]
+    found: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
+    return found
+
+
+def _bit(name: str | None, file: str | None) -> int:
+    try:
+        return 1 << Reason(name or "").bit
+    except ValueError:
+        raise must_be(
+            "names of reasons, as a fleet's table has them", name, field="reasons", file=file
+        ) from None
+
+
+# ---- the rows of the page ----
+
+_MAX_BYTES = 3_500_000
+"""Bytes that the packed columns may take; the page has 5 MB."""
+_FIRST_ROWS = 50
+"""Rows that are in the page as text: the script's window has as many."""
+_SAMPLE_ROWS = 20_000
+"""Rows of which the size of a page is worked out."""
+_EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
+_USUAL = (
+    "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch", "batch_change",
+    "lr", "total_steps", "warmup_steps", "hours", "gpu_hours", "cost", "memory_gib", "reasons", "nearest_world_size",
+    "nearest_batch",
+)  # fmt: skip
+"""Columns in the order in which people look at them; others come behind."""
+
+
+def rows_of(plans: Plans, caption: str) -> Table:
+    """Packs all rows, as many columns of them as fit; where those that people look at do not, the first rows."""
+    every = plans.rows
+    plans, names = _fitting(plans), _ordered(plans)
+    kept: dict[str, tuple[str, list[Any], NDArray[np.int64]]] = {}
+    packed, size, left_out = [], 0, []
+    for name in names:
+        kind, values, at, text = _packed(plans, name)
+        if size + len(text) > _MAX_BYTES and kept:
+            left_out.append(name)
+            continue
+        size += len(text)
+        kept[name] = kind, values, at
+        packed.append({"kind": kind, "packed": text})
+    first = range(min(_FIRST_ROWS, plans.rows))
+    notes = []
+    if plans.rows < every:
+        caption = f"The first {plans.rows:,} of {caption}"
+        notes.append("For the size of the page without the rows after these: the table's file has them.")
+    if left_out:
+        notes.append(f"For the size of the page without the columns {words.few(left_out, 20)}.")
+    if plans.rows > _FIRST_ROWS:
+        notes.append(f"Without JavaScript, and on paper: the first {_FIRST_ROWS} of {plans.rows:,} rows.")
+    return Table(
+        caption,
+        {name: kind for name, (kind, *_) in kept.items()},
+        [[written(values[at[row]], kind) for kind, values, at in kept.values()] for row in first],
+        _inert({"columns": packed}),
+        plans.rows,
+        notes,
+    )
+
+
+def _fitting(plans: Plans) -> Plans:
+    """As many of the first rows as can be shown with the columns that people look at."""
+    usual = [name for name in _ordered(plans) if name in _USUAL]
+    if plans.rows > _SAMPLE_ROWS:
+        tried = plans.first(_SAMPLE_ROWS)
+        size = sum(len(_packed(tried, name)[-1]) for name in usual) / _SAMPLE_ROWS
+        # Where the first rows pack better than those that follow, the columns at the end are left out.
+        fits = max(_SAMPLE_ROWS, int(0.9 * _MAX_BYTES / size))
+        return plans if fits >= plans.rows else plans.first(fits)
+    return plans
+
+
+def _packed(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64], str]:
+    """A column's kind, its values, which each row has, and both as the page has them."""
+    kind, values, at = _column(plans, name)
+    values = [printable(value, 300) if isinstance(value, str) else value for value in values]
+    return kind, values, at, _pack({"values": values, "at": at.tolist()})
+
+
+def written(value: Any, kind: str) -> str:
+    """A value as the table shows it.
+
+    >>> written(1281167.0, "count"), written(2e-5, "real"), written(None, "text")
+    ('1,281,167', '2e-5', '')
+    """
+    if value is None:
+        return ""
+    if kind == "count":
+        return words.count(value)
+    return words.real(value) if kind == "real" else words.figure(value) if kind == "figure" else str(value)
+
+
+def _ordered(plans: Plans) -> list[str]:
+    """The columns of which something is known."""
+    known = {"status", "reasons", *plans.texts}
+    known |= {name for name, values in plans.numbers.items() if not np.isnan(values).all()}
+    usual = [name for name in _USUAL if name in known]
+    return [*usual, *(name for name in (*plans.texts, *plans.numbers) if name in known and name not in usual)]
+
+
+def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]:
+    """A column's kind, its distinct values, and which each row has."""
+    if name == "status":
+        return "status", STATUS.tolist(), plans.status
+    if name == "reasons":
+        sets, at = np.unique(plans.reasons, return_inverse=True)
+        return "text", ["; ".join(Reason.of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
+    if name in plans.texts:
+        texts, at = plans.texts[name]
+        return "text", list(texts), at
+    numbers = plans.numbers[name]
+    whole = "int" in RESULTS.get(name, "") or name == "gpus" or _is_whole(numbers)
+    kind = "count" if whole else "real" if name in _EXACT else "figure"
+    found, at = np.unique(numbers, return_inverse=True)
+    if kind == "figure":
+        # The digits that are shown, and no more: many rows' values are then one, and nothing is rounded twice.
+        found, place = np.unique([float(f"{value:.2e}") for value in found.tolist()], return_inverse=True)
+        at = place[at]
+    known: list[Any] = [
+        None if value != value else int(value) if kind == "count" else value for value in found.tolist()
+    ]
+    return kind, known, at.astype(np.int64)
+
+
+def _is_whole(numbers: NDArray[np.float64]) -> bool:
+    known = numbers[~np.isnan(numbers)]
+    return bool((known == np.rint(known)).all()) and not (known.size and np.abs(known).max() > 2**53)
+
+
+def _pack(value: Any) -> str:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 6)).decode()
+
+
+def _inert(value: Any) -> Any:
+    """JSON for the inside of a script element: nothing in it ends the element."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

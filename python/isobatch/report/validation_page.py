@@ -1,0 +1,146 @@
+"""The page of a validation: the verdicts, the all-reduce with its fit, the step's time as forecast and as measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isobatch import words
+from isobatch.report.charts import all_reduce, step_parts
+from isobatch.report.page import Drawing, Headline, Page, Section, Table
+from isobatch.validate.figures import AllReduce, Machine, StepTimes
+from isobatch.validate.report import Report
+from isobatch.words import count, counted, percent
+
+
+def validation_page(report: Report, *, title: str | None = None) -> Page:
+    """Makes the page of a validation."""
+    verdicts = [str(proof.verdict) for proof in report.proofs]
+    passed, unchecked = verdicts.count("pass"), verdicts.count("unchecked")
+    rehearsal = f" A rehearsal: {report.rehearsal} ranks of the plan." if report.rehearsal else ""
+    lead = f"{count(passed)} of {counted(len(verdicts), 'proof')} passed, {count(unchecked)} not checked."
+    sections = [_verdicts(report)]
+    if report.allreduce is not None and report.allreduce.table:
+        sections.append(_all_reduce(report.allreduce))
+    if report.step is not None:
+        sections.append(_step(report, report.step))
+    if report.machine is not None:
+        sections.append(_machine(report.machine))
+    title = title or "Validation of a plan"
+    return Page(title, lead + rehearsal, _headlines(report), sections, str(report.verdict))
+
+
+def _headlines(report: Report) -> list[Headline]:
+    found = []
+    if (machine := report.machine) is not None:
+        devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
+        where = f"{counted(machine.nodes, 'node')}, {machine.backend}, {devices}"
+        found.append(Headline("ranks", count(len(machine.ranks)), where))
+    if (step := report.step) is not None:
+        took, speed = words.duration(step.planned_step_seconds), words.figure(step.samples_per_second)
+        found.append(Headline("step", took, f"{step.workload}, measured"))
+        found.append(Headline("samples per second", speed, "over all ranks"))
+    if (plan := report.plan) is not None and plan.effective_batch is not None:
+        planned = f"{count(plan.world_size)} GPUs planned"
+        found.append(Headline("samples per step", count(plan.effective_batch), planned))
+    return found
+
+
+def _verdicts(report: Report) -> Section:
+    columns = {"proof": "text", "verdict": "status", "what was found": "text"}
+    rows = [[proof.name, str(proof.verdict), proof.text] for proof in report.proofs]
+    if any(proof.diagnosis for proof in report.proofs):
+        columns["what to do"] = "text"
+        for row, proof in zip(rows, report.proofs, strict=True):
+            found = proof.diagnosis
+            row.append("" if found is None else f"{found.text}: {found.advice}")
+    table = Table("Each claim of the plan, and how it came out", columns, rows)
+    return Section("Verdicts", tables=[table])
+
+
+def _all_reduce(found: AllReduce) -> Section:
+    points = [
+        {"kind": row.dtype, "bytes": row.bytes, "time_us": row.time_us}
+        for row in found.table
+        if row.time_us > 0 and row.bytes > 0
+    ]
+    lines, rows = [], []
+    for fit in found.fits:
+        sizes = [row.bytes for row in found.table if row.dtype == fit.dtype and row.bytes]
+        lines += [
+            {"kind": fit.dtype, "bytes": size, "time_us": time_us}
+            for size in (np.geomspace(min(sizes), max(sizes), 40).tolist() if sizes else ())
+            if (time_us := fit.alpha_us + fit.us_per_byte * size) > 0
+        ]
+        bandwidth = words.figure(1e-3 / fit.us_per_byte) if fit.us_per_byte > 0 else ""
+        off = (percent(round(share, 5)) for share in (fit.median_residual, fit.worst_residual))
+        rows.append((fit.dtype, words.figure(fit.alpha_us), bandwidth, *off))
+    large = max(found.table, key=lambda row: row.bytes)
+    described = (
+        "Points: measured, medians of the slowest rank. Dashed: the fitted line, latency + bytes / bandwidth. The largest, "
+        f"{_bytes(large.bytes)}, took {words.duration(large.time_us / 1e6)}: {words.figure(large.bus_bw_gb_s)} GB/s bus bandwidth."
+    )
+    headers = ("latency, µs", "bandwidth, GB/s", "off in the median", "off at worst")
+    tables = [Table("The fitted lines", {"fit": "text", **dict.fromkeys(headers, "number")}, rows)]
+    drawings = [Drawing(all_reduce(points, lines), "All-reduce by size", described)] if points else []
+    return Section("All-reduce", drawings=drawings, tables=tables if rows else [])
+
+
+def _bytes(size: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{words.figure(size / unit)} {name}"
+    return f"{count(size)} bytes"
+
+
+def _step(report: Report, step: StepTimes) -> Section:
+    forecast = report.options.step_seconds or (report.plan.step_seconds if report.plan is not None else None)
+    took, expected = step.planned_step_seconds, "not known"
+    described = f"Measured: {words.duration(took)} a step; no forecast of this workload."
+    parts = _parts(step)
+    if forecast is not None:
+        expected = words.duration(forecast)
+        parts.insert(0, {"bar": "forecast", "part": "whole step, forecast", "seconds": forecast, "order": 0})
+        off = f" ({percent(took / forecast - 1, signed=True)})" if forecast else ""
+        described = f"Measured: {words.duration(took)} a step; {expected} forecast{off}."
+    rows = [
+        ("whole step, measured", words.duration(took)),
+        ("whole step, forecast", expected),
+        ("computing, median", words.duration(step.compute_median_seconds)),
+        ("with its all-reduce, median", words.duration(step.sync_median_seconds)),
+        ("with its all-reduce, 95 %", words.duration(step.sync_p95_seconds)),
+        ("added by communication", words.duration(max(0.0, step.exposed_seconds))),
+        ("overlap of communication", "" if step.overlap is None else percent(step.overlap)),
+    ]
+    caption = (
+        f"{step.workload}, {counted(step.parameters, 'parameter')}, micro-batch {count(step.micro_batch)}"
+    )
+    drawing = Drawing(step_parts(parts), "A step's time, forecast and measured", described)
+    table = Table(caption, {"figure": "text", "value": "number"}, rows)
+    return Section("The step", drawings=[drawing], tables=[table])
+
+
+def _parts(step: StepTimes) -> list[dict[str, Any]]:
+    """The measured step as computing and what communication adds; a long accumulation by its share."""
+    scale = step.planned_step_seconds / step.sync_median_seconds if step.sync_median_seconds else 1.0
+    added = max(0.0, step.sync_median_seconds - step.compute_median_seconds)
+    seconds = {"computing": step.sync_median_seconds - added, "added by communication": added}
+    return [
+        {"bar": "measured", "part": part, "seconds": scale * took, "order": order}
+        for order, (part, took) in enumerate(seconds.items(), 1)
+    ]
+
+
+def _machine(machine: Machine) -> Section:
+    def known(value: float | None) -> str:
+        return "" if value is None else words.figure(value)
+
+    rows = [
+        (count(rank.rank), rank.host, rank.device, known(rank.matmul_gflops), known(rank.window_spread))
+        for rank in machine.ranks[:512]
+    ]
+    columns = {"rank": "text", "host": "text", "device": "text"}
+    columns |= {"matrix product, GFLOP/s": "number", "slowest window / fastest": "number"}
+    versions = Table("Versions", {"software": "text", "version": "text"}, list(machine.versions.items()))
+    return Section("The machine", tables=[Table("Ranks", columns, rows), versions])

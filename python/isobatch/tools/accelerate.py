@@ -1,0 +1,108 @@
+"""Accelerate's launcher configuration: the processes, and little of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isobatch.tools.launchers import PORT, layout, script, variables
+from isobatch.tools.page import Page, clip
+from isobatch.tools.sheet import Job, Plan, Sheet
+from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer
+
+
+def read(page: Page) -> None:
+    """num_processes counts the processes of all machines together."""
+    page.whole("num_processes", "gpus", default=1)
+    mixed = page.word("mixed_precision", "no")
+    if mixed in ("bf16", "fp16"):
+        page.give("precision", mixed, "mixed_precision")
+    if page.has("gradient_accumulation_steps"):
+        page.note(
+            "Accelerate rejects gradient_accumulation_steps in this file: set ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+        )
+    inner = page.table("deepspeed_config")
+    if inner.raw("gradient_accumulation_steps") not in (None, "auto"):
+        inner.whole("gradient_accumulation_steps", "accumulation")
+    if inner.raw("gradient_clipping") not in (None, "auto"):
+        clip(inner, "gradient_clipping")
+    parallel = page.table("megatron_lm_config")
+    degree = 1
+    for key in ("megatron_lm_tp_degree", "megatron_lm_pp_degree"):
+        degree *= parallel.whole(key) or 1
+    if degree > 1:
+        page.give("model_parallel", degree, "megatron_lm_config")
+
+
+def write(plan: Plan, job: Job) -> Sheet:
+    """The processes and the precision; the rest as comments, with the command that sets it."""
+    sheet = Sheet()
+    nodes, _ = layout(plan, sheet)
+    precision = plan.recipe.precision
+    sheet.settings = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_GPU" if plan.world_size > 1 else "NO",
+        "num_machines": nodes,
+        "num_processes": plan.world_size,
+        "machine_rank": 0,
+        "main_process_port": PORT,
+        "main_training_function": "main",
+        "mixed_precision": precision if precision in ("bf16", "fp16") else "no",
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if nodes > 1:
+        sheet.note("on each node: set machine_rank, and main_process_ip to the first node's address")
+    # Accelerate rejects gradient_accumulation_steps in this file, and ignores the flag of that name.
+    given = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(plan.accumulation), **variables(plan)}
+    sheet.comments += [f"export {name}={value}" for name, value in given.items()]
+    sheet.note(f"accelerate launch --config_file accelerate.yaml {script(job)}")
+    if plan.world_size > 1:
+        sheet.note(
+            "a scheduler that accelerator.prepare wraps takes a step for every process: give it total_steps × num_processes, "
+            "or Accelerator(step_scheduler_with_optimizer=False) and step it yourself"
+        )
+    return sheet
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Finds what the tool does without a word in the file."""
+    if case.gpus > 1:
+        yield Finding(
+            f"a scheduler that accelerator.prepare wraps takes {case.gpus} steps for each step of the optimizer",
+            "Accelerate steps it once for every process",
+            "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
+            f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
+        )
+    if case.at("gradient_accumulation_steps") is not None:
+        yield Finding(
+            "gradient_accumulation_steps in this file is rejected",
+            "the launcher's configuration has no such key",
+            "accelerate, commands/config/config_args.py: unknown keys",
+            "export ACCELERATE_GRADIENT_ACCUMULATION_STEPS=...",
+        )
+    written = case.at("num_processes")
+    if written is not None and written != case.gpus:
+        yield Finding(
+            f"{written} processes start, not {case.gpus}",
+            "num_processes counts all machines together",
+            "accelerate, commands/launch.py: --num_processes",
+            f"num_processes: {case.gpus}",
+        )
+
+
+ACCELERATE = Tool(
+    name="accelerate",
+    title="Accelerate's launcher configuration",
+    reader=Reader(versions="0.20 to 1.15", read=read, check=check),
+    writer=Writer(
+        versions="1.0 to 1.15",
+        file="accelerate.yaml",
+        forms=("yaml", "json"),
+        write=write,
+        runs_ragged=True,
+        runs_ramps=True,
+        is_part=True,
+        leaves_out="seq_len drop_last even_batches name image resume",
+    ),
+)

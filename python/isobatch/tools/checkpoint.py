@@ -1,0 +1,186 @@
+"""A checkpoint folder of transformers' Trainer: how far the run is, and with which arguments it was started.
+
+`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: unpickled as usual it may call any function. Here no
+name in it is ever looked up: each class and function becomes the same empty record, which keeps the arguments and the attributes
+and does nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from isobatch.errors import InputError, missing, unreadable
+from isobatch.files.whole import read_whole
+from isobatch.tools import transformers
+from isobatch.tools.page import Found, Page, length
+from isobatch.tools.parse import parse
+from isobatch.tools.tool import Reader, Tool
+
+MAX_PICKLE_BYTES = 1 << 20
+"""Of the pickle; a Trainer's has 6 kB."""
+
+
+def read(page: Page) -> None:
+    """`trainer_state.json` alone, without the folder around it."""
+    page.found.step = page.whole("global_step")
+    page.whole("train_batch_size", "batch_per_gpu")
+    page.give("convention", "transformers", "")
+    steps = page.whole("max_steps")
+    if steps:
+        page.give("duration", length(steps, "st"), "max_steps")
+
+
+def read_folder(folder: Path) -> Found:
+    """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for the number of
+    processes, the files with each one's random state.
+
+    The length is that of `trainer_state.json`, which the Trainer counted itself; so the size of the dataset is not needed.
+
+    Raises:
+        InputError: there is no `trainer_state.json`.
+    """
+    found = Found("checkpoint", CHECKPOINT.title, str(folder), {})
+    state_file = folder / "trainer_state.json"
+    if not state_file.is_file():
+        raise missing(
+            "trainer_state.json", "name a checkpoint folder, such as checkpoint-500", file=str(folder)
+        )
+    state = parse(read_whole(state_file), file=str(state_file), suffix=".json")
+    arguments = _arguments(folder)
+    found.settings = {**arguments, **state}
+    if arguments:
+        transformers.read(Page(arguments, found))
+    else:
+        found.notes.append("there is no training_args.bin: the arguments of the run are not known")
+    read(Page(state, found))
+    epochs = arguments.get("num_train_epochs")
+    if "duration" in found.fields and epochs and not _above_zero(arguments.get("max_steps")):
+        # Resumed, the Trainer counts the steps of its epochs anew, on whatever GPUs.
+        found.keys["duration"] = "num_train_epochs"
+    if not found.fields.get("batch_per_gpu") and arguments:
+        found.fields["batch_per_gpu"] = arguments.get("per_device_train_batch_size")
+    _processes(folder, arguments, found)
+    if found.step is None or found.step < 1:
+        found.faults.append(("", InputError("says no global_step that was done", file=str(state_file))))
+    return found
+
+
+def _above_zero(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _arguments(folder: Path) -> dict[str, object]:
+    for place in (folder, folder.parent):
+        if (place / "training_args.bin").is_file():
+            return attributes(place / "training_args.bin")
+    return {}
+
+
+def _processes(folder: Path, arguments: dict[str, object], found: Found) -> None:
+    """Each process leaves a file of its random state; one process alone leaves `rng_state.pth`."""
+    ranks = [file for file in folder.glob("rng_state_*.pth") if re.fullmatch(r"rng_state_\d+", file.stem)]
+    state = arguments.get("distributed_state")
+    if ranks:
+        found.fields["gpus"], found.keys["gpus"] = len(ranks), "rng_state_N.pth"
+    elif (folder / "rng_state.pth").is_file():
+        found.fields["gpus"], found.keys["gpus"] = 1, "rng_state.pth"
+    elif isinstance(state, dict) and type(state.get("num_processes")) is int:
+        found.fields["gpus"], found.keys["gpus"] = state["num_processes"], "num_processes"
+    if arguments.get("_n_gpu") not in (None, 0, 1):
+        found.notes.append("the run used DataParallel: its batch is split over the GPUs of one process")
+
+
+class Record:
+    """What stands for an object of any class."""
+
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    def __new__(cls, *arguments: Any, **_: Any) -> Record:
+        record = super().__new__(cls)
+        record.arguments, record.attributes = arguments, {}
+        return record
+
+    def __setstate__(self, state: Any) -> None:
+        parts = state if isinstance(state, tuple) else (state,)
+        self.attributes = {k: v for part in parts if isinstance(part, dict) for k, v in part.items()}
+
+    def __call__(self, *arguments: Any, **_: Any) -> Record:
+        return Record(*arguments)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass  # a dict's subclass is filled in this way
+
+    def append(self, item: Any) -> None:
+        """A list's subclass is filled in this way."""
+
+    def extend(self, items: Any) -> None:
+        """Likewise."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class _Inert(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ARG002 - no name is looked up
+        return Record
+
+    def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002 - a tensor's storage
+        return None
+
+    def get_extension(self, code: int) -> Any:  # noqa: ARG002
+        return Record
+
+
+def attributes(path: Path) -> dict[str, Any]:
+    """The attributes of the object that torch saved in a file; enumerations are their values.
+
+    Raises:
+        InputError: the file is no such pickle, or is larger than any that the Trainer writes.
+    """
+    file = str(path)
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+                if archive.getinfo(name).file_size > MAX_PICKLE_BYTES:
+                    raise InputError(f"holds a pickle of more than {MAX_PICKLE_BYTES:,} bytes", file=file)
+                data = archive.read(name)
+        else:
+            with path.open("rb") as stream:
+                data = stream.read(MAX_PICKLE_BYTES + 1)
+        if len(data) > MAX_PICKLE_BYTES:
+            raise InputError(f"holds a pickle of more than {MAX_PICKLE_BYTES:,} bytes", file=file)
+        found = _Inert(io.BytesIO(data)).load()
+    except InputError:
+        raise
+    except Exception as error:  # a broken pickle fails in any way that the interpreter has
+        raise unreadable(error, file) from None
+    values = found.attributes if isinstance(found, Record) else {}
+    return {str(name): _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A record of one argument is an enumeration's member; one with attributes is those."""
+    if not isinstance(value, Record):
+        return value
+    if value.attributes:
+        return value.attributes
+    return (
+        value.arguments[0]
+        if len(value.arguments) == 1 and isinstance(value.arguments[0], str | int)
+        else None
+    )
+
+
+CHECKPOINT = Tool(
+    name="checkpoint",
+    title="a checkpoint of transformers' Trainer",
+    reader=Reader(versions="4.30 to 5", read=read, check=transformers.check, names=transformers.NAMES),
+    written_as="transformers",
+)

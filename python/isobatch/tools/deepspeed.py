@@ -1,0 +1,251 @@
+"""DeepSpeed's JSON. "auto" stands for what another program will fill in: it is not known here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isobatch.tools.page import Page, clip, length, optimizer, pair, unsupported
+from isobatch.tools.sheet import Curve, Job, Plan, Sheet, curve
+from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer
+
+_NAMES = {
+    "accumulation": "gradient_accumulation_steps",
+    "batch_per_gpu": "train_micro_batch_size_per_gpu",
+    "duration": "scheduler.params.total_num_steps",
+    "effective_batch": "train_batch_size",
+    "lr": "optimizer.params.lr",
+    "warmup": "scheduler.params.warmup_num_steps",
+}
+_BATCH = {
+    "train_batch_size": "effective_batch",
+    "train_micro_batch_size_per_gpu": "micro_batch",
+    "gradient_accumulation_steps": "accumulation",
+}
+_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
+
+
+def read(page: Page) -> None:
+    """Two of the three batch numbers are enough where the GPUs are known; three that contradict each other are an error."""
+    autos = [key for key in _BATCH if page.raw(key) == "auto"]
+    for key, field in _BATCH.items():
+        if key not in autos:
+            page.whole(key, field)
+    if autos:
+        page.note(
+            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a second --from, such as training_args.json'
+        )
+    if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
+        page.give("accumulation", 1, "gradient_accumulation_steps")
+    _read_optimizer(page)
+    _schedule(page)
+    if page.raw("gradient_clipping") != "auto":
+        clip(page, "gradient_clipping", default=0.0)
+    for key, ours in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
+        if page.flag(key):
+            page.give("precision", ours, key)
+
+
+def _read_optimizer(page: Page) -> None:
+    name = page.word("optimizer.type")
+    if name is None:
+        page.note("there is no optimizer in the file: the training script has it")
+        return
+    # DeepSpeed's Adam decouples the weight decay unless it is asked not to.
+    decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
+    optimizer(page, "optimizer.type", "adamw" if decoupled else name)
+    inner = page.table("optimizer.params")
+    for key, field in (
+        ("lr", "lr"),
+        ("eps", "eps"),
+        ("weight_decay", "weight_decay"),
+        ("momentum", "momentum"),
+    ):
+        if inner.raw(key) != "auto":
+            inner.number(key, field)
+    if inner.raw("betas") != "auto":
+        pair(inner, "betas")
+
+
+def _schedule(page: Page) -> None:
+    name = page.word("scheduler.type")
+    inner = page.table("scheduler.params")
+    if name is None:
+        page.give("schedule", "constant", "scheduler")
+        page.note(
+            "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
+        )
+        return
+    kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+    if name not in kinds:
+        unsupported(page, "scheduler.type", f"the scheduler {name!r}")
+        return
+    page.give("schedule", kinds[name], "scheduler.type")
+    if inner.raw("warmup_num_steps") != "auto":
+        warmup = inner.whole("warmup_num_steps", default=1000)
+        if warmup:
+            page.give("warmup", length(warmup, "st"), "warmup_num_steps")
+    if name != "WarmupCosineLR" and inner.raw("warmup_max_lr") != "auto":
+        inner.number("warmup_max_lr", "lr")
+    if name != "WarmupLR" and inner.raw("total_num_steps") != "auto":
+        total = inner.whole("total_num_steps")
+        if total:
+            page.give("duration", length(total, "st"), "total_num_steps")
+    if name == "WarmupCosineLR" and (lr := page.found.fields.get("lr")):
+        page.give("min_lr", lr * (inner.number("cos_min_ratio", default=0.0001) or 0.0), "cos_min_ratio")
+    if inner.word("warmup_type", "log") != "linear":
+        page.note('warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line')
+
+
+def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
+    """The three batch numbers, which must multiply out with the data-parallel replicas, the optimizer and the scheduler."""
+    sheet = Sheet()
+    sheet.settings = {
+        "train_batch_size": plan.effective_batch,
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.accumulation,
+    }
+    _write_optimizer(plan, sheet)
+    _scheduler(plan, curve(plan), sheet)
+    sheet.settings["gradient_clipping"] = plan.recipe.clip_norm or 0.0
+    if plan.recipe.precision in ("bf16", "fp16"):
+        sheet.settings[plan.recipe.precision] = {"enabled": True}
+    sheet.note(f"the number of steps is the training loop's: {plan.total_steps}")
+    return sheet
+
+
+def _write_optimizer(plan: Plan, sheet: Sheet) -> None:
+    name = plan.recipe.optimizer
+    if name not in _OPTIMIZERS:
+        sheet.note(
+            f"DeepSpeed has no {name}: give one to deepspeed.initialize, with learning rate {plan.lr!r}"
+        )
+        return
+    arguments: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    if name in ("adamw", "adam", "lamb", "lion"):
+        arguments["betas"] = [plan.beta1, plan.beta2]
+    if name in ("adamw", "adam", "lamb"):
+        arguments["eps"] = plan.eps
+    if name == "adam":
+        arguments["adam_w_mode"] = False  # DeepSpeed's Adam is AdamW otherwise
+    if name in ("sgd", "muon") and plan.momentum is not None:
+        arguments["momentum"] = plan.momentum
+    sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
+
+
+def _scheduler(plan: Plan, line: Curve, sheet: Sheet) -> None:
+    warmup = {"warmup_num_steps": line.warmup, "warmup_type": "linear"}
+    ends = {"warmup_min_lr": line.first, "warmup_max_lr": line.peak}
+    match line.kind:
+        case "constant":
+            kind, arguments = "WarmupLR", ends | warmup
+        case "linear" | "linear_to_zero" if line.kind == "linear_to_zero" or not line.bottom:
+            kind, arguments = "WarmupDecayLR", {"total_num_steps": line.total} | ends | warmup
+        case "cosine":
+            shares = {"warmup_min_ratio": line.first / line.peak, "cos_min_ratio": line.bottom / line.peak}
+            kind, arguments = "WarmupCosineLR", {"total_num_steps": line.total} | shares | warmup
+        case _:
+            sheet.note(
+                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to initialize"
+            )
+            return
+    sheet.settings["scheduler"] = {"type": kind, "params": arguments}
+    sheet.compare(
+        plan,
+        lambda: lambda step: _rate(line, step),
+        lambda miss: [f"{kind} {miss}: give isobatch's PlanLR to deepspeed.initialize for the plan's own"],
+    )
+
+
+def _rate(line: Curve, step: int) -> float:
+    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at least; all but the
+    decay of its cosine is one step late.
+    """
+    at, warmup = step - 1, max(2, line.warmup)
+    if at < 0:
+        return 0.0
+    if at < warmup:
+        return line.first + (line.peak - line.first) * at / warmup
+    if line.kind == "constant":
+        return line.peak
+    if line.kind == "cosine":
+        u = (at - warmup + 1) / max(1, line.total - warmup)
+        return line.bottom + (line.peak - line.bottom) * (1 + math.cos(math.pi * u)) / 2
+    return line.first + (line.peak - line.first) * max(0.0, (line.total - at) / max(1.0, line.total - warmup))
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Finds what the tool does without a word in the file."""
+    autos = [key for key in _strings(case.found.settings) if key[1] == "auto"]
+    if autos:
+        yield Finding(
+            f'{", ".join(key for key, _ in autos)}: "auto"',
+            "another program fills these in when the run starts; alone DeepSpeed refuses them",
+            "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
+            "write the numbers down: isobatch plan --to deepspeed",
+        )
+    if case.at("scheduler", "type") and case.at("scheduler", "params", "warmup_type") != "linear":
+        yield Finding(
+            "the warmup is logarithmic",
+            'warmup_type is "log" unless it is named',
+            "deepspeed, runtime/lr_schedules.py: WARMUP_LOG_RATE",
+            '"warmup_type": "linear"',
+        )
+    if case.at("scheduler", "type") in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
+        # The cosine itself counts from the step before, so that only the warmup of WarmupCosineLR is late.
+        late = "the warmup" if case.at("scheduler", "type") == "WarmupCosineLR" else "the learning rate"
+        yield Finding(
+            f"{late} is one step late",
+            "its schedulers start at step 0, and are asked once before the first step",
+            "deepspeed, runtime/lr_schedules.py: WarmupLR.get_lr; measured in bench/results/exports.md",
+            "leave it, or drive it by isobatch.integrations.torch.PlanLR",
+        )
+    if (
+        str(case.at("optimizer", "type")).lower() == "adam"
+        and case.at("optimizer", "params", "adam_w_mode") is not False
+    ):
+        yield Finding(
+            "Adam is AdamW",
+            "adam_w_mode is on unless it is switched off",
+            "deepspeed, runtime/config.py: ADAM_W_MODE_DEFAULT",
+            '"adam_w_mode": false',
+        )
+    total, micro, steps = (
+        case.at(key)
+        for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    )
+    replicas = case.replicas
+    if all(type(value) is int for value in (total, micro, steps)) and total != micro * steps * replicas:
+        yield Finding(
+            f"DeepSpeed stops: {total} samples are not {micro} × {steps} × {replicas} replicas",
+            "the three numbers must multiply out on these GPUs",
+            "deepspeed, runtime/config.py: _batch_assertion",
+            f'"train_batch_size": {micro * steps * replicas}, or a gradient_accumulation_steps that fits',
+        )
+
+
+def _strings(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        at = f"{path}.{name}" if path else str(name)
+        if isinstance(value, Mapping):
+            yield from _strings(value, at)
+        elif isinstance(value, str):
+            yield at, value
+
+
+DEEPSPEED = Tool(
+    name="deepspeed",
+    title="DeepSpeed",
+    reader=Reader(versions="0.10 to 0.19", read=read, check=check, names=_NAMES),
+    writer=Writer(
+        versions="0.14 to 0.19",
+        file="ds_config.json",
+        forms=("json",),
+        write=write,
+        runs_ragged=False,
+        runs_ramps=False,
+        is_part=True,
+        leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command image resume",
+    ),
+)

@@ -1,0 +1,375 @@
+"""Detects which tool wrote a file, from keys that only that tool uses; of a file that nobody's tool wrote, what its keys may mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from isobatch.errors import InputError, unknown
+from isobatch.tools.page import value_at
+from isobatch.tools.tool import Tool
+
+
+class Keys(NamedTuple):
+    """Keys by which a tool's files are known; none of a tool whose files are not read. No tool is imported for them.
+
+    Attributes:
+        own: of this tool alone.
+        common: in many people's own scripts too: alone they are no evidence.
+        module: of this folder that has the tool's record, where it is not called as the tool.
+        extends: a tool that has all keys of this one but its own.
+    """
+
+    own: str = ""
+    common: str = ""
+    module: str = ""
+    extends: str = ""
+
+
+TOOLS = {
+    "transformers": Keys(
+        "per_device_train_batch_size num_train_epochs lr_scheduler_type adam_beta1",
+        common="gradient_accumulation_steps learning_rate output_dir warmup_ratio max_grad_norm optim",
+    ),
+    "checkpoint": Keys(
+        "global_step log_history trial_params is_world_process_zero",
+    ),
+    "axolotl": Keys(
+        "base_model sample_packing",
+        common="micro_batch_size num_epochs sequence_len lr_scheduler gradient_accumulation_steps "
+        "learning_rate optimizer adapter datasets",
+    ),
+    "llama_factory": Keys(
+        "finetuning_type cutoff_len dataset_dir",
+        common="stage template model_name_or_path",
+        module="axolotl",
+        extends="transformers",
+    ),
+    "accelerate": Keys(
+        "compute_environment distributed_type machine_rank main_training_function rdzv_backend",
+        common="num_machines num_processes mixed_precision",
+    ),
+    "deepspeed": Keys(
+        "train_micro_batch_size_per_gpu zero_optimization steps_per_print wall_clock_breakdown "
+        "scheduler.type optimizer.params",
+        common="train_batch_size gradient_clipping fp16 bf16 gradient_accumulation_steps",
+    ),
+    "torchtitan": Keys(
+        "training.local_batch_size training.num_tokens_per_microbatch_per_dp_rank "
+        "job.dump_folder parallelism.data_parallel_shard_degree "
+        "parallelism.tensor_parallel_degree model.flavor model_spec lr_scheduler.decay_ratio",
+        common="training.batch_size training.global_batch_size training.seq_len training.steps "
+        "lr_scheduler.warmup_steps",
+    ),
+    "megatron": Keys(
+        "train_iters train_samples lr_decay_style lr_warmup_fraction lr_warmup_iters "
+        "lr_warmup_samples tensor_model_parallel_size pipeline_model_parallel_size clip_grad "
+        "rampup_batch_size step_batch_size_schedule",
+        common="global_batch_size micro_batch_size lr_decay_iters num_layers hidden_size seq_length",
+    ),
+    "lightning": Keys(
+        "trainer.accumulate_grad_batches trainer.devices trainer.num_nodes data.class_path seed_everything",
+        common="trainer.max_epochs trainer.max_steps trainer.strategy trainer.precision model.class_path",
+    ),
+    "composer": Keys(
+        "max_duration global_train_batch_size device_train_microbatch_size scheduler.t_warmup "
+        "scheduler.alpha_f algorithms.gradient_clipping device_eval_batch_size",
+        common="train_loader optimizer.name",
+    ),
+    "ultralytics": Keys(
+        "nbs lr0 lrf imgsz close_mosaic cos_lr warmup_bias_lr",
+        common="warmup_epochs",
+    ),
+    "detectron2": Keys(
+        "SOLVER.IMS_PER_BATCH SOLVER.BASE_LR SOLVER.MAX_ITER SOLVER.STEPS "
+        "SOLVER.REFERENCE_WORLD_SIZE MODEL.META_ARCHITECTURE DATASETS.TRAIN",
+        common="_BASE_",
+    ),
+    "mmengine": Keys(
+        "optim_wrapper param_scheduler train_cfg auto_scale_lr default_hooks",
+        common="train_dataloader _base_",
+    ),
+    "torchrun": Keys(module="launchers"),
+    "slurm": Keys(module="launchers"),
+    "ray_train": Keys(module="launchers"),
+    "kubeflow": Keys(module="launchers"),
+    "skypilot": Keys(module="launchers"),
+    "torchx": Keys(module="launchers"),
+}
+"""Every tool; its record is in its file, under its name in capitals."""
+
+_ENOUGH = 5
+"""Common keys that together are evidence."""
+
+_FEW = 3
+"""Keys of a tool by which a recipe that cannot be read is said to be its."""
+
+_DEEPEST = 4
+_ELSEWHERE = re.compile(
+    r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|print|report|checkpoint|ckpt|"
+    r"generation|profile|profiling|rdzv|hub|timeout)([._-]|$)",
+    re.IGNORECASE,
+)
+"""Lengths and batches of what is no training."""
+_PER_GPU = r"(per_(device|gpu)(_train)?_batch(_size)?|(train_)?micro_?batch(_size)?(_per_gpu)?|local_batch(_size)?|batch_per_gpu)"
+_KINDS = (
+    ("batch_per_gpu", rf"{_PER_GPU}"),
+    ("effective_batch", r"(global|effective|total)_(train_)?batch(_size)?"),
+    ("batch", r"(train_)?(batch_size|batch|bs)|batch_size_train|batchsize"),
+    ("accumulation", r"(gradient|grad)_?accum(ulation)?(_steps)?|accum(ulation)?(_steps|_iter)?|accumulate_grad_batches"),
+    ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples))?"),
+    ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)"),
+    ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
+    ("schedule", r"(lr_)?(scheduler|schedule|scheduler_type|schedule_type|sched|decay_style)"),
+    ("duration", r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples)"),
+    ("optimizer", r"optim(izer)?"),
+    ("weight_decay", r"weight_decay|wd"),
+)  # fmt: skip
+_MATTERS = {kind for kind, _ in _KINDS} - {"optimizer", "weight_decay"}
+
+
+def tool_of(name: str) -> Tool:
+    """The record of a tool in TOOLS."""
+    module = import_module(f"isobatch.tools.{TOOLS[name].module or name}")
+    record: Tool = getattr(module, name.upper())
+    return record
+
+
+def readers() -> list[str]:
+    """The tools whose files are read."""
+    return [name for name, keys in TOOLS.items() if keys.own]
+
+
+def reader(name: str) -> Tool:
+    """The tool of this name, whose files are read.
+
+    Raises:
+        InputError: there is none.
+    """
+    plain = name.lower().replace("-", "_")
+    if plain not in readers():
+        raise unknown("tool", name, readers(), field="tool")
+    return tool_of(plain)
+
+
+def writer(name: str) -> Tool:
+    """The tool of this name, whose files are written.
+
+    Raises:
+        InputError: there is none.
+    """
+    plain = name.lower().replace("-", "_")
+    tool = tool_of(plain) if plain in TOOLS else None
+    if tool is not None and tool.writer is not None:
+        return tool
+    if tool is not None and tool.written_as:
+        raise InputError(f"{name} is read, not written: use {tool.written_as}", field="tool")
+    known = [it.name for it in map(tool_of, TOOLS) if it.writer is not None]
+    if tool is not None:
+        raise InputError(
+            f"{name} is a tool whose files are read, not written: plans are written for {', '.join(known)}"
+        )
+    raise unknown("tool", name, known)  # what was typed is --to, and no option --tool
+
+
+def detect(settings: Mapping[str, Any], file: str) -> str:
+    """Detects the tool that most of a file's keys belong to.
+
+    Raises:
+        InputError: it is a recipe or a plan of isobatch, or no tool's clearly; the message says what to do.
+    """
+    refuse_ours(settings, file)
+    scores = _scores(settings)
+    best = max(scores.values(), default=0)
+    names = [name for name, score in scores.items() if score == best]
+    # Of a tool and one that extends it the first, where none of the other's own keys is there.
+    names = [name for name in names if TOOLS[name].extends not in names]
+    if not names:
+        raise nobodys(settings, file)
+    if len(names) > 1:
+        raise InputError(
+            f"may be of {' or of '.join(names)}: say which by --tool (in Python: tool=)",
+            file=file,
+            field="tool",
+        )
+    return names[0]
+
+
+def looks_like(settings: Mapping[str, Any]) -> str | None:
+    """The title of the tool whose names a file has, as people write it; None where they are not clearly one's.
+
+    >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
+    'transformers TrainingArguments'
+    >>> looks_like({"effective_batch": 256, "lr": 0.1})
+    """
+    try:
+        name = detect(settings, "")
+    except InputError:
+        return None
+    own, common = _present(settings, name)
+    return tool_of(name).title if own + common >= _FEW else None
+
+
+def refuse_ours(settings: Mapping[str, Any], file: str) -> None:
+    """Refuses a file of isobatch's own in the place of another tool's.
+
+    Raises:
+        InputError: it is a recipe, or a saved plan.
+    """
+    if is_plan(settings):
+        raise InputError(
+            "is a plan of isobatch, not another tool's file: isobatch plan --to writes it for a tool, isobatch replan moves its run",
+            file=file,
+        )
+    if is_recipe(settings):
+        raise InputError(
+            f"is a recipe of isobatch, not another tool's file: isobatch plan {file} --gpus N (in Python: Recipe.load)",
+            file=file,
+        )
+
+
+def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
+    """How many keys of each tool a file has, of those that have one of their own there, or many."""
+    scores = {}
+    for name in readers():
+        own, common = _present(settings, name)
+        if own or common >= _ENOUGH:
+            scores[name] = own + common
+    return scores
+
+
+def _present(settings: Mapping[str, Any], name: str) -> tuple[int, int]:
+    """How many of a tool's own keys, and of its common ones, a file has."""
+    keys = TOOLS[name]
+    own, common = (
+        sum(value_at(settings, key) is not None for key in text.split()) for text in (keys.own, keys.common)
+    )
+    if keys.extends:
+        first, second = _present(settings, keys.extends)
+        own, common = own + first, common + second
+    return own, common
+
+
+def nobodys(settings: Mapping[str, Any], file: str) -> InputError:
+    """A file that no tool clearly owns, and what it may mean."""
+    near = [name for name in readers() if any(_present(settings, name))]
+    hint = f" (some names are also of {', '.join(near)})" if near else ""
+    lines = "\n".join(f"  --set {line}" for line in as_recipe(settings))
+    return InputError(
+        f"no tool is recognized by these settings{hint}. Either\n"
+        f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
+        "- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in Python: ib.Recipe(...)):\n"
+        f"{lines}",
+        file=file,
+        field="tool",
+    )
+
+
+def is_plan(settings: Mapping[str, Any]) -> bool:
+    """Whether these are a saved plan's.
+
+    >>> is_plan({"schema": "isobatch.plan/1"}), is_plan({"effective_batch": 256})
+    (True, False)
+    """
+    return str(settings.get("schema")).startswith("isobatch.plan/")
+
+
+def is_recipe(settings: Mapping[str, Any]) -> bool:
+    """Whether these are a recipe's.
+
+    >>> is_recipe({"effective_batch": 256}), is_recipe({"schema": "isobatch.plan/1"}), is_recipe({"lr": 0.1})
+    (True, False, False)
+    """
+    return "schema" not in settings and (
+        "effective_batch" in settings or {"batch_per_gpu", "lr"} <= settings.keys()
+    )
+
+
+def looks(key: str) -> str | None:
+    """What a name looks like: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
+
+    >>> [looks(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "seed")]
+    ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
+    """
+    name = key.rpartition(".")[2].replace("-", "_").lower()
+    if _ELSEWHERE.search(name):
+        return None
+    return next((kind for kind, pattern in _KINDS if re.fullmatch(pattern, name)), None)
+
+
+def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The numbers and texts of a file with their places: ("train.lr", 0.1)."""
+    for name, value in settings.items():
+        key = f"{inside}{name}"
+        if isinstance(value, Mapping):
+            if depth < _DEEPEST:
+                yield from leaves(value, f"{key}.", depth + 1)
+        elif (
+            isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0, -1)
+        ):
+            yield key, value
+
+
+def unused(settings: Mapping[str, Any], used: set[str]) -> list[str]:
+    """The keys that look as if they decided on the batch, the learning rate or a length, and were not read.
+
+    >>> unused({"batch_size": 16, "lr": 0.1, "seed": 1}, {"lr"})
+    ['batch_size']
+    """
+    return [
+        key
+        for key, _ in leaves(settings)
+        if looks(key) in _MATTERS and not any(key == each or key.startswith(f"{each}.") for each in used)
+    ]
+
+
+def as_recipe(settings: Mapping[str, Any]) -> list[str]:
+    """The lines of a recipe that a file of nobody's tool might mean, for whoever wrote it to check.
+
+    >>> print("\\n".join(as_recipe({"batch_size": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
+    effective_batch=N   batch_size 16 × accum 4 × the GPUs of that run (without them if batch_size counts all GPUs)
+    lr=0.003            lr
+    duration=2ep        epochs
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    for key, value in leaves(settings):
+        kind = looks(key)
+        if kind is not None and kind not in found:
+            found[kind] = (key, value)
+    pairs = [_batch(found)]
+    for field in ("lr", "duration", "warmup", "schedule", "min_lr", "optimizer", "weight_decay"):
+        if field in found:
+            key, value = found[field]
+            pairs.append((f"{field}={_value(field, key, value)}", key))
+    width = max(len(left) for left, _ in pairs)
+    return [f"{left:<{width}}   {right}" for left, right in pairs]
+
+
+def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
+    if "effective_batch" in found:
+        key, value = found["effective_batch"]
+        return f"effective_batch={value}", key
+    for kind in ("batch_per_gpu", "batch"):
+        if kind not in found:
+            continue
+        key, value = found[kind]
+        factors = f"{key} {value}"
+        if "accumulation" in found:
+            factors += " × {} {}".format(*found["accumulation"])
+        sure = "" if kind == "batch_per_gpu" else f" (without them if {key} counts all GPUs)"
+        return "effective_batch=N", f"{factors} × the GPUs of that run{sure}"
+    return "effective_batch=N", "samples in an optimizer step, over all GPUs"
+
+
+def _value(field: str, key: str, value: Any) -> str:
+    """A length with the unit that its name implies."""
+    name = key.rpartition(".")[2].lower()
+    if field not in ("duration", "warmup") or not isinstance(value, int | float):
+        return str(value)
+    if "epoch" in name:
+        return f"{value:g}ep"
+    if field == "warmup" and value < 1:
+        return f"{value * 100:g}%"
+    return f"{value:g}sp" if "sample" in name else f"{value}st"

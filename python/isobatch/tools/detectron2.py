@@ -1,0 +1,115 @@
+"""detectron2's YAML."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from isobatch.errors import must_be
+from isobatch.tools.page import Page, clip, inherited, length, unsupported
+from isobatch.tools.tool import Case, Finding, Reader, Tool
+from isobatch.words import count, real
+
+_NAMES = {
+    "duration": "SOLVER.MAX_ITER",
+    "effective_batch": "SOLVER.IMS_PER_BATCH",
+    "lr": "SOLVER.BASE_LR",
+    "warmup": "SOLVER.WARMUP_ITERS",
+}
+
+
+def read(page: Page) -> None:
+    """IMS_PER_BATCH counts all GPUs. What the file leaves out has detectron2's default, unless it inherits from another."""
+    inherits = inherited(page, "_BASE_")
+    if page.raw("VERSION") not in (None, 1, 2):
+        page.fault(
+            "",
+            must_be("1 or 2, as detectron2's configurations have it", page.raw("VERSION"), field="VERSION"),
+        )
+    page.whole("SOLVER.IMS_PER_BATCH", "effective_batch", default=None if inherits else 16)
+    workers = page.whole("SOLVER.REFERENCE_WORLD_SIZE", default=0)
+    if workers:
+        page.give("gpus", workers, "SOLVER.REFERENCE_WORLD_SIZE")
+    page.number("SOLVER.BASE_LR", "lr")
+    page.give("optimizer", "sgd", "SOLVER.BASE_LR")
+    page.number("SOLVER.MOMENTUM", "momentum", default=0.9)
+    page.number("SOLVER.WEIGHT_DECAY", "weight_decay", default=1e-4)
+    steps = page.whole("SOLVER.MAX_ITER", default=None if inherits else 40_000)
+    if steps:
+        page.give("duration", length(steps, "st"), "SOLVER.MAX_ITER")
+    warmup = page.whole("SOLVER.WARMUP_ITERS", default=1000)
+    if warmup:
+        page.give("warmup", length(warmup, "st"), "SOLVER.WARMUP_ITERS")
+        page.note("detectron2's warmup starts at WARMUP_FACTOR (0.001) of the learning rate, the plan's at 0")
+    _schedule(page)
+    if (
+        page.flag("SOLVER.CLIP_GRADIENTS.ENABLED")
+        and page.word("SOLVER.CLIP_GRADIENTS.CLIP_TYPE", "value") != "value"
+    ):
+        clip(page, "SOLVER.CLIP_GRADIENTS.CLIP_VALUE", default=1.0)
+    if page.flag("SOLVER.AMP.ENABLED"):
+        page.give("precision", "fp16", "SOLVER.AMP.ENABLED")
+
+
+def _schedule(page: Page) -> None:
+    name = page.word("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR")
+    if name == "WarmupCosineLR":
+        page.give("schedule", "cosine", "SOLVER.LR_SCHEDULER_NAME")
+    elif name == "WarmupMultiStepLR":
+        points = _steps(page, page.raw("SOLVER.STEPS"))
+        if points:
+            gamma = page.number("SOLVER.GAMMA", default=0.1)
+            page.give(
+                "schedule", f"multistep({', '.join(f'{p}st' for p in points)}, gamma={gamma})", "SOLVER.STEPS"
+            )
+        else:
+            page.give("schedule", "constant", "SOLVER.STEPS")
+    else:
+        unsupported(page, "SOLVER.LR_SCHEDULER_NAME", f"the scheduler {name!r}")
+
+
+def _steps(page: Page, value: Any) -> list[int]:
+    """`(60000, 80000)`, which YAML takes for a text."""
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            value = None
+    points = list(value) if isinstance(value, list | tuple) else [30_000] if value is None else [value]
+    if not all(type(point) is int and point > 0 for point in points):
+        page.fault(
+            "schedule",
+            must_be("whole numbers such as (60000, 80000)", page.raw("SOLVER.STEPS"), field="SOLVER.STEPS"),
+        )
+        return []
+    last = page.whole("SOLVER.MAX_ITER") or 2**62
+    return sorted(point for point in points if point < last)
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Finds what the tool does without a word in the file."""
+    workers = case.at("SOLVER", "REFERENCE_WORLD_SIZE")
+    lr, batch = case.fields.get("lr"), case.fields.get("effective_batch")
+    if type(workers) is int and workers > 0 and workers != case.gpus and lr and batch:
+        k = case.gpus / workers
+        yield Finding(
+            f"a step has {count(batch * k)} samples at learning rate {real(lr * k)}",
+            f"REFERENCE_WORLD_SIZE {workers} makes detectron2 rescale batch, learning rate and steps by {k:g}",
+            "detectron2, engine/defaults.py: DefaultTrainer.auto_scale_workers",
+            f"SOLVER.REFERENCE_WORLD_SIZE: 0  (to keep {batch})",
+        )
+    elif not workers and batch and batch % case.gpus:
+        yield Finding(
+            f"detectron2 stops: {batch} images are no multiple of {case.gpus} GPUs",
+            "IMS_PER_BATCH is split over the GPUs",
+            "detectron2, data/build.py: build_batch_data_loader",
+            f"SOLVER.IMS_PER_BATCH: {max(1, batch // case.gpus) * case.gpus}",
+        )
+
+
+DETECTRON2 = Tool(
+    name="detectron2",
+    title="detectron2",
+    reader=Reader(versions="0.4 to 0.6", read=read, check=check, names=_NAMES),
+)

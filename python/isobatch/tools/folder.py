@@ -1,0 +1,196 @@
+"""A table of plans as a folder for each job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from isobatch.errors import InputError, must_be, unwritable
+from isobatch.schedules import Units, resolve
+from isobatch.tools.detect import writer
+from isobatch.tools.export import export
+from isobatch.tools.launchers import GPUS_PER_NODE, safe_name
+from isobatch.tools.sheet import Job
+from isobatch.words import count, counted
+
+_DEFAULTS = {"optimizer": "adamw", "min_lr": 0.0, "drop_last": False, "convention": "torch"}
+
+_NUMBERS: dict[str, Callable[[str], Any]] = {
+    "min_lr": float,
+    "clip_norm": float,
+    "seq_len": int,
+    "nodes": int,
+    "gpus_per_node": int,
+}
+
+
+class Fields:
+    """Values by name, of a row; None where there is no such column."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.values.get(name)
+        return _DEFAULTS.get(name) if value is None else value
+
+
+class Row(Fields):
+    """A row of a fleet's plans as a plan. Its schedule is known where the table, or the table of jobs, has it."""
+
+    @cached_property
+    def recipe(self) -> Any:
+        """The recipe's fields, as far as they are known; the tuned batch from how far the batch moved from it."""
+        change, batch = self.values.get("batch_change") or 0.0, self.values["effective_batch"]
+        return Fields({**self.values, "effective_batch": round(batch / (1 + change))})
+
+    @cached_property
+    def cluster(self) -> Any:
+        """Nodes and the GPUs on each."""
+        return Fields(self.values)
+
+    @cached_property
+    def lr_at(self) -> Callable[[float], float]:
+        """The learning rate at a step."""
+        units = Units(
+            tuned_batch=self.recipe.effective_batch,
+            batch=self.effective_batch,
+            steps_per_epoch=self.steps_per_epoch,
+            seq_len=self.seq_len,
+        )
+        made = resolve(
+            self.schedule,
+            peak=self.lr,
+            min_lr=self.min_lr,
+            warmup_steps=self.warmup_steps or 0,
+            total_steps=self.total_steps,
+            units=units,
+        )
+        at: Callable[[float], float] = made.at
+        return at
+
+    def position(self, step: int) -> Any:  # noqa: ARG002 - as a plan's
+        """Not known of a row."""
+        raise InputError(
+            "a table does not say the samples of a batch that ramps: export the plan itself", field="ramp"
+        )
+
+
+@dataclass(frozen=True)
+class Written:
+    """How many jobs were written, and why others were not."""
+
+    jobs: int
+    skipped: tuple[str, ...]
+
+
+def export_rows(
+    rows: Sequence[Mapping[str, Any]],
+    tool: str,
+    folder: Path,
+    *,
+    job: Job,
+    jobs: Mapping[str, Mapping[str, Any]] | None = None,
+    clusters: Mapping[str, Mapping[str, Any]] | None = None,
+    gpus_per_node: int | None = None,
+    force: bool = False,
+    source: str,
+) -> Written:
+    """Writes `folder/JOB/FILE` for each feasible row; `folder/JOB/CLUSTER/FILE` where a job has several.
+
+    Args:
+        rows: of a fleet's plans.
+        tool: as for `export`.
+        folder: is made where it is not there.
+        job: what launchers need; its name is replaced by the row's.
+        jobs, clusters: rows by their id, for columns that the plans do not have.
+        gpus_per_node: of clusters that no table describes.
+        force: replace files that are there; without it nothing at all is written if one is.
+        source: the table's name, for messages.
+
+    Raises:
+        InputError: a row cannot be exported, a file is there already, or cannot be written. All files are made before the first
+            is written.
+    """
+    how = writer(tool).writer
+    assert how is not None
+    feasible = [
+        (at, row)
+        for at, row in enumerate(rows, start=1)
+        if row.get("status") not in ("infeasible", "invalid")
+    ]
+    made: dict[Path, str] = {}
+    for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
+        plan = Row(_joined(row, jobs or {}, clusters or {}, gpus_per_node))
+        try:
+            text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
+        except InputError as error:
+            raise error.at(file=source, row=at) from None
+        made[folder / place / how.file] = text
+    there = [path for path in made if path.exists()]
+    if there and not force:
+        more = f" and {count(len(there) - 1)} more files are" if len(there) > 1 else " is"
+        raise InputError(f"{there[0]}{more} there already: --force replaces them", file=str(folder))
+    for path, text in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise unwritable(error, str(path)) from None
+    lost = len(rows) - len(feasible)
+    return Written(len(made), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
+
+
+def _joined(
+    row: Mapping[str, Any],
+    jobs: Mapping[str, Mapping[str, Any]],
+    clusters: Mapping[str, Mapping[str, Any]],
+    gpus_per_node: int | None,
+) -> dict[str, Any]:
+    """The row, with what only its job's or its cluster's row has."""
+    values = {**clusters.get(str(row.get("cluster")), {}), **jobs.get(str(row.get("job")), {})}
+    values.update({name: value for name, value in row.items() if value is not None or name not in values})
+    for name, kind in _NUMBERS.items():
+        if isinstance(values.get(name), str):  # a CSV's column with other texts in it
+            try:
+                values[name] = kind(values[name])
+            except ValueError:
+                raise must_be("a number", values[name], field=name) from None
+    if values.get("nodes") is None:
+        world = values["world_size"]
+        each = gpus_per_node or min(GPUS_PER_NODE, world)
+        if world % each:
+            raise InputError(
+                f"{world} GPUs are no multiple of {each} on a node: give --clusters", field="--gpus-per-node"
+            )
+        values |= {"nodes": world // each, "gpus_per_node": each}
+    return values
+
+
+def _places(rows: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
+    """A path of safe names for each row, no two the same, also where a file system ignores case."""
+    several = max(Counter(str(row.get("job")) for row in rows).values(), default=0) > 1
+    taken: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    for index, row in enumerate(rows, start=1):
+        own = str(row.get("job") if row.get("job") is not None else f"row-{index}")
+        if own not in names:
+            names[own] = _fresh(safe_name(own, most=200), taken)
+        place = Path(names[own])
+        if several:
+            place /= _fresh(safe_name(str(row.get("cluster") or index), most=200), taken, names[own])
+        yield place
+
+
+def _fresh(name: str, taken: Counter[str], inside: str = "") -> str:
+    """The name, numbered from its second use on."""
+    made, number = name, 1
+    while taken[f"{inside}/{made}".lower()]:
+        number += 1
+        made = f"{name}-{number}"
+    taken[f"{inside}/{made}".lower()] += 1
+    return made

@@ -1,0 +1,217 @@
+"""LightningCLI's YAML: the Trainer's arguments, and what the module and the data take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isobatch.tools.launchers import layout
+from isobatch.tools.page import Page, clip, length, optimizer, torch_optimizer, unsupported
+from isobatch.tools.sheet import Job, Plan, Sheet, curve
+from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer, number
+
+_NAMES = {
+    "accumulation": "trainer.accumulate_grad_batches",
+    "duration": "trainer.max_steps",
+}
+_BATCH = (
+    "data.init_args.batch_size",
+    "data.batch_size",
+    "data.init_args.train_batch_size",
+    "model.init_args.batch_size",
+)
+_RATES = (
+    "optimizer.init_args.lr",
+    "model.init_args.learning_rate",
+    "model.init_args.lr",
+    "model.learning_rate",
+    "model.lr",
+    "optimizer.lr",
+)
+_PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
+_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
+
+
+def read(page: Page) -> None:
+    """Batch and learning rate are the user's own arguments: they are looked for under the usual names."""
+    page.whole(page.first(*_BATCH), "batch_per_gpu")
+    page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
+    _devices(page)
+    page.number(page.first(*_RATES), "lr")
+    name = page.word("optimizer.class_path")
+    optimizer(page, "optimizer.class_path", None if name is None else name.rpartition(".")[2])
+    torch_optimizer(page.table("optimizer.init_args"))
+    _length(page)
+    _schedule(page)
+    if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":
+        clip(page, "trainer.gradient_clip_val")
+    else:
+        page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
+    precision = str(page.raw("trainer.precision") or "")
+    for start, ours in (("bf16", "bf16"), ("16", "fp16"), ("32", "fp32")):
+        if precision.startswith(start):
+            page.give("precision", ours, "trainer.precision")
+            break
+    page.give("convention", "lightning", "")
+
+
+def _devices(page: Page) -> None:
+    devices, nodes = page.raw("trainer.devices"), page.whole("trainer.num_nodes", default=1) or 1
+    if isinstance(devices, list):
+        page.give("gpus", len(devices) * nodes, "trainer.devices")
+    elif isinstance(devices, str) and "," in devices:
+        page.give(
+            "gpus", len([part for part in devices.split(",") if part.strip()]) * nodes, "trainer.devices"
+        )
+    elif devices not in (None, "auto", -1, "-1"):
+        count = page.whole("trainer.devices")
+        if count:
+            page.give("gpus", count * nodes, "trainer.devices")
+
+
+def _length(page: Page) -> None:
+    steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
+    if steps is not None and steps > 0:
+        page.give("duration", length(steps, "st"), "trainer.max_steps")
+        if epochs and epochs > 0:
+            page.note(
+                "trainer.max_epochs and max_steps: Lightning ends at whichever comes first; planned by max_steps"
+            )
+    elif epochs and epochs > 0:
+        page.give("duration", length(epochs, "ep"), "trainer.max_epochs")
+    elif epochs is None:
+        page.note(
+            "neither max_steps nor max_epochs: Lightning trains for 1,000 epochs; give duration a value"
+        )
+
+
+def _schedule(page: Page) -> None:
+    name = page.word("lr_scheduler.class_path")
+    arguments: Any = page.raw("lr_scheduler.init_args")
+    arguments = arguments if isinstance(arguments, Mapping) else {}
+    if name is None:
+        page.give("schedule", "constant", "lr_scheduler")
+        page.note(
+            "there is no lr_scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
+        )
+        return
+    kind = name.rpartition(".")[2]
+    if kind == "CosineAnnealingLR":
+        page.give("schedule", "cosine", "lr_scheduler.class_path")
+        page.table("lr_scheduler.init_args").number("eta_min", "min_lr")
+    elif kind == "StepLR" and arguments.get("step_size"):
+        gamma = arguments.get("gamma", 0.1)
+        page.give(
+            "schedule", f"step(every={arguments['step_size']}ep, gamma={gamma})", "lr_scheduler.class_path"
+        )
+    elif kind == "MultiStepLR" and arguments.get("milestones"):
+        points = ", ".join(f"{point}ep" for point in arguments["milestones"])
+        gamma = arguments.get("gamma", 0.1)
+        page.give("schedule", f"multistep({points}, gamma={gamma})", "lr_scheduler.class_path")
+    elif kind == "ConstantLR":
+        page.give("schedule", "constant", "lr_scheduler.class_path")
+    else:
+        unsupported(page, "lr_scheduler.class_path", f"the scheduler {kind!r}")
+        return
+    page.note("LightningCLI steps the lr_scheduler once an epoch; the plan's learning rate moves every step")
+
+
+def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
+    """The Trainer, the optimizer, and the batch of the data module."""
+    sheet = Sheet()
+    line = curve(plan)
+    nodes, each = layout(plan, sheet)
+    trainer: dict[str, Any] = {
+        "devices": each,
+        "num_nodes": nodes,
+        "strategy": "ddp" if plan.world_size > 1 else "auto",
+        "accumulate_grad_batches": plan.accumulation,
+        "max_epochs": -1,
+        "max_steps": line.total,
+        "use_distributed_sampler": True,
+    }
+    if plan.eval_steps is not None:  # counted in micro-batches, over all epochs
+        trainer |= {
+            "val_check_interval": plan.eval_steps * (plan.accumulation or 1),
+            "check_val_every_n_epoch": None,
+        }
+    if plan.log_steps is not None:
+        trainer["log_every_n_steps"] = plan.log_steps
+    if plan.save_steps is not None:
+        sheet.note(f"checkpoints: ModelCheckpoint(every_n_train_steps={plan.save_steps})")
+    if plan.recipe.precision in _PRECISIONS:
+        trainer["precision"] = _PRECISIONS[plan.recipe.precision]
+    if plan.recipe.precision == "tf32":
+        sheet.note('for tf32: torch.set_float32_matmul_precision("high")')
+    if plan.recipe.clip_norm is not None:
+        trainer |= {"gradient_clip_val": plan.recipe.clip_norm, "gradient_clip_algorithm": "norm"}
+    sheet.settings = {"trainer": trainer, **_optimizer(plan, sheet), "data": {"batch_size": plan.micro_batch}}
+    sheet.comments += [
+        "data.batch_size goes to the data module by its own name for it: the batch of one GPU",
+        f"schedule {plan.recipe.schedule}, {line.warmup} steps of warmup: LightningCLI would step a scheduler once an epoch; return "
+        "isobatch.integrations.lightning.configure_optimizers(optimizer, plan) instead",
+    ]
+    return sheet
+
+
+def _optimizer(plan: Plan, sheet: Sheet) -> dict[str, Any]:
+    name = plan.recipe.optimizer
+    if name not in _OPTIMIZERS:
+        sheet.note(f"optimizer {name}, learning rate {plan.lr!r}: torch has none of that name")
+        return {}
+    arguments: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    if name in ("adamw", "adam"):
+        arguments |= {"betas": [plan.beta1, plan.beta2], "eps": plan.eps}
+    if name in ("sgd", "rmsprop") and plan.momentum is not None:
+        arguments["momentum"] = plan.momentum
+    return {"optimizer": {"class_path": f"torch.optim.{_OPTIMIZERS[name]}", "init_args": arguments}}
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Finds what the tool does without a word in the file."""
+    if case.at("lr_scheduler") is not None:
+        yield Finding(
+            "the scheduler moves once an epoch",
+            "LightningCLI leaves interval at epoch",
+            "lightning, pytorch/cli.py: LightningCLI.configure_optimizers; core/optimizer.py: interval",
+            'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
+        )
+    trainer = case.at("trainer") or {}
+    if number(trainer.get("max_steps")) > 0 and trainer.get("max_epochs") is not None:
+        yield Finding(
+            "the run ends at max_steps or max_epochs, whichever is first",
+            "both are given",
+            "lightning, pytorch/trainer/trainer.py: max_epochs, max_steps",
+            "remove one of them",
+        )
+    if trainer.get("max_steps") is None and trainer.get("max_epochs") is None:
+        yield Finding(
+            "the run takes 1,000 epochs",
+            "neither max_steps nor max_epochs is given",
+            "lightning, pytorch/trainer/trainer.py: max_epochs",
+            "trainer.max_epochs: ...",
+        )
+    if (case.fields.get("accumulation") or 1) > 1:
+        yield Finding(
+            "the last step of an epoch with fewer micro-batches is divided by all of accumulate_grad_batches",
+            "Lightning divides each loss by accumulate_grad_batches",
+            "Lightning-AI/pytorch-lightning#19987",
+            "drop_last=True, or a dataset that divides",
+        )
+
+
+LIGHTNING = Tool(
+    name="lightning",
+    title="Lightning",
+    reader=Reader(versions="2.0 to 2.6", read=read, check=check, names=_NAMES),
+    writer=Writer(
+        versions="2.0 to 2.6",
+        file="trainer.yaml",
+        forms=("yaml", "json"),
+        write=write,
+        runs_ragged=False,
+        runs_ramps=False,
+        is_part=True,
+        leaves_out="min_lr warmup_lr ema_decay seq_len drop_last even_batches name command image resume",
+    ),
+)

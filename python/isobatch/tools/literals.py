@@ -1,0 +1,287 @@
+"""The literals of a Python file, read from its syntax tree: what it assigns, and what its functions return. Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from isobatch.errors import InputError, unknown
+from isobatch.files.formats import refuse_large
+from isobatch.tools.page import UNKNOWN, Unknown
+
+_RETURNS = re.compile(r"^def \w+\([^)]*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)
+
+
+class Scope:
+    """The names of a file or a function, and the values that are written down for them: `dict(...)`, numbers, texts, lists, and
+    names that were assigned before.
+
+    Args:
+        known: names from outside.
+        call: what a call other than `dict(...)` is, from its name and its arguments; None: unknown.
+    """
+
+    def __init__(
+        self, known: Mapping[str, Any], call: Callable[[str, list[Any], dict[str, Any]], Any] | None = None
+    ) -> None:
+        self.known, self.call = dict(known), call
+
+    def statement(self, node: ast.stmt) -> None:
+        """An assignment or an import; of anything else, what it may assign is unknown afterwards."""
+        if isinstance(node, ast.Assign):
+            value = self.value(node.value)
+            for target in node.targets:
+                self.assign(target, value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self.assign(node.target, self.value(node.value))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                self.known[alias.asname or alias.name.partition(".")[0]] = Unknown(alias.name)
+        elif isinstance(node, ast.Expr):
+            self._updated(node.value)
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
+                    inner.ctx, ast.Store
+                ):
+                    self.assign(inner, UNKNOWN)
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        """`name = value`, `name.part = value` and `name["part"] = value`."""
+        if isinstance(target, ast.Name):
+            self.known[target.id] = value
+        elif isinstance(target, ast.Attribute | ast.Subscript):
+            holder, key = self.value(target.value), _key(target)
+            if isinstance(holder, dict) and isinstance(key, str):
+                holder[key] = value
+            elif holder is None and isinstance(target.value, ast.Attribute):
+                self.assign(target.value, {key: value})  # a part that nothing was assigned to before
+        elif isinstance(target, ast.Tuple | ast.List):
+            for item in target.elts:
+                self.assign(item, UNKNOWN)
+
+    def value(self, node: ast.expr) -> Any:
+        """Of an expression."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.known.get(node.id, UNKNOWN)
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self.value(item) for item in node.elts]
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            return {
+                str(key.value): self.value(value) for key, value in pairs if isinstance(key, ast.Constant)
+            }
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            holder, key = self.value(node.value), _key(node)
+            if isinstance(holder, dict) and isinstance(key, str):
+                return holder.get(key)
+            return holder[key] if isinstance(holder, list) and _is_index(key, holder) else UNKNOWN
+        if isinstance(node, ast.Set) and len(node.elts) == 1:
+            # mmengine's {{_base_.name}}, to Python a set in a set.
+            inner = node.elts[0]
+            return (
+                self.value(inner.elts[0]) if isinstance(inner, ast.Set) and len(inner.elts) == 1 else UNKNOWN
+            )
+        if isinstance(node, ast.Call):
+            return self._called(node)
+        if isinstance(node, ast.UnaryOp | ast.BinOp):
+            return self._number(node)
+        return UNKNOWN
+
+    def _called(self, node: ast.Call) -> Any:
+        named = {word.arg: self.value(word.value) for word in node.keywords if word.arg}
+        name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+        if name == "dict" and not node.args:
+            return named
+        if self.call is None or not name:
+            return UNKNOWN
+        return self.call(name, [self.value(item) for item in node.args], named)
+
+    def _updated(self, node: ast.expr) -> None:
+        """`name.update(dict(...))`, as mmengine's newer configurations change what they import."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return
+        holder, how = self.value(node.func.value), node.func.attr
+        if not isinstance(holder, dict) or how not in ("update", "merge"):
+            return
+        changes: dict[str, Any] = {word.arg: self.value(word.value) for word in node.keywords if word.arg}
+        for item in map(self.value, node.args):
+            changes.update(item if isinstance(item, dict) else {})
+        if how == "merge":
+            refuse_large([changes, holder], "")
+            changes = merged(changes, holder)
+        holder.update(changes)
+
+    def _number(self, node: ast.UnaryOp | ast.BinOp) -> Any:
+        """-1, 8 * 2 and 1 / 3, as configurations write them; of powers nothing, which could be as large as they like."""
+        parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
+        values = [self.value(part) for part in parts]
+        if not all(type(value) in (int, float) and abs(value) < 2**53 for value in values):
+            return UNKNOWN
+        if isinstance(node, ast.UnaryOp):
+            return -values[0] if isinstance(node.op, ast.USub) else UNKNOWN
+        left, right = values
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div) and right:
+            return left / right
+        if isinstance(node.op, ast.FloorDiv) and right:
+            return left // right
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        return UNKNOWN
+
+
+def python_literals(
+    text: str, file: str, base: Callable[[Any], dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """What a file assigns to names, as far as it is written down.
+
+    Args:
+        base: gives the settings of the files that `_base_` names, or of the modules that `with read_base():` imports from,
+            each as a path.
+
+    >>> python_literals("base = 4\\ntrain = dict(batch_size=base, lr=0.1 * 2)\\nx = open('a')", "a.py")
+    {'base': 4, 'train': {'batch_size': 4, 'lr': 0.2}, 'x': <not a literal>}
+    """
+    scope, inherited = Scope({}), dict[str, Any]()
+    for node in ast.parse(text, file).body:
+        if base is not None and isinstance(node, ast.With) and _reads_base(node):
+            scope.known.update(base(list(_modules(node.body))))
+            continue
+        scope.statement(node)
+        if base is not None and isinstance(node, ast.Assign) and "_base_" in map(_name, node.targets):
+            inherited = base(scope.known.pop("_base_"))
+            scope.known["_base_"] = inherited
+    own = {name: value for name, value in scope.known.items() if not getattr(value, "name", "")}
+    if own.get("_base_") is inherited:
+        del own["_base_"]
+    refuse_large([own, inherited], file)
+    return merged(own, inherited)
+
+
+def merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings over those that they build on: tables are merged, unless one says `_delete_`; anything else is replaced.
+
+    >>> merged({"a": {"x": 1}, "b": {"_delete_": True, "y": 2}}, {"a": {"z": 0}, "b": {"w": 0}})
+    {'a': {'z': 0, 'x': 1}, 'b': {'y': 2}}
+    """
+    out = dict(under)
+    for name, value in over.items():
+        below = out.get(name)
+        if isinstance(value, Mapping):
+            alone = value.get("_delete_") is True or not isinstance(below, Mapping)
+            value = merged(
+                {key: item for key, item in value.items() if key != "_delete_"}, {} if alone else below or {}
+            )
+        out[name] = value
+    return out
+
+
+def _key(node: ast.Attribute | ast.Subscript) -> Any:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.slice.value if isinstance(node.slice, ast.Constant) else UNKNOWN
+
+
+def _is_index(key: Any, held: list[Any]) -> bool:
+    return type(key) is int and -len(held) <= key < len(held)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _reads_base(node: ast.With) -> bool:
+    called = node.items[0].context_expr
+    return isinstance(called, ast.Call) and _name(called.func) == "read_base"
+
+
+def _modules(body: Iterable[ast.stmt]) -> Iterable[str]:
+    """`from .._base_.schedules.x import *` as a path beside the file."""
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            up = "../" * (node.level - 1) if node.level else "::"
+            yield f"{up}{node.module.replace('.', '/')}.py"
+
+
+def has_functions(text: str) -> bool:
+    """Whether a file has functions that return a configuration: `def llama3_8b() -> Trainer.Config:`."""
+    return bool(_RETURNS.search(text))
+
+
+def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
+    """What one function returns, as far as it is written down: `Trainer.Config(training=TrainingConfig(steps=10))` is a table of
+    tables, and so is what `config.training.steps = 10` changes in it afterwards.
+
+    Args:
+        name: of the function; may be left out where there is one.
+
+    Raises:
+        InputError: there are several, or none of that name, or one that calls itself.
+
+    >>> configuration("def run() -> Trainer.Config:\\n    return Trainer.Config(training=TrainingConfig(steps=10 * 2))", "a.py")
+    {'training': {'steps': 20}}
+    """
+    tree = ast.parse(text, file).body
+    functions = {node.name: node for node in tree if isinstance(node, ast.FunctionDef)}
+    legal = [
+        key
+        for key, node in functions.items()
+        if node.returns and ast.unparse(node.returns).endswith("Config")
+    ]
+    if name and name not in legal:
+        raise unknown("configuration", name, legal, field="configuration").at(file=file)
+    if not name and len(legal) > 1:
+        raise InputError(
+            f"has {len(legal)} configurations: {', '.join(legal)}. Name one after a colon: {file}:{legal[0]}",
+            file=file,
+        )
+    outer = Scope({}, _table)
+    for node in tree:
+        outer.statement(node)
+    found = _returned(functions, name or legal[0], outer.known, ())
+    if not isinstance(found, dict):
+        raise InputError(f"{name or legal[0]} returns nothing that is written down in it", file=file)
+    return found
+
+
+def _returned(
+    functions: dict[str, ast.FunctionDef], name: str, known: dict[str, Any], callers: tuple[str, ...]
+) -> Any:
+    """What a function returns; one that starts from another's configuration starts from what that returns."""
+
+    def call(called: str, given: list[Any], named: dict[str, Any]) -> Any:
+        if called in functions and not given and not named and not functions[called].args.args:
+            if called in (*callers, name):
+                raise InputError(f"{called} calls itself")
+            return _returned(functions, called, known, (*callers, name))
+        return _table(called, given, named)
+
+    scope = Scope(copy.deepcopy(known), call)
+    for node in functions[name].body:
+        if isinstance(node, ast.Return):
+            return UNKNOWN if node.value is None else scope.value(node.value)
+        scope.statement(node)
+    return UNKNOWN
+
+
+def _table(called: str, given: list[Any], named: dict[str, Any]) -> Any:
+    """A call that only sets fields by name is a table of them. A function of another file, which takes none, is a table that says
+    whose it is: what follows may still change it.
+    """
+    last = called.rpartition(".")[2]
+    if last == "default_adamw" and len(given) == 1:
+        return {"lr": given[0], **named}
+    if given:
+        return UNKNOWN
+    if not named and last.islower():
+        return {"_from_": [f"{last}()"]}
+    return named

@@ -1,0 +1,301 @@
+"""Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it gives."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from isobatch.errors import InputError, must_be, unknown
+
+_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_FIELDS = (
+    (r"warmup", "warmup"),
+    (r"beta", "betas"),
+    (r"parallel|_degree", "model_parallel"),
+    (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
+    (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
+    (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
+    (r"clip|norm", "clip_norm"),
+)
+"""What field of a recipe would be given instead of a setting that becomes no field by itself."""
+_OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+class Unknown:
+    """A value that is no literal: a call, a sum of names, something imported. Nothing takes it for a value.
+
+    Attributes:
+        name: of what was imported, such as the class of an optimizer; else empty.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name or 'not a literal'}>"
+
+
+UNKNOWN = Unknown()
+
+
+def value_at(settings: Any, key: str) -> Any:
+    """The value at a place such as `optimizer.params.lr`; None where there is none."""
+    for part in key.split("."):
+        settings = settings.get(part) if isinstance(settings, Mapping) else None
+    return settings
+
+
+@dataclass
+class Found:
+    """What a tool's file says.
+
+    Attributes:
+        tool: the reader's name.
+        title: the tool's, as people write it.
+        fields: of a recipe, and `batch_per_gpu`.
+        keys: for each of them what the file calls it.
+        notes: what was assumed, or is not read.
+        faults: what is wrong, by the field that would be given instead; a field that is given by hand needs no key.
+        settings: the file's own values.
+        step: of a checkpoint, the optimizer steps done.
+        used: the settings that were asked for, by their places in the file.
+        guessed: whether the tool was found by what is in the file.
+    """
+
+    tool: str
+    title: str
+    file: str
+    settings: dict[str, Any]
+    fields: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    faults: list[tuple[str, InputError]] = field(default_factory=list)
+    step: int | None = None
+    used: set[str] = field(default_factory=set)
+    guessed: bool = False
+
+
+class Page:
+    """Reads settings by name; dots go into tables (`optimizer.params.lr`)."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], found: Found, *, dashes: bool = False, inside: str = ""
+    ) -> None:
+        self.settings, self.found, self.dashes, self.inside = settings, found, dashes, inside
+
+    def raw(self, key: str) -> Any:
+        """The value as it is written; None where there is none."""
+        self.found.used.add(f"{self.inside}{key}")
+        return value_at(self.settings, key)
+
+    def has(self, key: str) -> bool:
+        """Whether there is a value."""
+        return self.raw(key) is not None
+
+    def first(self, *keys: str) -> str:
+        """The first of several names that the file uses; the first of all where it uses none."""
+        return next((key for key in keys if self.has(key)), keys[0])
+
+    def name(self, key: str) -> str:
+        """A setting as the tool's users write it."""
+        return f"--{key.replace('_', '-')}" if self.dashes else f"{self.inside}{key}"
+
+    def give(self, field: str, value: Any, key: str) -> None:
+        """Sets a field of the recipe, and which setting it comes from."""
+        self.found.fields[field] = value
+        self.found.keys[field] = self.name(key)
+
+    def note(self, text: str) -> None:
+        """Something that whoever reads the plan should know."""
+        if text not in self.found.notes:
+            self.found.notes.append(text)
+
+    def fault(self, to: str, error: InputError) -> None:
+        """Something that cannot be used, unless field `to` is given by hand."""
+        fault = error.at(file=self.found.file)
+        if str(fault) not in [str(known) for _, known in self.found.faults]:
+            self.found.faults.append((to, fault))
+
+    def number(self, key: str, to: str | None = None, *, default: float | None = None) -> float | None:
+        """A finite number, also as a text such as "2e-5"."""
+        value = self.raw(key)
+        number = default if value is None else self.as_number(key, value, to or _field(key))
+        if to is not None and number is not None:
+            self.give(to, number, key)
+        return number
+
+    def whole(self, key: str, to: str | None = None, *, default: int | None = None) -> int | None:
+        """A whole number."""
+        value = self.raw(key)
+        number = default if value is None else self.as_number(key, value, to or _field(key))
+        if number is None:
+            return None
+        if number != int(number) or abs(number) >= 2**63:
+            self.fault(to or _field(key), must_be("a whole number", self.raw(key), field=self.name(key)))
+            return None
+        if to is not None:
+            self.give(to, int(number), key)
+        return int(number)
+
+    def word(self, key: str, default: str | None = None) -> str | None:
+        """A text; None where there is none."""
+        value = self.raw(key)
+        if isinstance(value, Unknown):
+            return value.name or default
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            self.fault(key, must_be("a text", value, field=self.name(key)))
+            return default
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Whether something is switched on."""
+        value = self.raw(key)
+        if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+            return value.lower() in _TRUE
+        return value is True or value == 1
+
+    def table(self, key: str) -> Page:
+        """A table inside, as a page of its own."""
+        value = self.raw(key)
+        inner = value if isinstance(value, Mapping) else {}
+        return Page(inner, self.found, dashes=self.dashes, inside=f"{self.inside}{key}.")
+
+    def as_number(self, key: str, value: Any, to: str) -> float | None:
+        """A setting's value as a number; one that is none is a fault that `to` mends."""
+        name = self.name(key)
+        why = None
+        if isinstance(value, str) and value.strip().lower() == "auto":
+            why = f'{name}: "auto" is not known before the run'
+        elif isinstance(value, Unknown):
+            why = f"{name} is computed, and nothing here is executed"
+        elif isinstance(value, str) and value.startswith("$"):
+            why = f"{name}: {value} is not set in this file"
+        if why is not None:
+            self.fault(to, InputError(f"{why}: give {to} a value", field=name))
+            return None
+        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+            text = value.strip().replace("_", "")
+            value = int(text) if text.lstrip("+-").isdecimal() and len(text) < 20 else float(text)
+        if (
+            type(value) not in (int, float)
+            or not math.isfinite(value)
+            or (type(value) is int and abs(value) >= 2**63)
+        ):
+            self.fault(to, must_be("a number", value, field=name))
+            return None
+        return value  # type: ignore[no-any-return]
+
+
+def _field(key: str) -> str:
+    return next((field for pattern, field in _FIELDS if re.search(pattern, key)), key)
+
+
+def length(number: float, unit: str) -> str:
+    """A length as a recipe writes it.
+
+    >>> length(3.0, "ep"), length(0.5, "ep"), length(2000, "st")
+    ('3ep', '0.5ep', '2000st')
+    """
+    return f"{int(number) if number == int(number) else repr(float(number))}{unit}"
+
+
+def optimizer(page: Page, key: str, name: str | None) -> None:
+    """The optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
+    if name is None:
+        return
+    plain = name.lower().replace("-", "_")
+    for ours in _OPTIMIZERS:
+        if ours in plain:
+            page.give("optimizer", ours, key)
+            if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != ours:
+                page.note(f"{page.name(key)}: {name} is planned as {ours}")
+            return
+    page.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=page.name(key)))
+
+
+def betas(page: Page, first: str, second: str, default: tuple[float, float] | None = None) -> None:
+    """Adam's betas from two settings; where one is there, the other is Adam's own."""
+    one_is_there = page.has(first) or page.has(second)
+    fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
+    one = page.number(first, default=fallback[0])
+    two = page.number(second, default=fallback[1])
+    if one is not None and two is not None:
+        page.give("betas", (one, two), first)
+
+
+def torch_optimizer(page: Page) -> None:
+    """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
+    name = page.found.fields.get("optimizer")
+    pair(page, "betas")
+    page.number("eps", "eps")
+    page.number("weight_decay", "weight_decay", default=0.01 if name == "adamw" else None)
+    page.number("momentum", "momentum", default=0.0 if name == "sgd" else None)
+
+
+def pair(page: Page, key: str) -> None:
+    """Adam's betas from a list of two."""
+    value = page.raw(key)
+    if isinstance(value, list | tuple) and len(value) == 2:
+        one, two = (page.as_number(key, item, "betas") for item in value)
+        if one is not None and two is not None:
+            page.give("betas", (one, two), key)
+    elif value is not None:
+        page.number(key, "betas")  # says what is wrong
+
+
+def clip(page: Page, key: str, *, default: float | None = None) -> None:
+    """A gradient norm; 0 and below switch clipping off."""
+    value = page.number(key, default=default)
+    if value is not None and value > 0:
+        page.give("clip_norm", value, key)
+
+
+def precision(page: Page, names: dict[str, str]) -> None:
+    """The first of several switches that is on: {"bf16": "bf16", "fp16": "fp16"}."""
+    for key, ours in names.items():
+        if page.flag(key):
+            page.give("precision", ours, key)
+            return
+        if page.raw(key) == "auto":
+            page.note(f"{page.name(key)}: auto is decided on the machine; the precision is not planned")
+            return
+
+
+def launched(page: Page) -> None:
+    """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
+    first = {key: value[0] for key, value in page.settings.items() if isinstance(value, list) and value}
+    page = Page({**page.settings, **first}, page.found, dashes=page.dashes)
+    nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
+    for key in ("nproc_per_node", "num_gpus"):
+        if page.has(key):
+            each = page.whole(key)
+            if nodes and each:
+                page.give("gpus", nodes * each, key)
+            return
+    if page.has("num_processes"):
+        page.whole("num_processes", "gpus")
+
+
+def unsupported(page: Page, key: str, what: str) -> None:
+    """A schedule that no text of a recipe can say."""
+    page.fault(
+        "schedule", InputError(f"{what} cannot be planned: give schedule a value", field=page.name(key))
+    )
+
+
+def inherited(page: Page, key: str) -> bool:
+    """Whether the file builds on others that are not read, which is said: then what it leaves out has no default."""
+    names = page.raw(key)
+    if names is None:
+        return False
+    listed = names if isinstance(names, list) else [names]
+    page.note(
+        f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
+    )
+    return True

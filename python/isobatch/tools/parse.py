@@ -1,0 +1,266 @@
+"""From text to plain values, whatever the format: JSON, YAML, TOML, a command line, or the literals of a Python file.
+
+Files come from anywhere, so what they may cost is bounded: their size, their depth, what YAML's aliases expand to, and the number of
+files that one builds on. Nothing in them is run, and no variable of a shell is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isobatch.errors import InputError, must_be, unreadable
+from isobatch.files.formats import parse_json, parse_toml, parse_yaml, refuse_large, too_deep
+from isobatch.files.whole import read_whole
+from isobatch.tools.page import UNKNOWN
+
+MAX_FILE_CHARACTERS = 4 << 20
+MAX_BASE_FILES = 50
+"""That one configuration builds on, one after the other."""
+
+_TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(#.*)?$", re.MULTILINE)
+_ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
+_PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
+_ELSEWHERE = re.compile(r"[/~\\]|\w+:")
+"""An absolute path, a home, an address or another package's (`mmdet::`): only what lies beside a file is read."""
+_FLAG = re.compile(r"(?:^|\s)--[A-Za-z][\w-]*", re.MULTILINE)
+_SET = re.compile(
+    r"^\s*(?:export\s+|declare\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^']*'|[^\s\"'$`;&|()]*)\s*(?:#.*)?$"
+)
+_ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}|\$[@*]")
+"""Words of an array, which are no value of the flag before them."""
+_NAMED = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_STRING = r'"(?:\\.|[^"\\\n])*"'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
+_DEEPSPEEDS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
+
+
+def parse(
+    text: str, *, file: str, suffix: str = "", bases: Bases | None = None, name: str = ""
+) -> dict[str, Any]:
+    """The table that a file holds; the format is found by what is in it, and by the suffix where that leaves it open.
+
+    Args:
+        bases: reads the files that this one builds on; None: they stay names.
+        name: of the function, in a Python file of several configurations.
+
+    Raises:
+        InputError: it has no such format, is too large or too deep, or holds no table.
+
+    >>> parse('{"learning_rate": 2e-5}', file="a.json"), parse("lr: 2e-5", file="a.yaml"), parse("--lr 2e-5", file="a.sh")
+    ({'learning_rate': 2e-05}, {'lr': 2e-05}, {'lr': '2e-5'})
+    """
+    if len(text) > MAX_FILE_CHARACTERS:
+        raise InputError(
+            f"has {len(text):,} characters, more than the {MAX_FILE_CHARACTERS:,} that a configuration may have",
+            file=file,
+        )
+    text = text.removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
+    if not text.strip():
+        raise InputError("is empty: a configuration must have settings", file=file)
+    try:
+        data = _read(text, file, suffix, bases, name)
+    except RecursionError:
+        raise too_deep(file) from None
+    except (ValueError, SyntaxError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise unreadable(error, file) from None
+    if not isinstance(data, dict):
+        raise must_be("a table of settings", type(data), field="the file", file=file)
+    refuse_large(data, file)
+    return data
+
+
+def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> Any:
+    if _is_python(text, suffix):
+        from isobatch.tools.literals import configuration, has_functions, python_literals
+
+        if name or has_functions(text):
+            return configuration(text, file, name)
+        return python_literals(text, file, None if bases is None else bases.settings)
+    data = _parsed(text, file, suffix)
+    for key in ("_base_", "_BASE_"):
+        if bases is not None and isinstance(data, dict) and key in data:
+            from isobatch.tools.literals import merged
+
+            refuse_large(data, file)
+            data = merged(data, bases.settings(data.pop(key), key))
+    return data
+
+
+def _parsed(text: str, file: str, suffix: str) -> Any:
+    if text.lstrip()[:1] == "{":
+        return _json(text, file)
+    if suffix in (".yaml", ".yml"):
+        return parse_yaml(text, file, tagged=UNKNOWN)
+    if suffix == ".toml" or _is_toml(text):
+        return parse_toml(text)
+    return arguments(text) if looks_like_arguments(text) else parse_yaml(text, file, tagged=UNKNOWN)
+
+
+def _is_python(text: str, suffix: str) -> bool:
+    return suffix == ".py" or (suffix == "" and text.lstrip()[:1] != "{" and bool(_PYTHON.search(text)))
+
+
+def _is_toml(text: str) -> bool:
+    return bool(_TABLE.search(text) and _ASSIGNED.search(text))
+
+
+def _json(text: str, file: str) -> Any:
+    try:
+        return parse_json(text)
+    except json.JSONDecodeError:
+        try:
+            data = parse_json(without_comments(text))
+        except json.JSONDecodeError:
+            data = None
+        if data is None:
+            raise
+    if not (isinstance(data, Mapping) and any(key in data for key in _DEEPSPEEDS)):
+        raise InputError(
+            "has comments or trailing commas, which JSON does not have (only DeepSpeed's files may): remove them, or save it as YAML",
+            file=file,
+        )
+    return data
+
+
+def without_comments(text: str) -> str:
+    """The JSON that is left without `//`, `#` and `/* */`, and without commas before a closing bracket; texts stay as they are.
+
+    >>> without_comments('{"a": "//x", // one\\n "b": [1, 2,], }')
+    '{"a": "//x",  \\n "b": [1, 2] }'
+    """
+    plain = _COMMENT.sub(lambda found: found[1] or " ", text)
+    return _COMMA.sub(lambda found: found[1] or "", plain)
+
+
+@dataclass
+class Bases:
+    """Reads the files that one file names, relative to it.
+
+    Attributes:
+        file: that names them.
+        chain: the files that led here, by their real paths; none may come again.
+        seen: all files that were read for the first one.
+        unread: by the setting that names them, files that are not beside the one that does.
+    """
+
+    file: Path
+    chain: tuple[Path, ...] = ()
+    seen: list[Path] = field(default_factory=list)
+    unread: dict[str, list[str]] = field(default_factory=dict)
+
+    def settings(self, names: Any, key: str = "_base_") -> dict[str, Any]:
+        """What the named files say together.
+
+        Raises:
+            InputError: one is missing, names itself, or cannot be read; or two of mmengine's set the same.
+        """
+        together: dict[str, Any] = {}
+        for name in names if isinstance(names, list | tuple) else [names]:
+            if not isinstance(name, str):
+                raise must_be("a path, or a list of them", name, field=key, file=str(self.file))
+            for setting, value in self._one(name, key).items():
+                if setting in together and key == "_base_":
+                    raise InputError(
+                        f"two of the files that it names set {setting!r}: mmengine refuses that",
+                        field=key,
+                        file=str(self.file),
+                    )
+                together[setting] = value
+        refuse_large(together, str(self.file))
+        return together
+
+    def _one(self, name: str, key: str) -> dict[str, Any]:
+        if _ELSEWHERE.match(name):
+            self.unread.setdefault(key, []).append(name)
+            return {}
+        path = self.file.parent / name
+        real = path.resolve()
+        if not real.is_file():
+            raise InputError(
+                f"names {name!r}, and there is no such file: {path}", field=key, file=str(self.file)
+            )
+        if real in (*self.chain, self.file.resolve()):
+            raise InputError(
+                f"names {name!r}, which builds on this file again", field=key, file=str(self.file)
+            )
+        if len(self.seen) >= MAX_BASE_FILES:
+            raise InputError(f"builds on more than {MAX_BASE_FILES} files", field=key, file=str(self.file))
+        self.seen.append(real)
+        inner = Bases(path, (*self.chain, self.file.resolve()), self.seen, self.unread)
+        return parse(read_whole(path), file=str(path), suffix=path.suffix.lower(), bases=inner)
+
+
+def looks_like_arguments(text: str) -> bool:
+    """Whether a text has flags such as --global-batch-size in it."""
+    return bool(_FLAG.search(text))
+
+
+def arguments(text: str) -> dict[str, Any]:
+    """Each `--flag`, with underscores for dashes: its value, a list of several, or True where it has none.
+
+    A variable has the value that the same file gives it literally (`BATCH=8`); one that the file does not give stays as it is
+    written, so that whoever needs it can say so. Of a flag that comes twice the last counts, as for argparse.
+
+    >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9")
+    {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
+    """
+    known: dict[str, str] = {}
+    lines = []
+    for line in text.replace("\\\n", " ").splitlines():
+        match = _SET.match(line)
+        if match:
+            known[match[1]] = match[2].strip("\"'")
+        else:
+            lines.append(line)
+    found: dict[str, Any] = {}
+    for line in lines:
+        _take(found, _expanded(_words(line), known))
+    return found
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line. An array such as `ARGS=(--lr 1)` glues its brackets to the first word and to the last."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quote that spans lines, or an apostrophe in a text
+        words = line.split()
+    words = [word.partition("(")[2] if re.match(r"\w+\+?=\(", word) else word for word in words]
+    return [word.rstrip(")") if "(" not in word else word for word in words]
+
+
+def _take(found: dict[str, Any], words: list[str]) -> None:
+    """The flags of a line; what follows one up to the next are its values."""
+    flag = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            flag = name.replace("-", "_")
+            found[flag] = value if equals else True
+        elif _ARRAY.fullmatch(word):
+            flag = None
+        elif flag is not None and word:
+            held = found[flag]
+            found[flag] = word if held is True else [*held, word] if isinstance(held, list) else [held, word]
+
+
+def _expanded(words: list[str], known: dict[str, str]) -> list[str]:
+    """The words with the variables that the file itself sets; a variable that holds several words gives several."""
+    out: list[str] = []
+    for word in words:
+        text = _NAMED.sub(lambda m: known.get(m[1] or m[2], m[0]), word)
+        if " --" in text or (text != word and " " in text):
+            # Flags that a variable holds: ARGS="--lr 1e-4 --bf16".
+            text = re.sub(r"^\w+=", "", text)
+            out += text.split()
+        else:
+            out.append(text)
+    return out

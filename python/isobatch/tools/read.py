@@ -1,0 +1,293 @@
+"""Reads files of other tools as the fields of a recipe, and asks for what they cannot say."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isobatch.errors import InputError, must_be, together
+from isobatch.files.formats import refuse_large
+from isobatch.files.whole import read_whole
+from isobatch.tools.detect import detect, looks, nobodys, reader, unused
+from isobatch.tools.page import Found, Page, value_at
+from isobatch.tools.parse import Bases, parse
+from isobatch.words import few
+
+_BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
+
+
+def read_file(path: Any, tool: str | None = None) -> Found:
+    """What one file of a tool says, as far as it goes.
+
+    Args:
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
+            or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
+        tool: whose it is; None: found by what is in it.
+
+    Raises:
+        InputError: it cannot be read, or is no tool's that is known here.
+    """
+    if tool is not None:
+        reader(tool)
+    if not isinstance(path, str | os.PathLike):
+        return _given(path, tool)
+    file = os.fspath(path)
+    if Path(path).is_dir():
+        from isobatch.tools.checkpoint import read_folder
+
+        return read_folder(Path(path))
+    if Path(path).name == "training_args.bin" and Path(path).is_file():
+        from isobatch.tools.checkpoint import attributes
+
+        return _found(attributes(Path(path)), tool or "transformers", file, ".json")
+    place, name = _named(file)
+    if place.suffix.lower() in _BINARY:
+        raise InputError(
+            "is a file of weights, which says nothing of the run: name the checkpoint folder of transformers' Trainer that it is in, or "
+            "the configuration",
+            file=file,
+        )
+    bases = Bases(place)
+    settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
+    return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+
+
+def _given(settings: Any, tool: str | None) -> Found:
+    """Settings that are in no file."""
+    name = "the settings" if isinstance(settings, Mapping) else type(settings).__name__
+    if not isinstance(settings, Mapping) and hasattr(settings, "to_dict"):
+        settings = settings.to_dict()
+    if not isinstance(settings, Mapping):
+        raise must_be(
+            "a path, a dict of settings, or an object with to_dict such as TrainingArguments",
+            settings,
+            field="path",
+        )
+    refuse_large(dict(settings), name)
+    return _found(dict(settings), tool, name, ".json")
+
+
+def _named(file: str) -> tuple[Path, str]:
+    """`registry.py:llama3_8b` is one function of a file."""
+    place, colon, name = file.rpartition(":")
+    if colon and place.endswith(".py") and name.isidentifier() and not Path(file).exists():
+        return Path(place), name
+    return Path(file), ""
+
+
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Found:
+    name = (tool or detect(settings, file)).lower().replace("-", "_")
+    known = reader(name)
+    found = Found(name, known.title, file, settings, guessed=tool is None)
+    in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
+    assert known.reader is not None
+    known.reader.read(Page(settings, found, dashes=in_flags))
+    left = unused(settings, found.used)
+    if found.guessed and _another_batch(left, found):
+        raise nobodys(settings, file)
+    if left:
+        found.notes.append(f"not used: {few(left)}; {known.title} is read without (--set overrides)")
+    return found
+
+
+def recipe_fields(
+    paths: Sequence[Any],
+    given: Mapping[str, Any],
+    *,
+    tool: str | None = None,
+    ends: bool = False,
+) -> tuple[dict[str, Any], list[Found]]:
+    """The fields of a recipe from one or several files that describe the same run, and from what is given beside them.
+
+    Args:
+        paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
+        given: fields of a recipe, or `batch_per_gpu`; each wins over the files.
+        tool: whose the first file is.
+        ends: whether the run's length is needed too, as other tools' files need it.
+
+    Returns:
+        The fields, and what each file said.
+
+    Raises:
+        InputError: all that is wrong or missing, in one message.
+    """
+    pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    file = pages[0].file
+    fields: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    faults = [error for page in pages for to, error in page.faults if to not in given]
+    for page in pages:
+        for name, value in page.fields.items():
+            if name in given:
+                continue
+            if (
+                name in fields
+                and fields[name] != value
+                and name in ("lr", "accumulation", "effective_batch", "gpus")
+            ):
+                faults.append(
+                    InputError(
+                        f"{value} in {page.file}, but {fields[name]} in {file}: give {name} a value",
+                        field=name,
+                    )
+                )
+            if name not in fields:
+                fields[name], keys[name] = value, page.keys.get(name, name)
+    if faults:
+        raise together(faults)
+    fields.update(given)
+    missing = list(_missing(fields, keys))
+    if ends and "duration" not in fields:
+        missing.append(
+            ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
+        )
+    if missing:
+        raise _asked(missing, pages)
+    try:
+        return complete(fields, keys), pages
+    except InputError as error:
+        raise error.at(file=file) from None
+
+
+def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
+    """What the files do not say and a plan needs: (field, an example, why)."""
+    if "lr" not in fields:
+        yield "lr", "LR", "the peak learning rate"
+    if "effective_batch" not in fields:
+        if "batch_per_gpu" not in fields and "micro_batch" not in fields:
+            yield "effective_batch", "N", "samples in an optimizer step"
+        elif "gpus" not in fields:
+            per = keys.get("batch_per_gpu") or keys.get("micro_batch") or "batch_per_gpu"
+            yield "gpus", "N", f"the GPUs that it was tuned on ({per} counts per GPU)"
+    units = {name: str(fields[name]) for name in ("duration", "warmup", "schedule") if name in fields}
+    for unit, field, what in (
+        ("ep", "dataset_size", "samples in an epoch"),
+        ("tok", "seq_len", "tokens in a sample"),
+    ):
+        users = [name for name, text in units.items() if _uses(text, unit)]
+        if users and field not in fields:
+            yield (
+                field,
+                "N",
+                f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})",
+            )
+
+
+def _uses(text: str, unit: str) -> bool:
+    return any(
+        part.strip(" )").endswith(unit) and part.strip(" )")[: -len(unit)][-1:].isdigit()
+        for part in text.replace("=", ",").replace("(", ",").split(",")
+    )
+
+
+def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> InputError:
+    file, title = pages[0].file, pages[0].title
+    width = max(len(f"--set {field}={example}") for field, example, _ in missing)
+    lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
+    notes = [f"  {page.file}: {note}" for page in pages for note in page.notes]
+    text = "\n".join(
+        (f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines, *notes)
+    )
+    causes = [InputError(f"missing: {why}", field=field) for field, _, why in missing]
+    return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
+
+
+def _another_batch(left: Sequence[str], found: Found) -> bool:
+    """Whether the file has a batch that was not read, and the one that was read is the tool's default."""
+    if not any(looks(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
+        return False
+    batches = [
+        key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
+        for field in ("batch_per_gpu", "micro_batch", "effective_batch")
+        if (key := found.keys.get(field))
+    ]
+    return not any(value_at(found.settings, key) is not None for key in batches)
+
+
+def _is_flat(settings: Mapping[str, Any]) -> bool:
+    return not any(isinstance(value, Mapping) for value in settings.values())
+
+
+def count_of(name: str, value: Any) -> int:
+    """A number of GPUs, samples or micro-batches; a NumPy integer is one.
+
+    Raises:
+        InputError: it is no whole number from 1: a text, a flag, 1.0.
+
+    >>> count_of("gpus", 8)
+    8
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 < operator.index(value) < 2**63:
+        raise must_be("a whole number from 1", value, field=name)
+    return operator.index(value)
+
+
+def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The fields with `effective_batch` and, where they follow, micro-batch, accumulation and GPUs.
+
+    Args:
+        fields: of a recipe; `batch_per_gpu` is another name of the micro-batch.
+        keys: what the file calls them, for messages.
+
+    Raises:
+        InputError: the numbers contradict each other, or one is no whole number from 1.
+
+    >>> complete({"batch_per_gpu": 8, "accumulation": 4, "gpus": 8, "lr": 0.1})
+    {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'micro_batch': 8, 'effective_batch': 256}
+    >>> complete({"effective_batch": 512, "micro_batch": 4, "accumulation": 2, "gpus": 8})
+    Traceback (most recent call last):
+    isobatch.errors.InputError: effective_batch is 512, but micro_batch 4 × accumulation 2 × 8 replicas is 64: one of them is wrong
+    """
+    done = {name: value for name, value in fields.items() if name != "batch_per_gpu"}
+    names = {
+        name: (keys or {}).get(name) or name
+        for name in ("effective_batch", "micro_batch", "accumulation", "gpus")
+    }
+    if "batch_per_gpu" in fields:
+        done["micro_batch"] = fields["batch_per_gpu"]
+        names["micro_batch"] = (keys or {}).get("batch_per_gpu") or names["micro_batch"]
+    for name in ("effective_batch", "micro_batch", "accumulation", "gpus", "model_parallel"):
+        if done.get(name) is not None:
+            done[name] = count_of(names.get(name, name), done[name])
+    batch, micro, accumulation = (
+        done.get(name) for name in ("effective_batch", "micro_batch", "accumulation")
+    )
+    parallel = done.get("model_parallel") or 1
+    gpus = done.get("gpus")
+    if gpus is not None and gpus % parallel:
+        raise InputError(
+            f"{names['gpus']} {gpus} is not a multiple of model_parallel {parallel}", field="gpus"
+        )
+    replicas = None if gpus is None else gpus // parallel
+    if batch is None and micro and replicas:
+        done["effective_batch"] = micro * (accumulation or 1) * replicas
+        done.setdefault("micro_batch", micro)
+        return done
+    known = {names["micro_batch"]: micro, names["accumulation"]: accumulation, "replicas": replicas}
+    product, unknown = 1, [name for name, value in known.items() if value is None]
+    for value in known.values():
+        product *= value or 1
+    if batch and (batch % product or (not unknown and batch != product)):
+        factors = " × ".join(
+            f"{value} replicas" if name == "replicas" else f"{name} {value}"
+            for name, value in known.items()
+            if value
+        )
+        text = (
+            f"but {factors} is {product}" if not unknown else f"which {factors} (= {product}) does not divide"
+        )
+        raise InputError(
+            f"{names['effective_batch']} is {batch}, {text}: one of them is wrong", field="effective_batch"
+        )
+    if batch and len(unknown) == 1:
+        rest = batch // product
+        if accumulation is None:
+            done["accumulation"] = rest
+        elif micro is None:
+            done["micro_batch"] = rest
+        else:
+            done["gpus"] = rest * parallel
+    return done

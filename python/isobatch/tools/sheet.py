@@ -1,0 +1,240 @@
+"""What a writer needs of a plan, and what it gives: the settings, the notes, and the plan's curve beside the tool's own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from isobatch.errors import InputError, missing
+from isobatch.files.formats import commented, scalar_text
+from isobatch.schedules import Units, check_spec
+from isobatch.schedules.text import Length
+from isobatch.words import percent
+
+Plan: TypeAlias = Any
+"""A Plan, or the row of a table as one (folder.py): planning is above this room."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a launcher needs beside the plan.
+
+    Attributes:
+        name: of the job.
+        command: the training script and its own arguments, word by word.
+        image: of a container, where the target runs one.
+        resume: a checkpoint to go on from.
+    """
+
+    name: str = "isobatch"
+    command: tuple[str, ...] = ("train.py",)
+    image: str | None = None
+    resume: str | None = None
+
+    def __post_init__(self) -> None:
+        for text in (self.name, *self.command, self.image or "", self.resume or ""):
+            if "\0" in text:
+                raise InputError(f"{text!r} has a zero byte, which no command line can carry", field="name")
+        if not self.name.strip():
+            raise InputError("name must be a text that is not empty", field="name")
+        if not self.command:
+            raise InputError("command must name a script, such as train.py", field="command")
+
+
+@dataclass
+class Sheet:
+    """Settings for a tool, and notes on them.
+
+    Attributes:
+        settings: by their names there, in the order in which they are written; tables hold tables.
+        comments: what the tool cannot say, or does differently; a function where that takes a comparison of curves, which only a
+            sheet that is shown needs.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    comments: list[str | Callable[[], list[str]]] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Adds a comment."""
+        self.comments.append(text)
+
+    def compare(
+        self, plan: Plan, theirs: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
+    ) -> None:
+        """Adds comments for the case that the tool's learning rate is not the plan's.
+
+        Args:
+            plan: with its own curve.
+            theirs: makes the tool's learning rate, a function of the step.
+            says: makes comments of by how much they differ.
+        """
+
+        def compared() -> list[str]:
+            miss = differs(plan, theirs())
+            return [] if miss is None else says(miss)
+
+        self.comments.append(compared)
+
+    def notes(self) -> list[str]:
+        """All comments, in their order."""
+        return [text for it in self.comments for text in ([it] if isinstance(it, str) else it())]
+
+
+def parts(plan: Plan) -> dict[str, Any]:
+    """All that a plan decides for a training script, by name; None where it is not known. Each writer says them or lists them as left out."""
+    recipe = plan.recipe
+    return {
+        "micro_batch": plan.micro_batch,
+        "accumulation": plan.accumulation,
+        "effective_batch": plan.effective_batch,
+        "lr": plan.lr,
+        "min_lr": plan.min_lr,
+        "warmup_lr": plan.warmup_lr,
+        "schedule": recipe.schedule if isinstance(recipe.schedule, str) else None,
+        "warmup_steps": plan.warmup_steps,
+        "total_steps": plan.total_steps,
+        "eval_steps": plan.eval_steps,
+        "save_steps": plan.save_steps,
+        "log_steps": plan.log_steps,
+        "optimizer": recipe.optimizer,
+        "beta1": plan.beta1,
+        "beta2": plan.beta2,
+        "eps": plan.eps,
+        "momentum": plan.momentum,
+        "weight_decay": plan.weight_decay,
+        "ema_decay": plan.ema_decay,
+        "clip_norm": recipe.clip_norm,
+        "precision": recipe.precision,
+        "ramp": recipe.ramp,
+    }
+
+
+def intervals(plan: Plan, evaluate: str, save: str, log: str) -> dict[str, int]:
+    """How often a tool evaluates, saves and logs, by its names for that; without those that the recipe leaves open.
+
+    >>> import isobatch as ib
+    >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, eval_every="500st"), 8, policy=512)
+    >>> intervals(plan, "eval_steps", "save_steps", "logging_steps")
+    {'eval_steps': 250}
+    """
+    named = {evaluate: plan.eval_steps, save: plan.save_steps, log: plan.log_steps}
+    return {name: steps for name, steps in named.items() if steps is not None}
+
+
+class Curve(NamedTuple):
+    """A schedule's kind and its lengths in the plan's steps. `kind` is None for a `Schedule` that is no text."""
+
+    kind: str | None
+    peak: float
+    bottom: float
+    first: float
+    warmup: int
+    total: int
+    lengths: Mapping[str, int]
+    numbers: Mapping[str, float]
+    words: Mapping[str, str]
+
+    @property
+    def decay(self) -> int:
+        """Steps after the warmup."""
+        return max(0, self.total - self.warmup)
+
+    @property
+    def shape(self) -> str | None:
+        """Of the decay at the end of a `wsd`; None of another kind."""
+        return self.words.get("shape", "linear") if self.kind in ("wsd", "trapezoid") else None
+
+    def last_steps(self, of: int | None = None) -> int:
+        """The steps of the decay at the end of a `wsd`: a fifth of the run unless the recipe says."""
+        return self.lengths.get("decay", max(1, (self.total if of is None else of) // 5))
+
+
+def curve(plan: Plan) -> Curve:
+    """The plan's curve.
+
+    Raises:
+        InputError: the plan has no end, so that no tool could be given its steps.
+    """
+    if plan.total_steps is None or plan.lr is None:
+        raise InputError(
+            "the recipe has no duration, so the number of steps is unknown: give one", field="duration"
+        )
+    text = plan.recipe.schedule
+    if text is None:
+        raise missing("schedule", "the plans' table does not have it; name the jobs' with --jobs")
+    base = (plan.lr, plan.min_lr or 0.0, plan.warmup_lr or 0.0, plan.warmup_steps or 0, plan.total_steps)
+    if not isinstance(text, str):
+        return Curve(None, *base, {}, {}, {})
+    spec = check_spec(text)
+    units = Units(
+        tuned_batch=plan.recipe.effective_batch,
+        batch=plan.effective_batch or plan.recipe.effective_batch,
+        steps_per_epoch=plan.steps_per_epoch,
+        seq_len=plan.recipe.seq_len,
+    )
+    total, given = plan.total_steps, spec.arguments
+    return Curve(
+        spec.kind,
+        *base,
+        {name: max(1, it.steps(units, total)) for name, it in given.items() if isinstance(it, Length)},
+        {name: value for name, value in given.items() if isinstance(value, float)},
+        {name: value for name, value in given.items() if isinstance(value, str)},
+    )
+
+
+def differs(plan: Plan, theirs: Callable[[int], float]) -> str | None:
+    """By how much a tool's own schedule misses the plan's, in words; None where they are the same.
+
+    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of a run that moved at
+    those that are left.
+    """
+    moves = getattr(plan, "moves", ())
+    first = moves[-1].step if moves else 0
+    total, warmup = plan.total_steps or 1, plan.warmup_steps or 0
+    spread = {total * part // 257 for part in range(257)}
+    steps = sorted(
+        step
+        for step in spread | {at + by for at in (first, warmup, total - 1) for by in (-1, 0, 1)}
+        if first <= step < total
+    )
+    ours = [plan.lr_at(step) for step in steps]
+    worst, step = max((abs(a - theirs(step)), step) for a, step in zip(ours, steps, strict=True))
+    if worst <= 1e-9 * max(ours):
+        return None
+    return f"differs from the plan by up to {percent(worst / max(ours))} of the peak (at step {step:,})"
+
+
+def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list[str]]:
+    """Each setting as the words of a command line: True is a flag alone, False none at all.
+
+    >>> list(flags({"lr": 2e-05, "bf16": True, "kwargs": {"power": 2.0}, "betas": [0.9, 0.95]}))
+    [['--lr', '2.0e-05'], ['--bf16'], ['--kwargs', '{"power": 2.0}'], ['--betas', '0.9', '0.95']]
+    """
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-') if dashes else name}"
+        if value is True:
+            yield [flag]
+        elif isinstance(value, Mapping):
+            yield [flag, json.dumps(value)]
+        elif isinstance(value, list | tuple):
+            yield [flag, *(item if isinstance(item, str) else scalar_text(item) for item in value)]
+        elif value is not False and value is not None:
+            yield [flag, value if isinstance(value, str) else scalar_text(value)]
+
+
+def shell(words: list[list[str]]) -> str:
+    """A command over several lines, every word quoted where it needs to be.
+
+    >>> print(shell([["torchrun", "my script.py"], ["--name", "$(rm -rf x)"]]))
+    torchrun 'my script.py' \\
+      --name '$(rm -rf x)'
+    """
+    return " \\\n  ".join(shlex.join(part) for part in words)
+
+
+def listed(remarks: Mapping[str, str]) -> str:
+    """The remarks as comments of their own, where no place is beside the values."""
+    return "".join(commented(f"{at}: {text}") + "\n" for at, text in remarks.items())

@@ -1,0 +1,179 @@
+"""What a tool is here: one record at the end of its file, and what its functions take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isobatch.words import count
+
+if TYPE_CHECKING:
+    from isobatch.tools.page import Found, Page
+    from isobatch.tools.sheet import Job, Sheet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads and checks the files of a tool.
+
+    Attributes:
+        versions: of the tool that wrote the files.
+        read: takes the settings of a page as fields of a recipe.
+        check: finds what the tool does without a word in the file.
+        names: of a recipe's fields in the tool's files, for a file that leaves one out.
+    """
+
+    versions: str
+    read: Callable[[Page], None]
+    check: Callable[[Case], Iterator[Finding]]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes a wrong file.
+
+    Attributes:
+        versions: of the tool that reads the files.
+        file: the usual name.
+        forms: the formats, the usual one first.
+        write: gives the settings of a plan.
+        runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`, `uneven`).
+        runs_ramps: whether the batch may ramp up.
+        is_part: whether the file is a part of the user's own, with the model and the data in the rest.
+        leaves_out: the parts of a plan (sheet.parts) and of a job that neither a file nor its notes say.
+        render: the text of a shell script or a Python file; None where there is none.
+    """
+
+    versions: str
+    file: str
+    forms: tuple[str, ...]
+    write: Callable[[Any, Job], Sheet]
+    runs_ragged: bool
+    runs_ramps: bool
+    is_part: bool
+    leaves_out: str
+    render: Callable[[Sheet, Mapping[str, str], str, Job], str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A tool, with its name on the command line and the one that people write.
+
+    Attributes:
+        reader: None where its files are only written.
+        writer: None where they are only read.
+        written_as: of a tool that is only read, the one that has its settings.
+    """
+
+    name: str
+    title: str
+    reader: Reader | None = None
+    writer: Writer | None = None
+    written_as: str = ""
+
+
+class Finding(NamedTuple):
+    """Something about a configuration that its author may not have meant.
+
+    Attributes:
+        what: happens.
+        cause: of it.
+        source: a document, an issue, or the place in the tool's own code.
+        change: the line to write instead.
+    """
+
+    what: str
+    cause: str
+    source: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
+
+
+_ALIASES = {"batch_per_gpu": "micro_batch", "micro_batch": "batch_per_gpu"}
+_WORDS = {
+    "accumulation": "micro-batches in a step",
+    "batch_per_gpu": "the batch per GPU",
+    "duration": "the run's length",
+    "effective_batch": "the global batch",
+    "lr": "the learning rate",
+    "micro_batch": "the batch per GPU",
+    "warmup": "the warmup",
+}
+"""Never a field of ours, which no tool's file has."""
+
+
+class Case(NamedTuple):
+    """A configuration on a number of GPUs, for the checks.
+
+    Attributes:
+        tool: of the file.
+        found: the file's settings.
+        fields: of the recipe, with those that were given beside the file.
+        gpus: of the run to come.
+        batch: samples in a step there, as the file is; None where it does not say.
+        tuned: samples in a step of the tuned run; None where its GPUs are not known.
+        plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
+    """
+
+    tool: Tool
+    found: Found
+    fields: Mapping[str, Any]
+    gpus: int
+    batch: int | None
+    tuned: int | None
+    plan: Any
+
+    def at(self, *path: str) -> Any:
+        """A value of the file, by its place there; None where there is none."""
+        value: Any = self.found.settings
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model on the GPUs."""
+        return self.gpus // (self.fields.get("model_parallel") or 1)
+
+    def key(self, field: str) -> str:
+        """The file's name of a recipe's field; where it does not have one, its tool's, else plain words."""
+        keys = self.found.keys
+        alias = keys.get(_ALIASES[field]) if field in _ALIASES else None
+        names = self.tool.reader.names if self.tool.reader else {}
+        return keys.get(field) or alias or names.get(field) or _WORDS[field]
+
+    def line(self, field: str, value: Any) -> str:
+        """The line with another value."""
+        key = self.key(field)
+        return f"{key} {value}" if key.startswith("--") else f"{key}: {value}"
+
+    @property
+    def growth(self) -> float:
+        """The batch as it is over the tuned one; 1 where one of them is not known."""
+        return 1.0 if self.batch is None or self.tuned is None else self.batch / self.tuned
+
+
+def number(value: Any) -> float:
+    """A setting as a number; 0 where it is none.
+
+    >>> number(3), number("3"), number(None)
+    (3.0, 0.0, 0.0)
+    """
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def stops(case: Case, source: str) -> Iterator[Finding]:
+    """Finds a global batch that the GPUs do not divide."""
+    batch, replicas = case.fields.get("effective_batch"), case.replicas
+    micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
+    if batch and micro and replicas and batch % (micro * replicas):
+        yield Finding(
+            f"the run stops: {count(batch)} samples are no multiple of {micro} × {replicas} replicas",
+            f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
+            source,
+            "isobatch plan --from lists the micro-batches and batches that fit",
+        )

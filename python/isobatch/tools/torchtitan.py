@@ -1,0 +1,288 @@
+"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from isobatch.errors import InputError, must_be
+from isobatch.files.formats import remark
+from isobatch.tools.page import Page, betas, clip, inherited, length, optimizer, pair, unsupported
+from isobatch.tools.sheet import Curve, Job, Plan, Sheet, curve
+from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer, stops
+
+_NAMES = {
+    "accumulation": "training.global_batch_size",
+    "batch_per_gpu": "training.local_batch_size",
+    "duration": "training.steps",
+    "effective_batch": "training.global_batch_size",
+    "lr": "optimizer.lr",
+    "warmup": "lr_scheduler.warmup_steps",
+}
+NO_CLIPPING = 1e30
+"""torchtitan always clips: a norm that no gradient has."""
+_SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
+
+
+def read(page: Page) -> None:
+    """Values that the file leaves out have torchtitan's defaults, unless it starts from another."""
+    whole = not inherited(page, "_from_")
+    _batch(page, whole)
+    _read_optimizer(page)
+    key = page.first("training.seq_len", "training.max_context_length")
+    page.whole(key, "seq_len", default=2048 if whole else None)
+    if page.raw("training.max_norm") != NO_CLIPPING:
+        clip(page, "training.max_norm", default=1.0)
+    steps = page.whole("training.steps", default=10_000 if whole else None)
+    if steps:
+        page.give("duration", length(steps, "st"), "training.steps")
+    _schedule(page, steps or 0)
+    precision = {"bfloat16": "bf16", "float32": "fp32"}.get(
+        page.word("training.mixed_precision_param", "bfloat16") or ""
+    )
+    if precision is not None:
+        page.give("precision", precision, "training.mixed_precision_param")
+
+
+def _read_optimizer(page: Page) -> None:
+    """Of a list of groups of parameters each has its own: the plan has one."""
+    groups = page.raw("optimizer.param_groups")
+    inner = page.table("optimizer")
+    if isinstance(groups, list):
+        if len(groups) != 1 or not isinstance(groups[0], dict):
+            page.fault("lr", InputError("are several: give lr a value", field="optimizer.param_groups"))
+            return
+        inner = Page(
+            {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})}, page.found
+        )
+    inner.number("lr", "lr")
+    optimizer(inner, "name", inner.word("name", "AdamW"))
+    if inner.has("betas"):
+        pair(inner, "betas")
+    else:
+        betas(inner, "beta1", "beta2", (0.9, 0.95))
+    inner.number("eps", "eps")
+    inner.number("weight_decay", "weight_decay", default=0.1)
+    page.give("decay", "lr_multiplied", "optimizer.name")
+
+
+def _batch(page: Page, whole: bool) -> None:
+    tokens = page.whole("training.num_tokens_per_microbatch_per_dp_rank")
+    if tokens is not None:
+        _tokens(page, tokens)
+    else:
+        key = page.first("training.local_batch_size", "training.batch_size")
+        page.whole(key, "batch_per_gpu", default=8 if whole else None)
+    total = page.whole("training.global_batch_size", default=-1)
+    if total and total > 0:
+        page.give("effective_batch", total, "training.global_batch_size")
+    elif whole and "effective_batch" not in page.found.fields:
+        page.give("accumulation", 1, "training.global_batch_size")
+    degrees = {
+        name: page.whole(f"parallelism.{name}_degree", default=1) or 1
+        for name in ("data_parallel_replicate", "tensor_parallel", "pipeline_parallel", "context_parallel")
+    }
+    replicate = degrees.pop("data_parallel_replicate")
+    parallel = 1
+    for degree in degrees.values():
+        parallel *= degree
+    if parallel > 1:
+        page.give("model_parallel", parallel, "parallelism.tensor_parallel_degree")
+    shard = page.whole("parallelism.data_parallel_shard_degree", default=-1) or -1
+    if shard > 0:
+        page.give("gpus", replicate * shard * parallel, "parallelism.data_parallel_shard_degree")
+
+
+def _tokens(page: Page, micro: int) -> None:
+    """After 0.3 batches are counted in tokens: of the longest sequence a whole number."""
+    length = page.whole("training.max_context_length", default=2048) or 2048
+    for key, tokens, field in (
+        ("training.num_tokens_per_microbatch_per_dp_rank", micro, "batch_per_gpu"),
+        (
+            "training.num_tokens_per_train_step",
+            page.whole("training.num_tokens_per_train_step"),
+            "effective_batch",
+        ),
+    ):
+        if tokens is not None and tokens > 0:
+            if tokens % length:
+                page.fault(field, must_be(f"a multiple of max_context_length {length}", tokens, field=key))
+            else:
+                page.give(field, tokens // length, key)
+
+
+def _schedule(page: Page, steps: int) -> None:
+    warmup = page.whole("lr_scheduler.warmup_steps", default=200) or 0
+    own = page.whole("lr_scheduler.total_steps")
+    if own is not None and own != steps:
+        unsupported(page, "lr_scheduler.total_steps", "a schedule that does not end with the run")
+    page.give("warmup", length(warmup, "st"), "lr_scheduler.warmup_steps")
+    kind = page.word("lr_scheduler.decay_type", "linear") or "linear"
+    shape = {"linear": "linear", "cosine": "cosine", "sqrt": "one_minus_sqrt"}.get(kind)
+    if shape is None:
+        unsupported(page, "lr_scheduler.decay_type", f"the decay {kind!r}")
+        return
+    ratio = page.number("lr_scheduler.decay_ratio")
+    if ratio is None:
+        page.give("schedule", shape, "lr_scheduler.decay_type")
+    elif ratio == 0:
+        page.give("schedule", "constant", "lr_scheduler.decay_ratio")
+    else:
+        decay = min(round(steps * ratio), max(1, steps - warmup))
+        page.give("schedule", f"wsd(decay={decay}st, shape={shape})", "lr_scheduler.decay_ratio")
+    factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"), default=0.0)
+    if factor and (lr := page.found.fields.get("lr")):
+        page.give("min_lr", lr * factor, "lr_scheduler.min_lr_factor")
+
+
+def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
+    """Batch, optimizer and schedule; how the model is split stays as it is."""
+    sheet = Sheet()
+    line = curve(plan)
+    training: dict[str, object] = {
+        "local_batch_size": plan.micro_batch,
+        "global_batch_size": plan.effective_batch,
+        "steps": line.total,
+        # torchtitan clips at 1.0 unless it is asked not to.
+        "max_norm": plan.recipe.clip_norm or NO_CLIPPING,
+    }
+    if plan.recipe.clip_norm is None:
+        sheet.note("max_norm is as good as none: the plan does not clip")
+    if plan.recipe.seq_len is not None:
+        training["seq_len"] = plan.recipe.seq_len
+    precision = {"bf16": "bfloat16", "fp32": "float32"}.get(plan.recipe.precision or "")
+    if precision is not None:
+        training["mixed_precision_param"] = precision
+    elif plan.recipe.precision is not None:
+        sheet.note(f"torchtitan has no {plan.recipe.precision}")
+    sheet.settings = {
+        "training": training,
+        "optimizer": _write_optimizer(plan, sheet),
+        "lr_scheduler": _scheduler(plan, line, sheet),
+    }
+    for table, key, steps in (
+        ("validation", "freq", plan.eval_steps),
+        ("checkpoint", "interval", plan.save_steps),
+        ("metrics", "log_freq", plan.log_steps),
+    ):
+        if steps is not None:
+            sheet.settings[table] = {key: steps}
+    return sheet
+
+
+def _write_optimizer(plan: Plan, sheet: Sheet) -> dict[str, object]:
+    name = plan.recipe.optimizer
+    if name not in ("adamw", "adam"):
+        sheet.note(f"torchtitan has no {name}: optimizer.name is not set")
+        return {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    return {
+        "name": {"adamw": "AdamW", "adam": "Adam"}[name],
+        "lr": plan.lr,
+        "beta1": plan.beta1,
+        "beta2": plan.beta2,
+        "eps": plan.eps,
+        "weight_decay": plan.weight_decay,
+    }
+
+
+def _scheduler(plan: Plan, line: Curve, sheet: Sheet) -> dict[str, object]:
+    shape = line.shape or line.kind or ""
+    decay = line.last_steps() if line.shape else line.decay
+    settings: dict[str, object] = {"warmup_steps": line.warmup}
+    if line.kind == "constant":
+        settings["decay_ratio"], decay = 0.0, 0
+        sheet.note(
+            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version takes it"
+        )
+    elif shape not in _SHAPES:
+        sheet.note(f"torchtitan has no schedule such as {plan.recipe.schedule}")
+        return settings
+    else:
+        settings["decay_type"] = _SHAPES[shape]
+        if decay != line.decay:
+            settings["decay_ratio"] = decay / line.total
+    if line.bottom:
+        settings["min_lr_factor"] = line.bottom / line.peak
+    late = "torchtitan warms up one step ahead, by (step + 1) / warmup_steps"
+    sheet.compare(
+        plan,
+        lambda: lambda step: _rate(line, decay, shape, step),
+        lambda miss: [f"the learning rate {miss}; {late}"],
+    )
+    return settings
+
+
+def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
+    """torchtitan's learning rate at a step, the first of which is 0."""
+    if step < line.warmup:
+        return line.peak * (step + 1) / line.warmup
+    start = line.total - decay
+    if step <= start or not decay:
+        return line.peak
+    u = (step - start) / decay
+    factor = {"cosine": 0.5 * (1 + math.cos(math.pi * u)), "one_minus_sqrt": 1 - math.sqrt(u)}.get(
+        shape, 1 - u
+    )
+    return line.bottom + (line.peak - line.bottom) * factor
+
+
+def render(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters is the optimizer."""
+    lines = [
+        f"    config.training.{name} = {value!r}{remark(remarks, f'training.{name}')}"
+        for name, value in sheet.settings["training"].items()
+    ]
+    own = dict(sheet.settings["optimizer"])
+    name = own.pop("name", None)
+    if "beta1" in own:
+        own["betas"] = (own.pop("beta1"), own.pop("beta2"))
+    group = ""
+    if name is not None:
+        changes = "; ".join(
+            f"{at.partition('.')[2]} {text}" for at, text in remarks.items() if at.startswith("optimizer.")
+        )
+        group = (
+            f"    group = ParamGroupConfig(pattern='.*', optimizer_name={name!r}, optimizer_kwargs={own!r})"
+            f"{remark({'group': changes} if changes else {}, 'group')}\n"
+            "    config.optimizer = OptimizersContainer.Config(param_groups=[group])\n"
+        )
+    training = "\n".join(lines)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in sheet.settings["lr_scheduler"].items())
+    return f'''{top}from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+
+
+def planned(config):
+    """Changes a Trainer.Config: return planned(llama3_8b()) from the function that --config names."""
+{training}
+{group}    config.lr_scheduler = LRSchedulersContainer.Config({arguments})
+    return config
+'''
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Finds what the tool does without a word in the file."""
+    yield from stops(case, "torchtitan, train.py (0.2), trainer.py (0.3)")
+    yield Finding(
+        "the warmup is one step ahead",
+        "torchtitan computes (step + 1) / warmup_steps, so that no step is at 0",
+        "torchtitan, components/lr_scheduler.py: linear_warmup_stable_decay",
+        "leave it, or take it into account where runs of other tools are compared",
+    )
+
+
+TORCHTITAN = Tool(
+    name="torchtitan",
+    title="torchtitan",
+    reader=Reader(versions="0.1 to 0.3", read=read, check=check, names=_NAMES),
+    writer=Writer(
+        versions="0.2 to 0.3",
+        file="train.toml",
+        forms=("toml", "py"),
+        write=write,
+        runs_ragged=False,
+        runs_ramps=False,
+        is_part=True,
+        leaves_out="momentum ema_decay drop_last even_batches name command image resume",
+        render=render,
+    ),
+)

@@ -1,0 +1,130 @@
+"""ultralytics' args.yaml, which every run leaves in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isobatch.errors import InputError
+from isobatch.tools.page import Page, length, optimizer
+from isobatch.tools.tool import Case, Finding, Reader, Tool, number
+from isobatch.words import real
+
+_NAMES = {
+    "duration": "epochs",
+    "effective_batch": "batch",
+    "lr": "lr0",
+    "warmup": "warmup_epochs",
+}
+
+
+def read(page: Page) -> None:
+    """`batch` counts all GPUs. Steps accumulate to about `nbs` samples: round(nbs / batch) micro-batches, at least one."""
+    batch, nominal = page.number("batch", default=16), page.whole("nbs", default=64)
+    if batch is not None and (batch < 1 or batch != int(batch)):
+        page.fault(
+            "effective_batch",
+            InputError(f"{batch} lets ultralytics choose: give effective_batch a value", field="batch"),
+        )
+    elif batch and nominal:
+        accumulation = max(round(nominal / batch), 1)
+        page.give("effective_batch", int(batch) * accumulation, "batch")
+        page.give("accumulation", accumulation, "nbs")
+        if int(batch) * accumulation != nominal:
+            page.note(
+                f"nbs is {nominal}, but batch {int(batch)} × {accumulation} is {int(batch) * accumulation} samples a step"
+            )
+        decay = page.number("weight_decay", default=0.0005)
+        if decay is not None:
+            page.give("weight_decay", decay * int(batch) * accumulation / nominal, "weight_decay")
+    _devices(page)
+    name = page.word("optimizer", "auto")
+    if name == "auto":
+        for field in ("optimizer", "lr"):
+            page.fault(
+                field,
+                InputError(
+                    f'"auto" lets ultralytics choose it and ignores lr0: give {field} a value',
+                    field="optimizer",
+                ),
+            )
+    else:
+        optimizer(page, "optimizer", name)
+        page.number("lr0", "lr")
+    page.number("momentum", "momentum", default=0.937)
+    epochs = page.number("epochs", default=100)
+    if epochs:
+        page.give("duration", length(epochs, "ep"), "epochs")
+    warmup = page.number("warmup_epochs", default=3.0)
+    if warmup:
+        page.give("warmup", length(warmup, "ep"), "warmup_epochs")
+        page.note(
+            "older versions of ultralytics warm up over at least 100 batches; the plan over warmup_epochs as they are"
+        )
+    page.give("schedule", "cosine" if page.flag("cos_lr") else "linear", "cos_lr")
+    final, lr = page.number("lrf", default=0.01), page.found.fields.get("lr")
+    if final and lr:
+        page.give("min_lr", lr * final, "lrf")
+    if page.raw("amp") is not False:
+        page.give("precision", "fp16", "amp")
+    page.give("batch_norm", True, "")
+    page.note("ultralytics moves the learning rate once an epoch; the plan every step")
+
+
+def _devices(page: Page) -> None:
+    device = page.raw("device")
+    if isinstance(device, list):
+        page.give("gpus", len(device), "device")
+    elif isinstance(device, str) and device.replace(",", "").replace(" ", "").isdigit():
+        page.give("gpus", len([part for part in device.split(",") if part.strip()]), "device")
+    elif type(device) is int:
+        page.give("gpus", 1, "device")
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """Finds what the tool does without a word in the file."""
+    settings = case.found.settings
+    batch, nominal = settings.get("batch", 16), settings.get("nbs", 64)
+    if settings.get("optimizer", "auto") == "auto":
+        yield Finding(
+            "lr0 and momentum have no effect",
+            'optimizer "auto" chooses them by the number of steps',
+            "ultralytics, engine/trainer.py: build_optimizer",
+            "optimizer: SGD  (or AdamW)",
+        )
+    if type(batch) is int and type(nominal) is int and batch > 0:
+        accumulation = max(round(nominal / batch), 1)
+        yield Finding(
+            f"a step has {batch * accumulation} samples, in {accumulation} batches of {batch}",
+            f"ultralytics accumulates to about nbs {nominal}",
+            "ultralytics, engine/trainer.py: _build_train_pipeline",
+            f"nbs: {batch}  (for steps of {batch})",
+        )
+        if accumulation > 1:
+            yield Finding(
+                f"the first {number(settings.get('warmup_epochs', 3.0)):g} epochs have smaller steps",
+                f"during the warmup the accumulation grows from 1 to {accumulation}",
+                "ultralytics, engine/trainer.py: _do_train",
+                f"batch: {nominal}  (nothing is accumulated then), or warmup_epochs: 0",
+            )
+        if batch % case.gpus:
+            yield Finding(
+                f"a batch has {batch // case.gpus * case.gpus} samples, not {batch}",
+                f"each of {case.gpus} GPUs takes {batch} // {case.gpus}",
+                "ultralytics, engine/trainer.py: _build_train_pipeline",
+                f"batch: {-(-batch // case.gpus) * case.gpus}",
+            )
+        if batch * accumulation != nominal:
+            decay = settings.get("weight_decay", 0.0005)
+            yield Finding(
+                f"weight_decay is {real(decay * batch * accumulation / nominal)}, not {real(decay)}",
+                "ultralytics multiplies it by batch × accumulation / nbs",
+                "ultralytics, engine/trainer.py: _build_train_pipeline",
+                f"nbs: {batch * accumulation}",
+            )
+
+
+ULTRALYTICS = Tool(
+    name="ultralytics",
+    title="ultralytics",
+    reader=Reader(versions="8", read=read, check=check, names=_NAMES),
+)

@@ -1,1 +1,0 @@
-"""From a plan to the files and arguments that other tools read."""

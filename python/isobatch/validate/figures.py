@@ -1,0 +1,232 @@
+"""What a validation measured, part by part, as the report has it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ReportPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a report."""
+
+
+class Rank(ReportPart, frozen=True, kw_only=True):
+    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are of the best window,
+    `window_spread` is the slowest window over the fastest."""
+
+    rank: int
+    host: str
+    node: int
+    local_rank: int
+    device: str
+    device_memory_bytes: int | None
+    matmul_gflops: float | None = None
+    copy_gb_s: float | None = None
+    window_spread: float | None = None
+
+
+class PairSpeed(ReportPart, frozen=True, kw_only=True):
+    """Point-to-point speed between two nodes, both ways together, each way its own share of the time. On GPUs each `local_rank`
+    sends to the same one of the other node, all at once: each has a rail of its own."""
+
+    node: int
+    peer: int
+    local_rank: int = 0
+    bw_gb_s: float
+
+
+class Machine(ReportPart, frozen=True, kw_only=True):
+    """What it ran on. `emulated`: several ranks share a device, so function is proven and performance is not."""
+
+    ranks: list[Rank]
+    nodes: int
+    backend: str
+    emulated: bool
+    versions: dict[str, str]
+    environment: dict[str, str]
+    topology: str | None
+    links: list[PairSpeed] = []
+
+
+class AllReduceRow(ReportPart, frozen=True, kw_only=True):
+    """All-reduce of one array: `bytes` is the whole array, `time_us` the median over iterations of the slowest rank's time,
+    bus bandwidth is algorithm bandwidth × 2(n−1)/n, GB is 1e9 bytes. `bucket` says that the size is one of the plan's DDP buckets."""
+
+    dtype: str
+    bytes: int
+    ranks: int
+    nodes: int
+    bucket: bool
+    time_us: float
+    p95_us: float
+    alg_bw_gb_s: float
+    bus_bw_gb_s: float
+    wrong_elements: int
+    samples_us: list[float]
+
+
+class AllReduceFit(ReportPart, frozen=True, kw_only=True):
+    """time_us = alpha_us + us_per_byte × bytes, both from 0, relative errors weighed alike. Where `worst_residual` (a
+    fraction) is large, interpolate in the table."""
+
+    dtype: str
+    alpha_us: float
+    us_per_byte: float
+    median_residual: float
+    worst_residual: float
+
+
+class AllReduce(ReportPart, frozen=True, kw_only=True):
+    """The all-reduce as measured: nothing where there is one rank, since there is no wire."""
+
+    table: list[AllReduceRow]
+    fits: list[AllReduceFit]
+
+
+class Times(ReportPart, frozen=True, kw_only=True):
+    """How long a repetition took each rank, by rank."""
+
+    median_seconds: list[float]
+    p95_seconds: list[float]
+    max_seconds: list[float]
+
+
+class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
+    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank, each rank's
+    own `ranks`, and the peak memory.
+    `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
+
+    micro_batch: int
+    step_seconds: list[float]
+    ranks: Times
+    peak_memory_bytes: int
+    peak_memory_reserved_bytes: int | None
+    peak_memory_kind: str
+
+
+class StepTimes(ReportPart, frozen=True, kw_only=True):
+    """The training step as measured, in seconds a step: `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with
+    its all-reduce, each of its slowest rank, and `compute_ranks` and `sync_ranks` by rank. `exposed_seconds` is what
+    communication adds; `overlap` is the share of the communication that is hidden, None where noise is larger.
+    `free_running_seconds` is a step of a block in which none waits for a clock, where steps are short enough for that to matter.
+    A long accumulation is timed with fewer micro-batches: `accumulation` is theirs, `planned_step_seconds` and
+    `samples_per_second` are the whole step's."""
+
+    workload: str
+    parameters: int
+    ranks: int
+    nodes: int
+    micro_batch: int
+    accumulation: int
+    precision: str
+    gradient_bytes: int
+    bucket_bytes: list[int]
+    compute_seconds: list[float]
+    sync_seconds: list[float]
+    compute_ranks: Times
+    sync_ranks: Times
+    compute_median_seconds: float
+    sync_median_seconds: float
+    sync_p95_seconds: float
+    free_running_seconds: float | None
+    spread: float
+    exposed_seconds: float
+    communication_seconds: float | None
+    overlap: float | None
+    planned_accumulation: int
+    planned_step_seconds: float
+    samples_per_second: float
+    micro_batches: list[MicroBatchTimes]
+    ddp: dict[str, str | int]
+    compiled: bool
+    channels_last: bool
+
+
+class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
+    """A step of one micro-batch of that size, with its optimizer, by every rank alone; memory is the largest rank's.
+    `left_bytes` is what was free of the fullest rank's GPU at its peak, by the GPU's own count. `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on a CPU."""
+
+    micro_batch: int
+    fits: bool
+    fault: str | None
+    peak_memory_bytes: int
+    peak_memory_reserved_bytes: int | None
+    fragmentation_bytes: int | None
+    left_bytes: int | None = None
+    peak_memory_kind: str
+
+
+class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
+    """The largest micro-batch that fits on all ranks, None where not even one sample does; and the one that is recommended, the largest
+    that leaves room on a GPU for NCCL's buffers and for fragmentation: max(2 GiB, 4 %). Where the time was over before the
+    next larger one was known not to fit, it is not `complete`."""
+
+    largest_micro_batch: int | None
+    recommended_micro_batch: int | None = None
+    complete: bool
+    memory_limit_bytes: int | None
+    tries: list[MicroBatchTry]
+
+
+class Noise(ReportPart, frozen=True, kw_only=True):
+    """The simple gradient noise scale tr(Σ)/|G|² of this workload, in samples, with its standard error by the jackknife.
+    None where the mean gradient could not be distinguished from zero."""
+
+    steps: int
+    noise_scale: float | None
+    standard_error: float | None
+    gradient_norm_sq: float
+    variance_trace: float
+    small_batch: int
+    large_batch: int
+
+
+class Gpu(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank's GPU at the start, by NVML; None where it does not tell. `taken_bytes` is what others than this process have of its memory.
+    `recovery_action` is NVML's number, 0 for none."""
+
+    rank: int
+    name: str | None = None
+    serial: str | None = None
+    memory_bytes: int | None = None
+    taken_bytes: int | None = None
+    other_processes: int | None = None
+    mig: bool | None = None
+    ecc_uncorrected: int | None = None
+    rows_pending: bool | None = None
+    rows_failed: bool | None = None
+    recovery_action: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlinks: int = 0
+    nvlinks_up: int = 0
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+
+
+class Port(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
+    """An InfiniBand, RoCE or EFA port: `name` is device:port, `rate_gbit_s` in 1e9 bit/s, `errors` what its counters that a healthy
+    link does not move have counted so far."""
+
+    name: str
+    kind: str
+    state: str
+    rate_gbit_s: float | None = None
+    errors: dict[str, int] = {}
+
+
+class Hosts(ReportPart, frozen=True, kw_only=True):
+    """What the hosts say of themselves: their GPUs by rank, their network ports by host."""
+
+    gpus: list[Gpu] = []
+    ports: dict[str, list[Port]] = {}
+
+
+class Soak(ReportPart, frozen=True, kw_only=True):
+    """The plan's step over and over: how often it was computed, `differing` by rank how often its own gradients had other bits than
+    usual, `averaged_differing` how often those after the all-reduce had, where no rank's own did: None where they never agree."""
+
+    minutes: float
+    repeats: int
+    deterministic: bool
+    differing: list[int]
+    averaged_differing: int | None

@@ -1,1 +1,0 @@
-"""What is timed: the all-reduce, the step, the machine."""

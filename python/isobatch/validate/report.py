@@ -1,0 +1,388 @@
+"""What a validation found: its verdicts, the report with its JSON and its table, and what changed between two."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import IO, Any, NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from isobatch._core import __version__
+from isobatch.diagnosis.causes import Cause, Diagnosis
+from isobatch.errors import InputError, must_be
+from isobatch.files.whole import read_whole, write_whole
+from isobatch.forecast.measurements import Measurements
+from isobatch.planning.plan import Plan
+from isobatch.validate.figures import (
+    AllReduce,
+    Hosts,
+    Machine,
+    MicroBatchSearch,
+    Noise,
+    ReportPart,
+    Soak,
+    StepTimes,
+)
+from isobatch.validate.options import Options
+from isobatch.words import counted, figure, percent
+
+SCHEMA = "isobatch.validation/1"
+
+SPREADS = 3.0
+"""A figure has changed where it moved by more than this many times the spreads of both reports together."""
+
+MIN_CHANGE = 0.02
+"""And by more than this, relative to what it was: two runs differ by more than the spread inside of each."""
+
+
+class Verdict(StrEnum):
+    """How a proof came out. The order is the one in which they win over each other in the whole.
+
+    `fail` and `inconclusive` (the host was too noisy to tell) end with exit code 1; `caution`, `pass` and `unchecked`
+    (not looked at, and why is said) with 0.
+    """
+
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    CAUTION = "caution"
+    PASS = "pass"
+    UNCHECKED = "unchecked"
+
+    @classmethod
+    def of(cls, verdicts: list[Verdict]) -> Verdict:
+        """Returns the verdict of the whole.
+
+        >>> Verdict.of([Verdict.PASS, Verdict.UNCHECKED, Verdict.CAUTION]).value
+        'caution'
+        """
+        return next((verdict for verdict in cls if verdict in verdicts), cls.UNCHECKED)
+
+    @classmethod
+    def by(cls, off: float, options: Options) -> Verdict:
+        """Judges a figure by the fraction that it is off.
+
+        >>> Verdict.by(0.2, Options(caution=0.1, fail=0.25)).value
+        'caution'
+        """
+        return cls.FAIL if off > options.fail else cls.CAUTION if off > options.caution else cls.PASS
+
+
+STYLES = {
+    Verdict.PASS: "green",
+    Verdict.CAUTION: "yellow",
+    Verdict.FAIL: "bold red",
+    Verdict.INCONCLUSIVE: "magenta",
+    Verdict.UNCHECKED: "dim",
+}
+
+
+class Proof(ReportPart, frozen=True, kw_only=True):
+    """One claim of the plan and how it came out.
+
+    `values` are the figures behind it, with units in their names; `gate` is the largest value that passes, where there is
+    one; `diagnosis` says what most likely went wrong, and `.cause` is its likeliest cause.
+    """
+
+    name: str
+    verdict: Verdict
+    text: str
+    diagnosis: Diagnosis | None = None
+    gate: float | None = None
+    values: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def cause(self) -> Cause | None:
+        """The likeliest cause; None where nothing is wrong."""
+        return None if self.diagnosis is None else self.diagnosis.cause
+
+
+def judged(
+    name: str, verdict: Verdict, text: str, diagnosis: Diagnosis, gate: float | None = None, **values: Any
+) -> Proof:
+    """Returns a claim that may have failed; where it passes, the diagnosis is left out."""
+    wrong = verdict not in (Verdict.PASS, Verdict.UNCHECKED)
+    found = diagnosis if wrong else None
+    return Proof(name=name, verdict=verdict, text=text, diagnosis=found, gate=gate, values=values)
+
+
+def passing(name: str, text: str, gate: float | None = None, **values: Any) -> Proof:
+    """Returns a claim that holds."""
+    return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
+
+
+def unchecked(name: str, text: str, **values: Any) -> Proof:
+    """Returns a claim that was not looked at, and why."""
+    return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
+
+
+class Report(ReportPart, frozen=True, kw_only=True):
+    """A validation of a plan.
+
+    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
+    """
+
+    schema: str = SCHEMA
+    isobatch_version: str
+    started: str
+    wall_seconds: float
+    verdict: Verdict
+    rehearsal: str | None
+    plan: Plan | None
+    plan_digest: str
+    options: Options
+    proofs: list[Proof]
+    machine: Machine | None = None
+    allreduce: AllReduce | None = None
+    step: StepTimes | None = None
+    noise: Noise | None = None
+    micro_batch_search: MicroBatchSearch | None = None
+    hosts: Hosts | None = None
+    soak: Soak | None = None
+    measurements: Measurements | None = None
+    phase_seconds: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        """The verdict; `show` prints the proofs, `to_json` has all of it."""
+        passed = sum(proof.verdict is Verdict.PASS for proof in self.proofs)
+        return f"Report({self.verdict}, {passed} of {len(self.proofs)} proofs passed, rehearsal={self.rehearsal!r})"
+
+    @property
+    def exit_code(self) -> int:
+        """0 for pass and caution, 1 for fail and inconclusive."""
+        return int(self.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE))
+
+    @property
+    def max_micro_batch(self) -> int:
+        """The largest micro-batch that fits, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
+
+        Raises:
+            InputError: it was not searched for, or nothing fits.
+        """
+        found = self.micro_batch_search
+        if found is None or found.largest_micro_batch is None:
+            why = "was not searched for: validate with --find-micro-batch" if found is None else "is none"
+            raise InputError(f"the largest micro-batch {why}", field="micro_batch_search")
+        return found.recommended_micro_batch or found.largest_micro_batch
+
+    def proof(self, name: str) -> Proof:
+        """Returns the proof of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for proof in self.proofs:
+            if proof.name == name:
+                return proof
+        raise KeyError(name)
+
+    def show(self, file: IO[str] | None = None) -> None:
+        """Prints the report as a table, to standard output where no file is given."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        title = f"isobatch validate: {self.verdict}"
+        if self.rehearsal is not None:
+            title += f" (rehearsal {self.rehearsal})"
+        console = Console(file=file or sys.stdout)
+        # As Text: what was found may hold anything, and none of it is markup.
+        rows = Table(title=Text(title, style=STYLES[self.verdict]), title_justify="left", show_edge=False)
+        rows.add_column("proof", no_wrap=True)
+        rows.add_column("verdict", no_wrap=True)
+        rows.add_column("what was found", overflow="fold")
+        for proof in self.proofs:
+            text = proof.text
+            if proof.diagnosis is not None:
+                text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
+            rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
+        console.print(rows)
+        if self.machine is not None:
+            console.print(Text(self._footer(self.machine)))
+
+    def _footer(self, machine: Machine) -> str:
+        where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
+        devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
+        versions = f"torch {machine.versions['torch']}; {self.wall_seconds:.1f} s"
+        return f"{where}, {machine.backend}, {devices}; {versions}"
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """Shows the table in a notebook."""
+        text = io.StringIO()
+        self.show(text)
+        printer.text(text.getvalue())
+
+    def to_json(self) -> str:
+        """Returns the report as JSON text, which `json_schema` describes."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as JSON, whole or not at all."""
+        write_whole(path, (self.to_json() + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a report that `save` wrote.
+
+        Raises:
+            InputError: the file cannot be read, or holds no report of this version.
+        """
+        try:
+            text = read_whole(path)
+            schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
+            if schema != SCHEMA:
+                raise must_be(repr(SCHEMA), schema, file=str(path), field="schema")
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"not a report of this version: {error}", file=str(path)) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of a report.
+
+    >>> json_schema()["title"]
+    'isobatch.validation/1'
+    """
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "title": SCHEMA, **msgspec.json.schema(Report)}
+
+
+class Draft:
+    """A report in the making: whole enough at any time to be written when a rank is lost."""
+
+    def __init__(self, plan: Plan, options: Options) -> None:
+        self._begun = time.monotonic()
+        self.phase_seconds: dict[str, float] = {}
+        self._report = Report(
+            isobatch_version=__version__,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            wall_seconds=0.0,
+            verdict=Verdict.UNCHECKED,
+            rehearsal=None,
+            plan=plan,
+            plan_digest="sha256:" + hashlib.sha256(plan.to_json().encode()).hexdigest(),
+            options=options,
+            proofs=[],
+        )
+
+    def add(self, *found: Proof, **parts: Any) -> None:
+        """Adds proofs, and parts of the report by name."""
+        proofs = [*self._report.proofs, *found]
+        self._report = msgspec.structs.replace(self._report, proofs=proofs, **parts)
+
+    def report(self) -> Report:
+        """Returns the report so far."""
+        return msgspec.structs.replace(
+            self._report,
+            verdict=Verdict.of([proof.verdict for proof in self._report.proofs]),
+            wall_seconds=round(time.monotonic() - self._begun, 3),
+            phase_seconds=dict(self.phase_seconds),
+        )
+
+
+class _Measured(NamedTuple):
+    """A measured figure, and half the width of what noise makes of it."""
+
+    value: float
+    spread: float
+
+    def is_unlike(self, other: _Measured) -> bool:
+        """Tells whether two figures differ beyond their noise."""
+        off = abs(self.value - other.value)
+        return off > max(SPREADS * (self.spread + other.spread), MIN_CHANGE * abs(self.value))
+
+
+def compare(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
+    """Finds what differs from one report to another, by name: verdicts and causes of proofs, versions, options, the plan's
+    fields; and the main figures that both have, where they moved by more than their spread.
+
+    >>> from isobatch.validate import Options, Verdict
+    >>> fields = dict(isobatch_version="0", started="", wall_seconds=1.0, rehearsal=None, plan=None, plan_digest="",
+    ...               options=Options(), proofs=[])
+    >>> compare(Report(verdict=Verdict.PASS, **fields), Report(verdict=Verdict.FAIL, **fields))
+    {'verdict': ('pass', 'fail')}
+    """
+    before, after = _facts(a), _facts(b)
+    names = dict.fromkeys([*before, *after])
+    changes = {
+        name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    }
+    old, new = dict(_figures(a)), dict(_figures(b))
+    for name in old.keys() & new.keys():
+        if old[name].is_unlike(new[name]):
+            changes[name] = old[name].value, new[name].value
+    return changes
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    facts: dict[str, Any] = {"verdict": report.verdict.value, "rehearsal": report.rehearsal}
+    for proof in report.proofs:
+        facts[f"proof {proof.name}"] = proof.verdict.value
+        if proof.diagnosis is not None:
+            facts[f"causes of {proof.name}"] = ", ".join(proof.diagnosis.causes)
+    facts |= {f"option {name}": value for name, value in msgspec.structs.asdict(report.options).items()}
+    if report.plan is not None:
+        facts |= {f"plan {name}": value for name, value in msgspec.to_builtins(report.plan).items()}
+    if report.machine is not None:
+        machine = report.machine
+        facts |= {f"version of {name}": value for name, value in machine.versions.items()}
+        facts |= {f"environment {name}": value for name, value in machine.environment.items()}
+        facts |= {"backend": machine.backend, "ranks": len(machine.ranks), "nodes": machine.nodes}
+        facts["devices"] = sorted({rank.device for rank in machine.ranks})
+    if report.step is not None:
+        facts["gradient_bytes"] = report.step.gradient_bytes
+    return facts
+
+
+def _figures(report: Report) -> Iterator[tuple[str, _Measured]]:
+    """Yields the main figures, each with its spread."""
+    step = report.step
+    if step is not None:
+        yield "sync_median_seconds", _of(step.sync_median_seconds, step.sync_seconds)
+        yield "compute_median_seconds", _of(step.compute_median_seconds, step.compute_seconds)
+        relative = step.spread * step.samples_per_second
+        yield "samples_per_second", _Measured(step.samples_per_second, relative)
+        # Not the last one: a search for the largest micro-batch adds its own.
+        for row in step.micro_batches:
+            if row.micro_batch == step.micro_batch:
+                yield "peak_memory_bytes", _Measured(row.peak_memory_bytes, 0.0)
+    if report.allreduce is not None:
+        for line in report.allreduce.table:
+            median = _of(line.time_us, line.samples_us)
+            name = f"bus_bw_gb_s of {line.dtype} at {line.bytes} bytes"
+            yield name, _Measured(line.bus_bw_gb_s, line.bus_bw_gb_s * median.spread / line.time_us)
+    noise = report.noise
+    if noise is not None and noise.noise_scale is not None and noise.standard_error is not None:
+        yield "noise_scale", _Measured(noise.noise_scale, noise.standard_error)
+
+
+def _of(median: float, every: list[float]) -> _Measured:
+    """Returns a median of samples, with half the distance between their quartiles."""
+    low, high = np.quantile(every, [0.25, 0.75]) if every else (median, median)
+    return _Measured(median or statistics.median(every), float(high - low) / 2)
+
+
+def describe(changes: dict[str, tuple[Any, Any]]) -> str:
+    """Lists changes as lines of text, figures with their relative change.
+
+    >>> print(describe({"verdict": ("pass", "fail"), "samples_per_second": (100.0, 90.0)}))
+    verdict: pass → fail
+    samples_per_second: 100 → 90 (-10 %)
+    """
+    lines = []
+    for name, (before, after) in changes.items():
+        if isinstance(before, float) and isinstance(after, float) and before:
+            change = percent(after / before - 1, signed=True)
+            lines.append(f"{name}: {figure(before)} → {figure(after)} ({change})")
+        else:
+            words = ("none" if value is None else value for value in (before, after))
+            lines.append(f"{name}: {' → '.join(map(str, words))}")
+    return "\n".join(lines)

@@ -1,1 +1,0 @@
-"""The result of a validation: its figures, verdicts, JSON form and table."""

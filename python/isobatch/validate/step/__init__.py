@@ -1,1 +1,0 @@
-"""The training step that is validated: a workload under DDP."""

@@ -1,0 +1,281 @@
+"""The plan's training step on this rank: the real DDP wrapper, accumulation, mixed precision, clipping."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from isobatch.diagnosis.tensors import AUTOCAST, mapped
+from isobatch.planning.plan import Plan
+from isobatch.validate.options import Options
+from isobatch.validate.ranks.group import Group
+from isobatch.validate.workload import Workload
+
+LOSS_SCALE = 65536.0  # torch's own
+HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+class _Wrapper:
+    """The DDP wrapper and what is called in its place, shared by all shortened copies of a training: each wrapper has buckets as large
+    as the gradients, so that there must never be two."""
+
+    ddp: DistributedDataParallel
+    forward: nn.Module
+
+    def clear(self) -> None:
+        """Frees it, before another is made."""
+        vars(self).clear()
+        gc.collect()  # DDP and what is compiled refer to themselves
+
+
+class Training:
+    """The plan's step on this rank, for real.
+
+    `ddp` is the wrapper, `model` what it wraps. A plan for more ranks than there are is rehearsed: the first replicas'
+    micro-batches, weighted so that DDP's mean is the mean over what they hold together.
+    """
+
+    def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group) -> None:
+        self.plan, self.options, self.workload, self.group = plan, options, workload, group
+        self.dtype = AUTOCAST[plan.recipe.precision]
+        self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(group.world_size)]
+        self.batch = sum(map(sum, self.sizes))
+        self.model = workload.model.to(group.device)
+        if options.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self._wrapper = _Wrapper()
+        self.rewrap(self.hook)
+
+    @property
+    def hook(self) -> Any:
+        """The training's own communication hook; None for DDP's all-reduce."""
+        return self.workload.hook or HOOKS.get(self.options.hook)
+
+    @property
+    def ddp(self) -> DistributedDataParallel:
+        """The wrapper."""
+        return self._wrapper.ddp
+
+    def rewrap(self, hook: Any) -> None:
+        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's. The wrapper before
+        it is freed first."""
+        self._wrapper.clear()
+        # An explicit 25 MiB is not the default: it loses the small first bucket.
+        cap: dict[str, Any] = (
+            {}
+            if self.plan.recipe.bucket_cap_mb is None
+            else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
+        )
+        devices = [self.group.device] if self.group.device.type == "cuda" else None
+        ddp = DistributedDataParallel(
+            self.model, **{"device_ids": devices, **cap, **(self.workload.ddp or {})}
+        )
+        if hook is not None:
+            # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
+            ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+        self._wrapper.ddp = ddp
+        self._wrapper.forward = cast(nn.Module, torch.compile(ddp)) if self.options.compile else ddp
+
+    @contextlib.contextmanager
+    def unwrapped(self) -> Iterator[None]:
+        """Without the wrapper and its buckets for a while, to make room."""
+        self._wrapper.clear()
+        try:
+            yield
+        finally:
+            self.rewrap(self.hook)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The workload's optimizer over a model's parameters."""
+        return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
+
+    def still_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over
+        they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
+        optimizer = self.optimizer(self.model)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        return optimizer
+
+    def scaler(self, scale: float = LOSS_SCALE) -> torch.amp.GradScaler | None:
+        """The loss scaler, which float16 needs: small gradients would vanish in it."""
+        if self.dtype != torch.float16:
+            return None
+        return torch.amp.GradScaler(self.group.device.type, init_scale=scale)
+
+    def samples(self, n: int, seed: int, rank: int, index: int, dtype: torch.dtype | None = None) -> Any:
+        """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
+        batch = self.workload.batch(n, generator, self.group.device)
+
+        def formatted(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            if self.options.channels_last and one.dim() == 4:
+                one = one.contiguous(memory_format=torch.channels_last)
+            return one.to(dtype) if dtype is not None and one.is_floating_point() else one
+
+        return mapped(batch, formatted)
+
+    def micro_batches(
+        self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
+    ) -> Iterator[Any]:
+        """The micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
+        rank = self.group.rank if rank is None else rank
+        return (self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank]))
+
+    def few_in_turn(self, seed: int) -> list[Any]:
+        """Micro-batches for a step that is timed, and must not wait until they are made: of this rank's sizes, and the same two in
+        turn, or one of each size where a ragged plan has several."""
+        sizes = self.sizes[self.group.rank]
+        turns = 2 if len(set(sizes)) == 1 else 1
+        made: dict[tuple[int, int], Any] = {}
+        for index, n in enumerate(sizes):
+            if (n, index % turns) not in made:
+                made[n, index % turns] = self.samples(n, seed, self.group.rank, index)
+        return [made[n, index % turns] for index, n in enumerate(sizes)]
+
+    def weights(self, batches: Iterable[Any]) -> list[float]:
+        """The factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
+        plan; in other units by a sum over ranks first."""
+        ranks, summed = self.group.world_size, self.workload.reduction == "sum"
+        units = self.units(batches)
+        total = float(self.batch) if self.workload.weight is None else self.group.sum(sum(units))
+        return [ranks / total if summed else n * ranks / total for n in units]
+
+    def units(self, batches: Iterable[Any]) -> list[float]:
+        """What the loss of each of this rank's micro-batches is a mean or sum over. They are looked at only where the plan does not
+        know it."""
+        if self.workload.weight is None:
+            return list(map(float, self.sizes[self.group.rank]))
+        return [float(self.workload.weight(batch)) for batch in batches]
+
+    def loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> Tensor:
+        """The workload's loss, under autocast where a format is given."""
+        with torch.autocast(self.group.device.type, dtype, enabled=dtype is not None):
+            return self.workload.loss(model, batch)
+
+    def backward(
+        self,
+        batches: Iterable[Any],
+        weights: Sequence[float],
+        *,
+        sync: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
+        coming = iter(batches)
+        for index, weight in enumerate(weights):
+            batch = next(coming)  # zip would keep the first one to the end
+            quiet = not sync or index < len(weights) - 1
+            with self.ddp.no_sync() if quiet else contextlib.nullcontext():
+                loss = self.loss(self._wrapper.forward, batch, dtype) * weight
+                (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+        """Clipping as planned, then the optimizer."""
+        if self.plan.recipe.clip_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.recipe.clip_norm)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+    def lone_backward(self, batch: Any, weight: float, dtype: torch.dtype | None) -> None:
+        """Forward and backward by this rank alone, past DDP."""
+        (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
+
+    def lone_step(self, n: int) -> None:
+        """A step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
+        optimizer, scaler = self.still_optimizer(), self.scaler()
+        batch = self.samples(n, 1, self.group.rank, 0)
+        self.model.train()
+        self.backward([batch], [1.0], sync=False, scaler=scaler, dtype=self.dtype)
+        self.step(optimizer, scaler)
+
+    @contextlib.contextmanager
+    def weights_kept(self) -> Iterator[None]:
+        """Puts the weights and buffers back in the end, on all ranks: what a rank does alone may leave it with others than its peers
+        have. Rank 0 keeps them for all."""
+        kept = [*self.model.parameters(), *self.model.buffers()]
+        before = [t.detach().to("cpu", copy=True) for t in kept] if self.group.rank == 0 else []
+        try:
+            yield
+        finally:
+            for tensor, value in zip(kept, before, strict=False):
+                tensor.data.copy_(value)
+        self.spread()
+
+    def spread(self) -> None:
+        """Gives rank 0's weights and buffers to all ranks."""
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            dense = tensor.detach().contiguous()
+            dist.broadcast(dense, src=0)
+            tensor.data.copy_(dense)
+
+    def micro_batch_seconds(self, dtype: torch.dtype | None = None) -> float:
+        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format or in `dtype`, which the model has: the
+        second time, since the first also sets things up. The same on all ranks."""
+        group, took = self.group, 0.0
+        self.model.train()  # as the training does it, which was seen to fit
+        with self.weights_kept():
+            for _ in range(2 if group.rank == 0 else 0):
+                group.sync()
+                begun = time.perf_counter()
+                batch = self.samples(self.micro_batch, 0, 0, 0, dtype)
+                self.lone_backward(batch, 1.0, self.dtype if dtype is None else None)
+                del batch
+                group.sync()
+                took = time.perf_counter() - begun
+            self.model.zero_grad(set_to_none=True)
+        return cast(float, group.from_first(took))
+
+    def bucket_bytes(self) -> list[int]:
+        """Returns the sizes of DDP's buckets, which it settles after the first step."""
+        self.model.train()
+        batches = self.few_in_turn(1)
+        weights = self.weights(batches)
+        for _ in range(2):
+            self.backward(batches, weights, dtype=self.dtype)
+            self.model.zero_grad(set_to_none=True)
+        data = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        text = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
+        return [int(size) for size in text.replace(",", " ").split()]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The size of the weights."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in the largest micro-batch."""
+        return max(map(max, self.sizes))
+
+    def shortened(self, count: int) -> Training:
+        """The same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
+        ragged plan has smaller."""
+        count = max(2, count)
+        return self.of_sizes(
+            [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]
+        )
+
+    def of_sizes(self, sizes: list[list[int]]) -> Training:
+        """The same training with other micro-batches, by rank."""
+        other = copy.copy(self)
+        other.sizes, other.batch = sizes, sum(map(sum, sizes))
+        return other

@@ -1,0 +1,266 @@
+"""What is trained in a validation: built in, or the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from isobatch.errors import InputError, must_be
+from isobatch.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training step to validate a plan with.
+
+    Args:
+        model: on the CPU; the validator moves and wraps it.
+        optimizer: makes the optimizer of parameters.
+        batch: (n, generator, device) → n samples, the same for the same state of the generator (a CPU one); a tensor, a
+            mapping or sequence of them, or anything else that can be sliced by sample.
+        loss: (model, batch) → the loss, a scalar tensor.
+        reduction: "mean" or "sum": what `loss` does over the batch. Declared, not guessed, and checked.
+        weight: batch → what its loss is a mean or sum over, where that is not samples: its tokens that count, say.
+        scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
+        hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
+        ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or static_graph.
+        stand_in: not the model that the plan's forecasts are of; the built-in ones are not.
+    """
+
+    model: nn.Module
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    batch: Callable[[int, torch.Generator, torch.device], Any]
+    loss: Callable[[nn.Module, Any], Tensor]
+    reduction: Literal["mean", "sum"] = "mean"
+    weight: Callable[[Any], float] | None = None
+    scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
+    hook: Callable[[Any, Any], torch.futures.Future[Tensor]] | None = None
+    ddp: Mapping[str, Any] | None = None
+    stand_in: bool = False
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tells whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in str(error) for sign in signs
+    )
+
+
+@contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Turns what the user's own function raises into an InputError that says where.
+
+    Raises:
+        InputError: something was raised that is neither one already, nor want of memory.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        said = (str(error).strip().splitlines() or [""])[0]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        raise InputError(
+            f"{what} raised {type(error).__name__}: {said} ({where})", field="workload"
+        ) from error
+
+
+def load(name: str, plan: Plan, parameters: int) -> Workload:
+    """The workload of that name: a built-in one of about this many parameters, or what `package.module:factory` returns.
+
+    Raises:
+        InputError: there is no such built-in, module or factory, or the factory returns something else.
+    """
+    if name in BUILT_IN:
+        return replace(BUILT_IN[name](plan, parameters), stand_in=True)
+    if ":" not in name:
+        raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
+    return call_factory(factory_of(name))
+
+
+def factory_of(name: str) -> Callable[[], Any]:
+    """The function that `package.module:factory` names; modules in the current folder are found, too.
+
+    Raises:
+        InputError: there is no such module or function.
+    """
+    module_name, colon, function = name.partition(":")
+    if not colon:
+        raise must_be("package.module:factory", name, field="workload")
+    if module_name.endswith(".py") or "/" in module_name:
+        plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise must_be(
+            "package.module:factory",
+            name,
+            field="workload",
+            todo=f"name the module, not its file: {plain}:{function}",
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it
+    try:
+        factory: Callable[[], Any] = getattr(importlib.import_module(module_name), function)
+    except Exception as error:  # a module may raise anything
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{name!r} cannot be loaded: {said}", field="workload") from error
+    if not callable(factory):
+        raise must_be("a function without arguments", name, field="workload")
+    return factory
+
+
+def _arguments(factory: Callable[..., Any]) -> list[str]:
+    """The arguments that a function cannot be called without."""
+    try:
+        every = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # of C, which says nothing of them
+        return []
+    return [
+        it.name
+        for it in every
+        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+    ]
+
+
+def _place(factory: Callable[..., Any]) -> str:
+    return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+
+
+def call_factory(factory: Callable[[], Any]) -> Workload:
+    """Calls a factory.
+
+    Raises:
+        InputError: that is no Workload.
+    """
+    wants = _arguments(factory)
+    if wants:
+        raise InputError(
+            f"{_place(factory)} must be a function without arguments, got one that needs {', '.join(wants)}",
+            field="workload",
+        )
+    workload = factory()
+    if not isinstance(workload, Workload):
+        raise InputError(
+            f"{_place(factory)} must return an isobatch.validate.Workload, got {type(workload).__name__}",
+            field="workload",
+        )
+    if workload.reduction not in ("mean", "sum"):
+        raise must_be("mean or sum", workload.reduction, field="reduction")
+    return workload
+
+
+def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """The plan's optimizer where torch has it; else AdamW, which is as good for a stand-in model."""
+    lr, decay = plan.lr or 0.0, plan.weight_decay or 0.0
+    betas = (plan.beta1 if plan.beta1 is not None else 0.9, plan.beta2 if plan.beta2 is not None else 0.999)
+    eps = plan.eps if plan.eps is not None else 1e-8
+    match plan.recipe.optimizer:
+        case "sgd":
+            return lambda p: torch.optim.SGD(p, lr=lr, momentum=plan.momentum or 0.0, weight_decay=decay)
+        case "adam":
+            return lambda p: torch.optim.Adam(p, lr=lr, betas=betas, eps=eps, weight_decay=decay)
+        case "rmsprop":
+            return lambda p: torch.optim.RMSprop(
+                p, lr=lr, alpha=betas[1], eps=eps, momentum=plan.momentum or 0.0, weight_decay=decay
+            )
+        case _:
+            return lambda p: torch.optim.AdamW(p, lr=lr, betas=betas, eps=eps, weight_decay=decay)
+
+
+def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    x, y = batch
+    return nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
+
+
+def _images(shape: tuple[int, ...]) -> Callable[[int, torch.Generator, torch.device], Any]:
+    def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+        x = torch.randn(n, *shape, generator=generator)
+        return x.to(device), torch.randint(10, (n,), generator=generator).to(device)
+
+    return batch
+
+
+def mlp(plan: Plan, parameters: int) -> Workload:
+    """A multilayer perceptron: 64 inputs, three hidden layers, 10 classes."""
+    width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
+    model = nn.Sequential(
+        nn.Linear(64, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 10),
+    )
+    return Workload(model, _optimizer(plan), _images((64,)), _cross_entropy)
+
+
+def convnet(plan: Plan, parameters: int) -> Workload:
+    """A convolutional network with batch norm, for 3 × 32 × 32 images in 10 classes."""
+    width = max(4, round(math.sqrt(parameters / 234)))
+
+    def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+        conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        return [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    model = nn.Sequential(
+        *block(3, width, 1),
+        *block(width, 2 * width, 2),
+        *block(2 * width, 4 * width, 2),
+        *block(4 * width, 4 * width, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, 10),
+    )
+    return Workload(model, _optimizer(plan), _images((3, 32, 32)), _cross_entropy)
+
+
+class _Transformer(nn.Module):
+    def __init__(self, width: int, layers: int, seq_len: int, vocabulary: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.place = nn.Parameter(torch.randn(seq_len, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(
+            width, width // 16, 4 * width, dropout=0.1, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, vocabulary)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(seq_len), persistent=False
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(self.embed(tokens) + self.place, mask=self.mask))
+        return logits
+
+
+def transformer(plan: Plan, parameters: int) -> Workload:
+    """A causal transformer with dropout: two layers, 256 tokens of vocabulary, sequences of at most 64."""
+    seq_len, vocabulary, layers = min(plan.recipe.seq_len or 64, 64), 256, 2
+    width = 16 * max(1, round((math.sqrt(600**2 + 96 * parameters) - 600) / 48 / 16))
+
+    def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(vocabulary, (n, seq_len + 1), generator=generator).to(device)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return Workload(_Transformer(width, layers, seq_len, vocabulary), _optimizer(plan), batch, _cross_entropy)
+
+
+BUILT_IN: dict[str, Callable[[Plan, int], Workload]] = {
+    "mlp": mlp,
+    "convnet": convnet,
+    "transformer": transformer,
+}

@@ -1,0 +1,206 @@
+"""A tool is its file and its line in TOOLS: whatever else it needs is asked for here by name."""
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+from isobatch.tools.detect import TOOLS, detect, reader, readers, tool_of
+from isobatch.tools.export import export
+from isobatch.tools.sheet import Job, parts
+
+ROOT = Path(__file__).parent.parent.parent
+WRITERS = {name: tool_of(name) for name in TOOLS if tool_of(name).writer}
+BASE = {
+    "effective_batch": 256,
+    "gpus": 8,
+    "micro_batch": 8,
+    "lr": 1e-3,
+    "duration": "1000st",
+    "warmup": "30st",
+    "schedule": "cosine",
+}
+RAMP = {"convention": "megatron", "duration": "256000sp", "warmup": None}
+
+
+class Instead:
+    """A plan with other values in the place of some of its own."""
+
+    def __init__(self, plan, **values):
+        self.plan, self.values = plan, values
+
+    def __getattr__(self, name):
+        return self.values[name] if name in self.values else getattr(self.plan, name)
+
+
+def made(fields=None, how=None):
+    return ib.plan(ib.Recipe(**{**BASE, **(fields or {})}), ib.Cluster(nodes=2, gpu="H100"), **(how or {}))
+
+
+def warmed(start):
+    grown = made({"optimizer": "sgd"}, {"policy": "grow", "rule": "linear"})
+    end = grown.warmup_steps
+    return Instead(
+        grown,
+        warmup_lr=start,
+        lr_at=lambda step: grown.lr_at(step) if step >= end else start + (grown.lr - start) * step / end,
+    )
+
+
+# Each part of a plan with two plans that differ in nothing else.
+CHANGES = {
+    "micro_batch": (lambda: made(), lambda: made(how={"max_micro_batch": 4})),
+    "accumulation": (lambda: made(), lambda: made(how={"max_micro_batch": 4})),
+    "effective_batch": (lambda: made(), lambda: made(how={"policy": 512, "rule": "none"})),
+    "lr": (lambda: made(), lambda: made({"lr": 2e-3})),
+    "min_lr": (lambda: made(), lambda: made({"min_lr": 1e-5})),
+    "warmup_lr": (lambda: warmed(0.0), lambda: warmed(1e-4)),
+    "schedule": (lambda: made(), lambda: made({"schedule": "linear"})),
+    "warmup_steps": (lambda: made(), lambda: made({"warmup": "60st"})),
+    "total_steps": (lambda: made(), lambda: made({"duration": "2000st"})),
+    "eval_steps": (lambda: made(), lambda: made({"eval_every": "50st"})),
+    "save_steps": (lambda: made(), lambda: made({"save_every": "50st"})),
+    "log_steps": (lambda: made(), lambda: made({"log_every": "50st"})),
+    "optimizer": (lambda: made(), lambda: made({"optimizer": "adam"})),
+    "beta1": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.8, 0.95)})),
+    "beta2": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.9, 0.99)})),
+    "eps": (lambda: made({"eps": 1e-8}), lambda: made({"eps": 1e-6})),
+    "momentum": tuple(
+        lambda value=value: made({"optimizer": "sgd", "momentum": value}) for value in (0.9, 0.8)
+    ),
+    "weight_decay": (lambda: made({"weight_decay": 0.1}), lambda: made({"weight_decay": 0.2})),
+    "ema_decay": (lambda: made(), lambda: made({"ema_decay": 0.99})),
+    "clip_norm": (lambda: made({"clip_norm": 1.0}), lambda: made({"clip_norm": 0.5})),
+    "precision": (lambda: made(), lambda: made({"precision": "bf16"})),
+    "ramp": (lambda: made(RAMP), lambda: made({**RAMP, "ramp": "64 64 16000"})),
+    "seq_len": (lambda: made({"seq_len": 1024}), lambda: made({"seq_len": 2048})),
+    "drop_last": tuple(
+        lambda v=value: made({"dataset_size": 25600, "drop_last": v}) for value in (False, True)
+    ),
+    "even_batches": tuple(
+        lambda value=value: made({"convention": "transformers", "even_batches": value})
+        for value in (True, False)
+    ),
+}
+JOBS = {
+    "name": Job(name="another"),
+    "command": Job(command=("other.py", "--x")),
+    "image": Job(image="registry/image:1"),
+    "resume": Job(resume="run/checkpoint-5"),
+}
+# Fields of a recipe and of a plan that are no setting of a training script: how the plan was found, what it was tuned on, what it
+# is forecast to take.
+FOUND_BY = "batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
+ABOUT = (
+    "recipe cluster settings status reasons world_size data_parallel batch_change lr_scale steps_per_epoch samples_per_epoch "
+    "padded_samples dropped_samples step_seconds step_error samples_per_second efficiency hours gpu_hours cost memory_gib "
+    "nearest_world_size nearest_batch rule nearest_world_sizes nearest_batches micro_batch_cap cap_source consumed moves"
+)
+AS_PARTS = {
+    "betas": "beta1",
+    "duration": "total_steps",
+    "warmup": "warmup_steps",
+    "eval_every": "eval_steps",
+    "save_every": "save_steps",
+    "log_every": "log_steps",
+}
+
+
+def test_no_part_of_a_plan_is_without_its_change():
+    assert not set(parts(made())) - set(CHANGES), "CHANGES lacks parts of a plan (sheet.parts)"
+    recipe = {AS_PARTS.get(name, name) for name in ib.Recipe.__struct_fields__}
+    assert not recipe - set(CHANGES) - set(FOUND_BY.split()), "a field of a recipe without its change"
+    assert not set(type(made()).__struct_fields__) - set(CHANGES) - set(ABOUT.split()), "a field of a plan"
+    assert {field.name for field in dataclasses.fields(Job)} == set(JOBS), "JOBS lacks a field of Job"
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
+    """Two plans that differ in one part give different files or notes; the lines with the batches' product do not count."""
+
+    def said(plan, job=None):
+        out = export(plan, tool, job=job)
+        return re.sub("(?m)^# isobatch: .*$", "", out.text), out.notes
+
+    silent = {part for part, plans in CHANGES.items() if len({said(plan()) for plan in plans}) == 1}
+    plain = said(made())
+    silent |= {part for part, job in JOBS.items() if said(made(), job) == plain}
+    left_out = set(WRITERS[tool].writer.leaves_out.split())
+    assert not silent - left_out, f"the writer of {tool} forgets these, or does not list them in leaves_out"
+    assert not left_out - silent, f"the writer of {tool} lists these in leaves_out, and writes them"
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_a_writer_that_runs_ragged_plans_writes_them_and_another_refuses(tool):
+    tuned = ib.Recipe(**{**BASE, "effective_batch": 32, "gpus": 1, "micro_batch": 2})
+    for how in ({"split": "ragged"}, {"split": "uneven"}):
+        plan = ib.plan(tuned, ib.Cluster(gpus_per_node=3, gpu="H100"), **how)
+        if not WRITERS[tool].writer.runs_ragged:
+            with pytest.raises(ib.InputError, match="2 × 6 × 3 replicas would be 36 samples a step, not 32"):
+                plan.to(tool)
+            continue
+        for form in WRITERS[tool].writer.forms:
+            out = plan.to(tool, form=form)
+            text = out.text + " ".join(out.notes)
+            assert "weight each loss by plan.loss_weights(rank)" in text, form
+            assert re.search(r"EFFECTIVE_BATCH\W+(value\W+)?32\b", text), form
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_a_writer_that_runs_no_ramps_says_so(tool):
+    notes = made({**RAMP, "ramp": "64 64 16000"}).to(tool).notes
+    assert any("no batch ramp" in note for note in notes) != WRITERS[tool].writer.runs_ramps
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_tool_is_one_record(name):
+    tool = tool_of(name)
+    assert tool.name.replace("-", "_") == name and tool.title
+    assert tool.reader or tool.writer, "a tool is read or written"
+    assert bool(tool.reader) == bool(TOOLS[name].own), f"{name}: keys of its files in TOOLS, and a reader"
+    assert tool.writer or tool_of(tool.written_as or "transformers").writer
+    for form in tool.writer.forms if tool.writer else ():
+        assert form in ("yaml", "toml", "json") or tool.writer.render, f"{name}: {form} needs render"
+
+
+def test_every_file_of_a_tool_is_in_the_list():
+    """A record that no line of TOOLS leads to is found in its file."""
+    records = set()
+    for path in (ROOT / "python/isobatch/tools").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            called = node.value.func if isinstance(getattr(node, "value", None), ast.Call) else None
+            if isinstance(node, ast.Assign) and getattr(called, "id", "") in ("Tool", "_tool"):
+                records.add((path.stem, node.targets[0].id.lower()))
+    assert records == {(keys.module or name, name) for name, keys in TOOLS.items()}
+
+
+def test_the_documents_have_a_row_for_each():
+    """With the versions that are read, else written."""
+    text = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
+    rows = {
+        name.replace("-", "_"): row for name, row in re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
+    }
+    assert sorted(rows) == sorted(TOOLS), "docs/tools.md, Tools"
+    for name, row in rows.items():
+        tool = tool_of(name)
+        first = (tool.reader or tool.writer).versions.split(" to ")[0]
+        assert first.split()[-1] in row, f"docs/tools.md: versions of {name}"
+
+
+def test_a_tool_is_known_by_its_own_keys():
+    for name in readers():
+        keys = TOOLS[name].own.split()
+        settings = {}
+        for key in keys:
+            *path, last = key.split(".")
+            table = settings
+            for part in path:
+                table = table.setdefault(part, {})
+            if isinstance(table, dict):
+                table[last] = 1
+        assert detect(settings, "a.yaml") == name
+    with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
+        reader("axolotle")
