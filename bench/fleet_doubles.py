@@ -28,10 +28,10 @@ def write(path, rows):
 def plan(folder, look):
     """One run, in this process: seconds, processor's seconds, MiB."""
     from isobatch.cli import main
-    from isobatch.fleet.folder import blocks
+    from isobatch.fleet import ids
 
     if look == "without":
-        blocks.hashes_of = lambda ids: np.empty(0, np.int64)
+        ids.hashes_of = lambda ids: np.empty(0, np.int64)
     begin = time.perf_counter()
     words = ["fleet", f"{folder}/{JOBS}", "--gpus", "8", "--columns", "job,status,micro_batch"]
     assert main([*words, "-o", f"{folder}/{PLANS}"]) == 0

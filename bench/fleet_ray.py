@@ -22,7 +22,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import isobatch as ib
-from isobatch.fleet.folder import ray as engine
+from isobatch.fleet.folder import run as engine
 
 REPEATS = 3
 IDLE, BARE = 5.0, 1000

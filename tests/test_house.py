@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "python" / "isobatch"
 
-# A room and the rooms that it may import. What all may import: errors, words, checked numbers, reasons, the core.
+# A room and the rooms that it may import. What all may import: errors, words, limits, reasons, the core.
 ROOMS = {
     "files": set(),
     "schedules": {"files"},

@@ -1,4 +1,4 @@
-"""What another tool's configuration will really do on a number of GPUs, before anything runs: the guard's static twin."""
+"""Examines another tool's configuration on a number of GPUs before anything runs: the guard's static twin."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
-from isobatch.tools.page import Found
+from isobatch.tools.page import Reading
 from isobatch.tools.read import complete, count_of, read_file
-from isobatch.tools.tool import Case, Finding
+from isobatch.tools.tool import Case, Issue
 from isobatch.words import count, counted, figure, real
 
 _SOURCES = {name: source for name, _, _, source in _core.rules()}
 
 
-class Diagnosis(NamedTuple):
-    """What was found.
+class Examination(NamedTuple):
+    """The issues of a configuration.
 
     Attributes:
         batch: samples in a step on those GPUs, as the file is; None where it does not say.
@@ -31,12 +31,12 @@ class Diagnosis(NamedTuple):
     """
 
     batch: int | None
-    findings: tuple[Finding, ...]
+    findings: tuple[Issue, ...]
     text: str
 
 
-def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None, **given: Any) -> Diagnosis:
-    """What a configuration will do on a given number of GPUs.
+def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None, **given: Any) -> Examination:
+    """Examines a configuration on a given number of GPUs.
 
     Args:
         path: another tool's configuration, as for `Recipe.read`.
@@ -68,7 +68,7 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
     assert known.reader is not None
     case = Case(known, found, fields, gpus, _batch(fields, gpus, tuned), tuned, made)
     findings = (*_general(case), *known.reader.check(case))
-    return Diagnosis(case.batch, findings, "\n".join(_lines(case, findings)))
+    return Examination(case.batch, findings, "\n".join(_lines(case, findings)))
 
 
 def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
@@ -82,8 +82,8 @@ def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | Non
     return int(micro) * int(fields.get("accumulation") or 1) * replicas
 
 
-def _tuned(fields: Mapping[str, Any], found: Found, gpus: int) -> tuple[int | None, Plan | None]:
-    """The batch of the tuned run, and the plan that keeps it there."""
+def _tuned(fields: Mapping[str, Any], found: Reading, gpus: int) -> tuple[int | None, Plan | None]:
+    """Computes the batch of the tuned run, and the plan to keep it there."""
     try:
         done = complete(fields, found.keys)
     except InputError as error:
@@ -99,8 +99,8 @@ def _tuned(fields: Mapping[str, Any], found: Found, gpus: int) -> tuple[int | No
     return batch, None if made.status == "infeasible" else made
 
 
-def _recipe(fields: Mapping[str, Any], found: Found) -> Recipe | None:
-    """The recipe, if need be without what it cannot be planned with: a length in epochs without the dataset's size."""
+def _recipe(fields: Mapping[str, Any], found: Reading) -> Recipe | None:
+    """Makes the recipe, if need be without lengths of unknown units: a length in epochs without the dataset's size."""
     lengths = ("duration", "warmup", "schedule", "ramp")
     kept = {name: value for name, value in fields.items() if name not in lengths}
     for last, part in enumerate((fields, kept)):
@@ -120,8 +120,8 @@ def _split(case: Case, batch: int) -> str:
     return f" = {micro} × {batch // (micro * case.replicas)} × {counted(case.replicas, 'replica')}"
 
 
-def _lines(case: Case, findings: Sequence[Finding]) -> Any:
-    yield f"{case.found.file}: {case.found.title}, on {counted(case.gpus, 'GPU')}"
+def _lines(case: Case, findings: Sequence[Issue]) -> Any:
+    yield f"{case.reading.file}: {case.reading.title}, on {counted(case.gpus, 'GPU')}"
     if case.batch is None:
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     else:
@@ -130,23 +130,23 @@ def _lines(case: Case, findings: Sequence[Finding]) -> Any:
         yield "The GPUs that it was tuned on are not known: --set gpus=N compares with them."
     elif case.growth == 1:
         yield "That is the batch that it was tuned with: the learning rate stays."
-    yield from case.found.notes
-    yield from (error.message for to, error in case.found.faults if to not in case.fields)
+    yield from case.reading.notes
+    yield from (error.message for to, error in case.reading.faults if to not in case.fields)
     for number, finding in enumerate(findings, start=1):
         yield f"{number}. {finding}"
     if not findings:
         yield "Nothing found."
 
 
-def _general(case: Case) -> Iterator[Finding]:
-    """Finds what holds for every tool: the batch, the rule of the learning rate, the lengths, uneven steps."""
+def _general(case: Case) -> Iterator[Issue]:
+    """Finds issues of any tool: the batch, the rule of the learning rate, the lengths, uneven steps."""
     yield from _grown(case)
     yield from _rule(case)
     yield from _lengths(case)
     yield from _uneven(case)
 
 
-def _grown(case: Case) -> Iterator[Finding]:
+def _grown(case: Case) -> Iterator[Issue]:
     if case.growth == 1:
         return
     plan = case.plan
@@ -155,7 +155,7 @@ def _grown(case: Case) -> Iterator[Finding]:
         by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
-    yield Finding(
+    yield Issue(
         f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
         "torch, DistributedDataParallel: each process has its own loader",
@@ -163,13 +163,13 @@ def _grown(case: Case) -> Iterator[Finding]:
     )
 
 
-def _rule(case: Case) -> Iterator[Finding]:
+def _rule(case: Case) -> Iterator[Issue]:
     """The learning rate stays as it is in the file, whatever the batch does."""
     lr, name = case.fields.get("lr"), case.fields.get("optimizer", "adamw")
     if case.growth == 1 or lr is None:
         return
     rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
-    yield Finding(
+    yield Issue(
         f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
         f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
         _SOURCES[rule],
@@ -177,7 +177,7 @@ def _rule(case: Case) -> Iterator[Finding]:
     )
 
 
-def _lengths(case: Case) -> Iterator[Finding]:
+def _lengths(case: Case) -> Iterator[Issue]:
     """A number of steps is a number of samples times the batch."""
     if case.growth == 1:
         return
@@ -187,7 +187,7 @@ def _lengths(case: Case) -> Iterator[Finding]:
         counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
         if isinstance(length, str) and length.endswith("st") and not counted_anew:
             steps = float(length.removesuffix("st"))
-            yield Finding(
+            yield Issue(
                 f"{what} takes {figure(case.growth)} × the samples of the tuned one",
                 f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
                 "samples = steps × batch",
@@ -200,17 +200,17 @@ def _nearest(steps: float) -> int:
     return math.floor(steps + 0.5)
 
 
-def _uneven(case: Case) -> Iterator[Finding]:
+def _uneven(case: Case) -> Iterator[Issue]:
     plan = case.plan
     if plan is not None and Reason.UNEVEN_TAIL in plan.reasons:
-        yield Finding(
+        yield Issue(
             "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples more",
             Reason.UNEVEN_TAIL.text,
             Reason.UNEVEN_TAIL.source,
             "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",
         )
     if plan is not None and Reason.PADDED in plan.reasons:
-        yield Finding(
+        yield Issue(
             f"an epoch repeats {count(plan.padded_samples or 0)} samples",
             Reason.PADDED.text,
             Reason.PADDED.source

@@ -171,9 +171,9 @@ def test_a_result_larger_than_memory_is_refused_with_its_size():
 
 
 def test_a_range_of_gpu_counts_is_no_list_of_records(monkeypatch):
-    import isobatch.fleet.side
+    import isobatch.fleet.table
 
-    monkeypatch.setattr(isobatch.fleet.side, "_of_records", None)
+    monkeypatch.setattr(isobatch.fleet.table, "_of_records", None)
     for counts in (range(1, 10**6 + 1), np.arange(1, 10**6 + 1), list(range(1, 10**6 + 1))):
         plans = ib.plan_fleet({"effective_batch": [2**20], "lr": [0.1]}, counts, columns=["world_size"])
         assert plans["world_size"][-1] == 10**6

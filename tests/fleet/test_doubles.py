@@ -1,6 +1,7 @@
 """Two jobs with one id, in one table or far apart in files that come in blocks."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from isobatch.cli import main
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
-from isobatch.fleet import doubles  # noqa: E402
-from isobatch.fleet.folder import blocks  # noqa: E402
+from isobatch.fleet import ids as id_module  # noqa: E402
+from isobatch.fleet.folder import work  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def in_blocks(monkeypatch):
     """Of eight jobs."""
-    monkeypatch.setattr(blocks, "BLOCK", 8)
+    monkeypatch.setattr(work, "BLOCK", 8)
 
 
 def written(path, ids):
@@ -30,9 +31,7 @@ def planned(*words):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
-@pytest.mark.parametrize("least", [1, 1 << 20])
-def test_a_doubled_id_is_found_over_the_whole_file(tmp_path, capsys, monkeypatch, suffix, least):
-    monkeypatch.setattr(doubles, "_LEAST", least)
+def test_a_doubled_id_is_found_over_the_whole_file(tmp_path, capsys, suffix):
     jobs = written(tmp_path / "jobs.csv", [*range(30), 3, *range(40, 90)])
     plans = tmp_path / f"plans.{suffix}"
     assert planned(jobs, "-o", plans) == 2
@@ -65,10 +64,10 @@ def test_ids_that_are_missing_are_no_doubles(tmp_path, capsys):
 
 
 def test_two_ids_with_one_hash_are_two(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(doubles, "_LEAST", 1)
-    monkeypatch.setattr(
-        blocks, "hashes_of", lambda ids: np.array([int(name) % 4 for name in ids.to_pylist()], np.int64)
-    )
+    for module in (work, id_module):
+        monkeypatch.setattr(
+            module, "hashes_of", lambda ids: np.array([int(name) % 4 for name in ids.to_pylist()], np.int64)
+        )
     jobs = written(tmp_path / "jobs.csv", range(40))
     assert planned(jobs) == 0
     written(tmp_path / "jobs.csv", [*range(40), 17])
@@ -84,25 +83,22 @@ def test_rows_with_their_own_clusters_may_name_a_job_twice(tmp_path):
 
 
 def test_beyond_a_limit_it_says_that_it_does_not_look(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(doubles, "MOST", 20)
-    monkeypatch.setattr(blocks, "MOST", 20)
+    for module in (work, id_module):
+        monkeypatch.setattr(module, "MAX_HASHED_IDS", 20)
     assert planned(written(tmp_path / "jobs.csv", [*range(50), 0])) == 0
     assert capsys.readouterr().err.count("duplicate ids are looked for among the first 20 jobs only") == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_hashes_in_blocks_agree_with_a_set(monkeypatch, seed):
-    monkeypatch.setattr(doubles, "_LEAST", 16)
+def test_hashes_in_blocks_agree_with_a_set(seed):
     chance = random.Random(seed)
-    seen, counts, found = doubles.Seen(), {}, set()
+    hashed, counts = id_module.HashedIds(), Counter()
     for _ in range(60):
-        block = sorted(chance.sample(range(2000), chance.randint(0, 12)))
-        for it in block:
-            counts[it] = counts.get(it, 0) + 1
-        found |= set(seen.add(np.array(block, dtype=np.int64)).tolist())
-    found |= set(seen.look().tolist())
-    assert found == {it for it, count in counts.items() if count > 1}
-    assert seen.ids == sum(counts.values())
+        block = chance.sample(range(2000), chance.randint(0, 12))
+        counts.update(block)
+        hashed.add(np.array(block, dtype=np.int64))
+    assert set(hashed.duplicates().tolist()) == {it for it, count in counts.items() if count > 1}
+    assert hashed.count == counts.total()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +117,7 @@ def test_hashes_in_blocks_agree_with_a_set(monkeypatch, seed):
 )
 def test_ids_of_any_kind(ids):
     ids = np.array(ids) if isinstance(ids, list) else ids
-    assert len(set(doubles.hashes_of(ids).tolist())) == len(ids)
+    assert len(set(id_module.hashes_of(ids).tolist())) == len(ids)
     values = ids.to_pylist() if hasattr(ids, "to_pylist") else ids.tolist()
     table = {"job": ids, "effective_batch": [256] * len(ids), "lr": [0.1] * len(ids)}
     table = pa.table(table) if hasattr(ids, "to_pylist") else table

@@ -132,9 +132,9 @@ def test_secrets_of_urls_are_written_nowhere(tmp_path, capsys):
 
 
 def test_secrets_of_urls_stay_out_of_the_summary():
-    from isobatch.fleet.side import side_of
+    from isobatch.fleet.table import input_table
 
-    side = side_of("cluster", {"nodes": [1]}, file="s3://KEYID:hunter2@bucket/c.csv")
+    side = input_table("cluster", {"nodes": [1]}, file="s3://KEYID:hunter2@bucket/c.csv")
     assert side.where(0) == "cluster 0 (s3://…@bucket/c.csv, row 1)"
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.files import lines, write
+from isobatch.files import json_lines as lines
+from isobatch.files import write
 
 POOLS = [
     [None],

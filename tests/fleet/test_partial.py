@@ -11,7 +11,7 @@ from isobatch.cli import main
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
-from isobatch.files import partial  # noqa: E402
+from isobatch.files import whole  # noqa: E402
 from isobatch.files.write import table_writer  # noqa: E402
 
 WRITER = """
@@ -48,38 +48,47 @@ def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path, suffix):
     assert names(tmp_path) == ["jobs.csv", f"one.{suffix}"]
 
 
-def test_only_files_that_are_surely_its_own_go(tmp_path):
-    with partial.partial_of(str(tmp_path / "one.csv")) as path:
+def test_other_files_stay(tmp_path):
+    with whole.partial_of(str(tmp_path / "one.csv")) as path:
         own = Path(path).name
     others = [own[:-1], own.replace("one", "two"), own.replace(own.split(".")[3], "0" * 8), ".one.csv.swp"]
     for name in others:
         (tmp_path / name).touch()
-    (tmp_path / f"{own[:-4]}link").symlink_to(tmp_path / others[0])
     with table_writer(str(tmp_path / "one.csv"), {}) as write:
         write(TABLE)
-    assert names(tmp_path) == sorted([*others, f"{own[:-4]}link", "one.csv"])
+    assert names(tmp_path) == sorted([*others, "one.csv"])
 
 
-def test_a_file_that_is_taken_for_a_leftover_while_it_is_made_is_made_again(tmp_path, monkeypatch):
-    flock, made = partial.fcntl.flock, []
+def test_a_link_is_not_followed(tmp_path):
+    with whole.partial_of(str(tmp_path / "one.csv")) as path:
+        pass
+    Path(path).unlink()
+    Path(path).symlink_to(tmp_path / "theirs")
+    with table_writer(str(tmp_path / "one.csv"), {}) as write:
+        write(TABLE)
+    assert names(tmp_path) == [Path(path).name, "one.csv"]
+
+
+def test_a_file_that_its_writer_moves_before_it_is_locked_is_not_taken(tmp_path, monkeypatch):
+    flock = whole.fcntl.flock
 
     def late(handle, how):
-        if not made:
-            made.append(names(tmp_path)[0])
-            partial._clear(tmp_path / "one.csv")
+        (hidden,) = names(tmp_path)
+        (tmp_path / hidden).rename(tmp_path / "one.csv")
         flock(handle, how)
 
-    monkeypatch.setattr(partial.fcntl, "flock", late)
-    with partial.partial_of(str(tmp_path / "one.csv")) as path:
-        assert names(tmp_path) == [Path(path).name] != made
+    monkeypatch.setattr(whole.fcntl, "flock", late)
+    with whole.partial_of(str(tmp_path / "one.csv")) as path:
+        assert names(tmp_path) == ["one.csv"] and not Path(path).exists()
 
 
-def test_without_locks_nothing_is_taken_for_a_leftover(tmp_path, monkeypatch):
+def test_without_locks_runs_share_no_file(tmp_path, monkeypatch):
     def none(handle, how):
         raise OSError("no locks here")
 
-    monkeypatch.setattr(partial.fcntl, "flock", none)
-    for _ in range(2):
-        with partial.partial_of(str(tmp_path / "one.csv")):
-            pass
-    assert len(names(tmp_path)) == 2
+    monkeypatch.setattr(whole.fcntl, "flock", none)
+    with (
+        whole.partial_of(str(tmp_path / "one.csv")) as one,
+        whole.partial_of(str(tmp_path / "one.csv")) as two,
+    ):
+        assert one != two and names(tmp_path) == []

@@ -11,9 +11,9 @@ from isobatch.cli import main
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
 from isobatch.cli import fleet  # noqa: E402
-from isobatch.files import cells  # noqa: E402
+from isobatch.files import read  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
-from isobatch.fleet.folder import blocks  # noqa: E402
+from isobatch.fleet.folder import work  # noqa: E402
 from isobatch.report.table import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
@@ -120,7 +120,7 @@ def test_a_cluster_without_an_id_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("before", [1, 3000])
 def test_a_row_with_other_cells_than_the_header_is_named(tmp_path, monkeypatch, row, said, before):
-    monkeypatch.setattr(cells, "_BYTES", 1 << 14)  # of which 3,000 rows take several
+    monkeypatch.setattr(read, "_CSV_BYTES", 1 << 14)  # of which 3,000 rows take several
     rows = [f"j{n},256,0.1,x" for n in range(before)]
     jobs = written(tmp_path, [HEADER, *rows, row, "z,256,0.1,x"])
     with pytest.raises(ib.InputError, match=rf"jobs\.csv, row {before + 1:,}: {said}"):
@@ -147,7 +147,7 @@ def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["b\tc", 'b"c', "b\nc"])
 def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr(blocks, "BLOCK", 2)
+    monkeypatch.setattr(work, "BLOCK", 2)
     rows = [{"job": f"{n}", "effective_batch": 256, "lr": 0.1, "team": "x"} for n in range(4)]
     rows.append({"job": "4", "effective_batch": 256, "lr": 0.1, "team": name})
     jobs = tmp_path / "jobs.jsonl"

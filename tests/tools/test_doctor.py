@@ -8,7 +8,7 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.doctor import examine
 from isobatch.tools.detect import reader, readers
-from isobatch.tools.page import Found
+from isobatch.tools.page import Reading
 from isobatch.tools.tool import Case
 from tools.test_reading import PUBLISHED, written
 
@@ -352,7 +352,7 @@ def test_every_tool_has_names_for_what_doctor_writes():
 
     fields = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch", "lr", "duration", "warmup")
     for tool in readers():
-        case = Case(reader(tool), Found(tool, "", "", {}), {}, 8, None, None, None)
+        case = Case(reader(tool), Reading(tool, "", "", {}), {}, 8, None, None, None)
         assert all(case.key(field) != field for field in fields), tool
 
 

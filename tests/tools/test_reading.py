@@ -878,6 +878,13 @@ def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
     assert (recipe.lr, recipe.duration) == (2e-5, "1000st")
 
 
+def test_a_ratio_keeps_its_steps(tmp_path):
+    """The Trainer takes ceil(1,000,000 / 3) steps."""
+    arguments = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 10**6}
+    file = written(tmp_path, "a.json", json.dumps({**arguments, "warmup_ratio": 1 / 3}))
+    assert ib.plan(ib.Recipe.read(file, gpus=8), 8).warmup_steps == 333_334
+
+
 def test_our_own_files_know_the_same_names(tmp_path):
     path = written(
         tmp_path,

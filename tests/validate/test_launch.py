@@ -249,11 +249,6 @@ def test_an_option_that_takes_long(plan, tmp_path, options):
     assert report["verdict"] in ("pass", "caution", "inconclusive"), done.stdout + done.stderr
     found = proofs(tmp_path / "report.json")
     assert found["gradient"]["verdict"] == found["update"]["verdict"] == "pass"
-    step = report["step"]
-    assert (step["compiled"], step["channels_last"]) == (
-        "--compile" in options,
-        "--channels-last" in options,
-    )
     if "--full" in options:
         assert found["gradient_float64"]["verdict"] == "pass"
         formats = {row["dtype"] for row in report["allreduce"]["table"]}

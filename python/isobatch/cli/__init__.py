@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -172,6 +171,8 @@ def _failed(program: str, error: Exception) -> int:
         say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'")
         return 2
     if os.environ.get("ISOBATCH_TRACEBACK") == "1":
+        import traceback
+
         traceback.print_exception(error)
     if isinstance(error, OSError) and error.filename is None:
         _drop_stdout()

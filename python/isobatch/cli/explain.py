@@ -14,7 +14,7 @@ from isobatch.cli.terminal import write_json
 from isobatch.errors import InputError, missing, unknown
 
 if TYPE_CHECKING:
-    from isobatch.fleet.inputs import Inputs
+    from isobatch.fleet.explain import Inputs
 
 MAX_ROWS = 10
 """Rows that are explained at once."""
@@ -106,8 +106,7 @@ def _one(args: argparse.Namespace) -> int:
 
 def _explained(args: argparse.Namespace) -> int:
     from isobatch.files.read import read_table
-    from isobatch.fleet.explain import explain
-    from isobatch.fleet.inputs import Inputs
+    from isobatch.fleet.explain import Inputs, explain
 
     for option, value in (("--clusters", args.clusters), ("--illegal", args.illegal)):
         if value and args.jobs is None:

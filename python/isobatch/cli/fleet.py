@@ -247,7 +247,7 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
     if args.address:
         if args.engine != "ray":
             raise InputError("--address needs --engine ray")
-        from isobatch.fleet.folder.ray import connect
+        from isobatch.fleet.folder.run import connect
 
         connect(args.address)
     with progress("parts") as advance:
@@ -267,8 +267,8 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
     from isobatch.files.read import read_table
-    from isobatch.fleet.folder.blocks import BLOCK, planned, stream
-    from isobatch.fleet.folder.summary import Summary
+    from isobatch.fleet.folder.folder import Summary
+    from isobatch.fleet.folder.work import BLOCK, planned, stream
 
     for option, given in (
         ("--partition-by", args.partition_by is not None),

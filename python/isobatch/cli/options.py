@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from decimal import Decimal
 from typing import Any, get_args, get_type_hints
 
 from isobatch.errors import InputError, missing
@@ -88,6 +87,8 @@ def number(text: str) -> int | float | None:
     value = float(stripped)
     if abs(value) >= 2**63:
         return value
+    from decimal import Decimal
+
     exact = Decimal(stripped)
     return int(exact) if exact == exact.to_integral_value() else value
 

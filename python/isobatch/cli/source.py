@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,10 +141,12 @@ def target(args: argparse.Namespace) -> str | None:
 
 
 def say_weighted(tool: str | None, made: Any) -> None:
-    """Under a menu of what would work: which of it the tool of --to cannot run."""
+    """Says under a menu that the tool of --to cannot run its weighted ways."""
+    if tool is None:
+        return
     from isobatch.tools.detect import writer
 
-    how = None if tool is None else writer(tool).writer
+    how = writer(tool).writer
     if how is None or how.runs_ragged:
         return
     if any(option.layout.irregular for option in made.options):
@@ -230,6 +230,9 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
     if not taken:
         yield
         return
+    import shutil
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         raw = Path(folder, "raw")
         with raw.open("wb") as file:

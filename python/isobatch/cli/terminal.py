@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import os
 import shutil
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, NoReturn
@@ -167,8 +165,12 @@ def leave(code: int) -> NoReturn:
         SystemExit: torch is not loaded, a thread still works, or a stream takes nothing any more: Python's own end, which waits or
             complains, does as it always does.
     """
-    working = [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
-    if "torch" not in sys.modules or working:
+    if "torch" not in sys.modules:
+        raise SystemExit(code)
+    import atexit
+    import threading
+
+    if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
         raise SystemExit(code)
     atexit._run_exitfuncs()
     try:

@@ -304,11 +304,6 @@ class Cause(StrEnum):
         "the sampler's ramp is another",
         "report it with the plan: its sampler and its arithmetic differ",
     )
-    MEGATRON_COUNTS = (
-        "megatron_counts",
-        "megatron-core counts otherwise",
-        "report it with the plan and megatron-core's version; until then set Megatron's train samples by its own count",
-    )
 
     # Ranks and weights.
     OTHER_WEIGHTS = (
@@ -421,7 +416,7 @@ class Cause(StrEnum):
     )
 
     def likely(self, detail: str = "") -> Diagnosis:
-        """This cause alone, with what makes it concrete.
+        """Returns this cause alone, with the detail that makes it concrete.
 
         >>> Cause.SUMMED_LOSS.likely("8×").text
         'summed loss (8×)'
@@ -442,7 +437,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def advice(self) -> str:
-        """What to do about it, for each of the causes."""
+        """The advice for each of the causes."""
         return "; or ".join(dict.fromkeys(cause.advice for cause in self.causes))
 
 

@@ -1,4 +1,4 @@
-"""From how a figure is off to what most likely went wrong. Numbers in, a diagnosis out: no process, no model."""
+"""Explains a figure that is off by its most likely cause. Numbers in, a diagnosis out: no process, no model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ULPS = 8
 def gradient(
     ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float = 0.02
 ) -> Diagnosis | None:
-    """What makes a gradient `ratio` times too large, its direction being right; None where nothing known does. DDP averages
+    """Explains a gradient `ratio` times too large, its direction being right; None where nothing known does. DDP averages
     over ranks, so the effective batch is not what a faulty gradient is multiplied by. Where the numbers coincide, all that
     fit are named.
 
@@ -49,7 +49,7 @@ def gradient(
 
 
 def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
-    """Whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
+    """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
     return abs(a - b) <= ULPS * ulp * abs(peak)
 
 
@@ -71,7 +71,7 @@ def learning_rate(
     initial: float | None = None,
     ulp: float = 2.0**-52,
 ) -> tuple[int, Diagnosis] | None:
-    """The first step whose learning rate is not the plan's, and why; None where all are.
+    """Finds the first step off the plan's learning rate, and why; None where all are on it.
 
     Args:
         observed: the optimizer's learning rate at some steps, in order.
@@ -110,7 +110,7 @@ def learning_rate(
 
 
 def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
-    """What makes a scheduler run too fast or ahead; `runs` says whether it does, by a factor and by steps."""
+    """Explains a scheduler that runs too fast or ahead; `runs` says whether it does, by a factor and by steps."""
     accumulation, ranks, epoch = pace
     found = []
     # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
@@ -137,7 +137,7 @@ def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
 def epoch(
     *, served: int, planned: int, unique: int, dataset: int, per_rank_all: bool, drop_last: bool, ranks: int
 ) -> Diagnosis:
-    """Why an epoch does not serve the samples of the plan.
+    """Explains an epoch of other samples than the plan's.
 
     Args:
         served: samples that all ranks served, repeats included; `unique` of them different.

@@ -15,7 +15,7 @@ REDUCTION_GATE = 1e-3
 
 
 def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """A batch with a function of each tensor in it, or of what else is neither a mapping nor a sequence."""
+    """Applies a function to each tensor in a batch, or to anything else but mappings and sequences."""
     if isinstance(batch, Mapping):
         return {key: mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
@@ -25,7 +25,7 @@ def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def part(batch: Any, start: int, stop: int) -> Any:
-    """The samples from start to stop of a batch.
+    """Slices the samples from start to stop out of a batch.
 
     >>> part({"x": range(4)}, 1, 3)
     {'x': range(1, 3)}
@@ -39,7 +39,7 @@ def part(batch: Any, start: int, stop: int) -> Any:
 def reduction_of(
     whole: float, losses: tuple[float, float], units: tuple[float, float], gate: float = REDUCTION_GATE
 ) -> Literal["mean", "sum", "neither"]:
-    """What a loss does over a batch, by the losses of its two parts and what each counts.
+    """Classifies a loss over a batch, by the losses of its two parts and their units.
 
     >>> reduction_of(2.5, (1.0, 3.0), (1, 3)), reduction_of(4.0, (1.0, 3.0), (1, 3)), reduction_of(9.0, (1.0, 3.0), (1, 3))
     ('mean', 'sum', 'neither')
@@ -54,12 +54,12 @@ ELEMENTS = 1 << 22
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor with its zeros: an embedding's gradient may be sparse."""
+    """Returns the tensor with its zeros: an embedding's gradient may be sparse."""
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def chunks(tensor: Tensor, elements: int = ELEMENTS) -> Iterator[Tensor]:
-    """A tensor's elements in order, in pieces of at most so many.
+    """Yields a tensor's elements in order, in pieces of at most so many.
 
     >>> [piece.tolist() for piece in chunks(torch.arange(5), 2)]
     [[0, 1], [2, 3], [4]]
@@ -70,7 +70,7 @@ def chunks(tensor: Tensor, elements: int = ELEMENTS) -> Iterator[Tensor]:
 
 
 def square(tensor: Tensor) -> Tensor:
-    """The sum of the squares, in double precision: a scalar on the tensor's device.
+    """Sums the squares, in double precision: a scalar on the tensor's device.
 
     >>> float(square(torch.tensor([3.0, 4.0])))
     25.0
@@ -86,7 +86,7 @@ WORDS = 1 << 24  # summed at a time: the sums need room on the device
 
 
 def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Two sums over the bits of some tensors, which differ where any bit does (but for chance): plain, and weighted by
+    """Computes two sums over the bits of some tensors, other ones where any bit is another (but for chance): plain, and weighted by
     place."""
     plain = placed = 0
     for tensor in tensors:
@@ -104,7 +104,7 @@ def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def differing(group_sums: Sequence[Hashable]) -> list[int]:
-    """The ranks whose sums are not those of most ranks; with two, the one that is not rank 0."""
+    """Finds the ranks with other sums than most; with two, the one that is not rank 0."""
     counts = Counter(group_sums)
     most = max(counts, key=lambda sums: (counts[sums], sums == group_sums[0]))
     return [rank for rank, sums in enumerate(group_sums) if sums != most]
@@ -121,7 +121,7 @@ AUTOCAST: dict[str | None, torch.dtype | None] = {
 
 
 def ulp(number: Any) -> float:
-    """The unit in the last place of 1, in the format of a number: a tensor's is mostly float32.
+    """Returns the unit in the last place of 1, in the format of a number: a tensor's is mostly float32.
 
     >>> ulp(0.1) == 2**-52, ulp(torch.tensor(0.1)) == 2**-23
     (True, True)
@@ -131,7 +131,7 @@ def ulp(number: Any) -> float:
 
 @contextlib.contextmanager
 def float32_as(mode: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Matrix products of float32 tensors in full precision, or in TensorFloat-32, which rounds to 10 bits.
+    """Computes float32 matrix products in full precision, or in TensorFloat-32, which rounds to 10 bits.
 
     torch has switches of two generations, from 2.9 on, and torch.compile asks the older ones, which raise where the newer ones say
     something else: so both are set, and put back.
@@ -164,7 +164,7 @@ _SWITCHES: list[tuple[Any, str]] = [
 
 
 def _read(thing: Any, name: str) -> Any:
-    """A switch; None where this torch has none of the name, or refuses to tell, since the other generation was set."""
+    """Reads a switch; None where this torch has none of the name, or refuses to tell, since the other generation was set."""
     try:
         return getattr(thing, name, None)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Which files a path names: one, a folder's, or those that a glob matches; on disk, or in a store that pyarrow knows (s3://, gs://, …)."""
+"""Files by a path: one, a folder's, or the matches of a glob; on disk, or in a store that pyarrow knows (s3://, gs://, …)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Files:
 
 
 def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
-    """The filesystem of a path or URL, and the path in it.
+    """Returns the filesystem of a path or URL, and the path in it.
 
     Raises:
         InputError: the kind of URL is not known, or pyarrow is not there.
@@ -60,8 +60,8 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
 
 
 def find(path: str | os.PathLike[str]) -> Files:
-    """The files that a path names: one, those of a folder and the folders in it, or those that a glob matches. Names that
-    begin with `_` or `.` are not data.
+    """Finds the files that a path names: one, those of a folder and the folders in it, or the matches of a glob. Names that begin with
+    `_` or `.` are no data.
 
     Raises:
         InputError: there is none.
@@ -98,7 +98,7 @@ def find(path: str | os.PathLike[str]) -> Files:
 
 
 def below(path: str, base: str) -> str:
-    """The path of a file as seen from a folder that it is in.
+    """Returns the path of a file as seen from a folder above it.
 
     >>> below("jobs/2026/a.csv", "jobs"), below("./jobs/a.csv", "jobs")
     ('2026/a.csv', 'a.csv')
@@ -110,7 +110,7 @@ def below(path: str, base: str) -> str:
 
 
 def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
-    """What is read must not be written over, and plans in a folder of jobs would be jobs to the next run.
+    """Refuses an output that would write over the jobs, or be among the jobs of the next run.
 
     Raises:
         InputError: the output is one of the files, or lies in their folder.
@@ -131,33 +131,27 @@ def _plain(path: str) -> str:
 
 
 def _is_match(path: str, pattern: Sequence[str]) -> bool:
-    """Whether a path matches a glob, folder by folder: `*` and `?` stay within one, `**` is any number of them. The time grows with
-    the lengths, whatever the glob: it follows all places where the path could be at once."""
-    places = _behind({0}, pattern)
-    for name in _plain(path).split("/"):
-        stay = {at for at in places if at < len(pattern) and pattern[at] == "**"}
-        pass_ = {at + 1 for at in places if at < len(pattern) and fnmatchcase(name, pattern[at])}
-        places = _behind(stay | pass_, pattern)
-    return len(pattern) in places
-
-
-def _behind(places: set[int], pattern: Sequence[str]) -> set[int]:
-    """The places, and those behind a `**` that matches no folder."""
-    found = set(places)
-    for at in sorted(places):
-        while at < len(pattern) and pattern[at] == "**":
-            at += 1
-            found.add(at)
-    return found
+    """Matches a path with a glob, folder by folder: `*` and `?` stay within one, `**` is any number of them. The time grows with the
+    lengths, whatever the glob."""
+    names = _plain(path).split("/")
+    # Whether the names from each place on match the rest of the glob.
+    rest = [*[False] * len(names), True]
+    for part in reversed(pattern):
+        if part == "**":
+            rest = [any(rest[at:]) for at in range(len(rest))]
+        else:
+            rest = [is_end and fnmatchcase(name, part) for name, is_end in zip(names, rest[1:], strict=True)]
+            rest.append(False)
+    return rest[0]
 
 
 def unknown_format(path: str, known: Iterable[str]) -> InputError:
-    """A file whose suffix says no format that is known."""
+    """Returns the error of a file with a suffix of no known format."""
     return InputError(f"cannot tell the format of {PurePosixPath(path).name!r}: use {few(known)}", file=path)
 
 
 def format_of(path: str) -> str:
-    """csv, parquet or jsonl, by the file's suffix.
+    """Returns csv, parquet or jsonl, by the file's suffix.
 
     Raises:
         InputError: it is none of these.
@@ -170,7 +164,7 @@ def format_of(path: str) -> str:
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
-    """Errors of reading name the file."""
+    """Names the file in errors of reading it."""
     import pyarrow as pa
 
     try:

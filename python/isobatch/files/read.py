@@ -1,14 +1,21 @@
-"""Tables in files, block by block: CSV, Parquet, JSON lines."""
+"""Tables in files, block by block: CSV, Parquet, JSON lines.
+
+CSV is cells of text between commas; between tabs, semicolons or bars where the header has no comma.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError
-from isobatch.files.cells import csv_batches
 from isobatch.files.find import find, format_of, named
+from isobatch.words import counted, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,10 +56,10 @@ def blocks(
             yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
             return
         if how == "csv":
-            batches, schema = csv_batches(fs, path)
+            batches, schema = _csv_batches(fs, path)
             yield from _cut(batches, schema, rows)
             return
-        from isobatch.files.lines import lines_batches, lines_schema
+        from isobatch.files.json_lines import lines_batches, lines_schema
 
         with fs.open_input_stream(path) as stream:
             schema = lines_schema(stream, path)
@@ -114,21 +121,121 @@ def _has_small_dictionary(chunk: Any) -> bool:
 
 
 def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches of at least this many rows, made of batches that end where a dictionary does."""
+    """Joins batches, which end where a dictionary does, to batches of at least this many rows."""
+    import pyarrow as pa
+
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
         if sum(batch.num_rows for batch in waiting) >= rows:
-            yield from _one(waiting)
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
             waiting = []
     if waiting:
-        yield from _one(waiting)
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+# CSV
+
+_CSV_BYTES = 1 << 23
+"""Of a file that are parsed at a time."""
+_SEPARATORS = ",\t;|"
+"""What may separate cells: the first of these that the header has."""
+
+
+@dataclass(frozen=True)
+class _CsvHeader:
+    names: list[str]
+    separator: str
+    has_no_rows: bool
+    """No row follows."""
+
+
+def _csv_batches(fs: FileSystem, path: str) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    """The rows of a CSV file, some MiB at a time, and their schema: every column as text, which the core reads exactly. A type guessed
+    from the first rows would fail in later ones, and what is carried along stays as it is ("007" stays "007").
+
+    Raises:
+        InputError: the file is empty, or a row has more or fewer cells than the header; the message names the row.
+    """
     import pyarrow as pa
 
-    if len(batches) == 1:
-        return batches
-    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
+    header = _csv_header(fs, path)
+    schema = pa.schema([(name, pa.string()) for name in header.names])
+    return (iter(()) if header.has_no_rows else _csv_rows(fs, path, header)), schema
+
+
+def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
+    """Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the text that it is, and is
+    refused where a number is read: 1.281 may be meant as either."""
+    with (
+        fs.open_input_stream(path) as stream,
+        io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
+    ):
+        first = list(itertools.islice(text, 1))
+        separator = next((separator for separator in _SEPARATORS if separator in "".join(first)), ",")
+        names = next(csv.reader(itertools.chain(first, text), delimiter=separator), [])
+        if not names:
+            raise InputError("the file is empty", file=path)
+        return _CsvHeader(names, separator, has_no_rows=next(text, None) is None)
+
+
+def _csv_rows(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    try:
+        with fs.open_input_stream(path) as stream:
+            yield from _csv_reader(stream, header)
+    except pa.ArrowInvalid as error:
+        # pyarrow knows the row's number only where it reads with one thread.
+        raise _misfit(fs, path, header) or error from None
+
+
+def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
+    """The first row that has another number of cells than the header; None where there is none."""
+    import pyarrow as pa
+
+    found: list[Any] = []
+
+    def keep(row: Any) -> str:
+        found.append(row)
+        return "error"
+
+    try:
+        with fs.open_input_stream(path) as stream:
+            for _ in _csv_reader(stream, header, use_threads=False, invalid_row_handler=keep):
+                pass
+    except pa.ArrowInvalid:
+        pass
+    if not found:
+        return None
+    row = found[0]
+    columns = counted(row.expected_columns, "column")
+    if '"' in row.text and "\n" in row.text:
+        what = f"a quote that is opened here is not closed where the row ends: {columns} were expected"
+    elif row.actual_columns < row.expected_columns:
+        what = f"has {counted(row.actual_columns, 'cell')} for {columns}: an unknown cell is empty, and keeps its {header.separator!r}"
+    else:
+        what = f"has {counted(row.actual_columns, 'cell')} for {columns}: put a cell that has {header.separator!r} in it between quotes"
+    # The header is its first row.
+    return InputError(f"{what}. The row: {printable(row.text, 80)}", file=path, row=row.number - 1)
+
+
+def _csv_reader(
+    stream: Any, header: _CsvHeader, *, use_threads: bool = True, invalid_row_handler: Any = None
+) -> Any:
+    import pyarrow as pa
+    import pyarrow.csv
+
+    return pyarrow.csv.open_csv(
+        stream,
+        read_options=pyarrow.csv.ReadOptions(block_size=_CSV_BYTES, use_threads=use_threads),
+        parse_options=pyarrow.csv.ParseOptions(
+            delimiter=header.separator, invalid_row_handler=invalid_row_handler
+        ),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(header.names, pa.string()),
+            strings_can_be_null=True,
+            # A job may be called null; what "null" is in a field is decided where fields are read.
+            null_values=[""],
+        ),
+    )

@@ -1,18 +1,26 @@
-"""Files that are read whole, and appear whole or not at all."""
+"""Files that are read whole, and appear whole or not at all, even where the process is killed or the power fails."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import platform
 import stat
 import uuid
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isobatch.errors import InputError, unreadable, unwritable
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 
 def read_whole(path: str | os.PathLike[str]) -> str:
-    """The text in a file.
+    """Reads the text in a file.
 
     Raises:
         InputError: it cannot be read, or is no UTF-8; the message names it.
@@ -36,7 +44,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     [('a.txt', 'whole')]
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    partial = path.with_name(f".{path.name}.{unique()}")
     try:
         refuse_special(path)
         partial.write_bytes(data)
@@ -51,7 +59,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """A device, a pipe or a link would be replaced by a file, not written to.
+    """Refuses a device, a pipe or a link, which would be replaced by a file, not written to.
 
     Raises:
         InputError: there is one at the path.
@@ -87,8 +95,8 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
-    """As `sync` of a folder, and of those that it is in up to `top`: a new folder is lost with what is in it, as long as the one
-    above does not have its name on the disk."""
+    """Syncs a folder, and those that it is in up to `top`: a new folder is lost with its files, as long as the one above does not have
+    its name on the disk."""
     for folder in (Path(path), *Path(path).parents):
         sync(folder)
         if folder == Path(top):
@@ -109,9 +117,85 @@ def check_place(path: str | os.PathLike[str]) -> None:
         raise InputError("cannot be written: it is a folder", file=str(path))
     if not os.access(folder, os.W_OK):
         # Only the system knows why: a disk that is read-only, or no permission.
-        probe = folder / f".{uuid.uuid4().hex}"
+        probe = folder / f".{unique()}"
         try:
             probe.touch(exist_ok=False)
         except OSError as error:
             raise unwritable(error, str(path)) from None
         probe.unlink()
+
+
+def unique() -> str:
+    """Returns a name that no other process takes."""
+    return uuid.uuid4().hex
+
+
+@contextmanager
+def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iterator[None]:
+    """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails. Folders
+    below `top`, where it is given, may be new too.
+    """
+    with removed_if_failed(fs, files):
+        yield
+        if fs.type_name != "local":
+            for partial, path in files.items():
+                fs.move(partial, path)
+            return
+        for partial, path in files.items():
+            settle(partial, path)
+        for folder in {path.rpartition("/")[0] or "." for path in files.values()}:
+            sync_up(folder, folder if top is None else top)
+
+
+@contextmanager
+def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
+    """Deletes the files, those that are there by then, where the block fails."""
+    try:
+        yield
+    except BaseException:
+        for partial in files:
+            with suppress(OSError):
+                fs.delete_file(partial)
+        raise
+
+
+@contextmanager
+def partial_of(path: str) -> Iterator[str]:
+    """Gives a hidden file beside a path, to be written and moved there, and locks it while the context lasts. What a killed writer on this
+    machine has left of the same output is nobody's lock, and is written over.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with partial_of(f"{folder}/plans.csv") as partial:
+    ...     os.path.exists(partial), Path(partial).name.startswith(".plans.csv.")
+    (True, True)
+    """
+    # By host: locks of another may not be seen here.
+    host = blake2b(platform.node().encode(), digest_size=4).hexdigest()
+    partial = Path(path).with_name(f".{Path(path).name}.{host}")
+    handle = _locked(partial)
+    try:
+        yield str(partial) if handle is not None else f"{partial}.{unique()}"
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """Opens and locks a file; None where it is not ours alone: another run is writing it, or the filesystem has no locks."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        there = os.fstat(handle)
+        # Who held the lock may have moved the file to its place.
+        if os.path.samestat(there, os.lstat(path)) and there.st_uid == os.geteuid():
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:  # no locks: nobody ever writes to a file of this name
+        path.unlink(missing_ok=True)
+    os.close(handle)
+    return None

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import base64
 import io
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
-from isobatch.files.partial import partial_of
-from isobatch.files.whole import refuse_special, settle, sync_up
+from isobatch.files.whole import partial_of, refuse_special, unique, whole
 from isobatch.words import shown
 
 if TYPE_CHECKING:
@@ -58,40 +56,6 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
             yield files.enter_context(WRITERS[suffix](fs, partial, metadata, **options))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise unwritable(error, output) from None
-
-
-def unique() -> str:
-    """A name that no other process takes."""
-    return uuid.uuid4().hex
-
-
-@contextmanager
-def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iterator[None]:
-    """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails. Folders
-    below `top`, where it is given, may be new too.
-    """
-    with removed_if_failed(fs, files):
-        yield
-        if fs.type_name != "local":
-            for partial, path in files.items():
-                fs.move(partial, path)
-            return
-        for partial, path in files.items():
-            settle(partial, path)
-        for folder in {path.rpartition("/")[0] or "." for path in files.values()}:
-            sync_up(folder, folder if top is None else top)
-
-
-@contextmanager
-def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
-    """Deletes the files, those that are there by then, where the block fails."""
-    try:
-        yield
-    except BaseException:
-        for partial in files:
-            with suppress(OSError):
-                fs.delete_file(partial)
-        raise
 
 
 @contextmanager

@@ -26,16 +26,16 @@ Codes = tuple[NDArray[np.uint32], list[str | None]]
 Data = NDArray[np.int64] | NDArray[np.float64] | Codes
 
 
-def said(columns: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
-    """The columns that say something in some row: setting a field to its default in every row costs as much as to a value."""
-    return [(name, data) for name, data in columns if not (isinstance(data, tuple) and data[1] == [None])]
-
-
-def checked(name: str, data: Data) -> Data:
-    """Texts that only Python can read are read here: an illegal one becomes the empty text, which the core refuses."""
-    if name != "schedule" or not isinstance(data, tuple):
-        return data
-    return data[0], [text if text is None or _is_schedule(text) else "" for text in data[1]]
+def fields_for_core(columns: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
+    """Leaves out columns without a value in any row: setting a field to its default in every row costs as much as to a value. Schedules
+    are texts that only Python can read: an illegal one becomes the empty text, which the core refuses."""
+    found = []
+    for name, data in columns:
+        if name == "schedule" and isinstance(data, tuple):
+            data = data[0], [text if text is None or _is_schedule(text) else "" for text in data[1]]
+        if not isinstance(data, tuple) or data[1] != [None]:
+            found.append((name, data))
+    return found
 
 
 def _is_schedule(text: str) -> bool:
@@ -54,7 +54,7 @@ def _not_text(name: str, file: str | None) -> InputError:
 
 
 def as_array(name: str, column: Any, file: str | None) -> NDArray[Any]:
-    """A column of a mapping as an array of one dimension."""
+    """Reads a column of a mapping as an array of one dimension."""
     array: NDArray[Any]
     if isinstance(column, np.ndarray):
         array = column
@@ -78,7 +78,7 @@ def as_array(name: str, column: Any, file: str | None) -> NDArray[Any]:
 
 
 def of_numpy(name: str, column: NDArray[Any], file: str | None) -> Data:
-    """A NumPy column as the core takes it; what is masked, None or NaN is unknown.
+    """Reads a NumPy column as the core takes it; masked values, None and NaN are unknown.
 
     Raises:
         InputError: its values are neither numbers nor texts.
@@ -129,7 +129,7 @@ _LOOKED_AT, _FEW = 1 << 8, 8
 
 
 def _few_texts(name: str, values: NDArray[np.str_], file: str | None) -> Codes | None:
-    """The codes of a long column that has few texts, each compared with all rows at once: a fifth of the time that a Python object for
+    """Reads a long column that has few texts, each compared with all rows at once: a fifth of the time that a Python object for
     each row takes, and it is time in which no other thread can plan. None where there are, or may be, more."""
     if len(values) < 64 * _LOOKED_AT or len(set(values[:: len(values) // _LOOKED_AT].tolist())) > _FEW // 2:
         return None
@@ -165,7 +165,7 @@ def _factorize(name: str, cells: list[Any], file: str | None) -> Codes:
 
 
 def _list_text(cell: Any) -> Any:
-    """A list as the core reads it; one that holds other things than values stays what it is."""
+    """Writes a list as the core reads it; one that holds other things than values stays as it is."""
     items = cell.tolist() if isinstance(cell, np.ndarray) else cell
     if not isinstance(items, (list, tuple)):
         return items
@@ -188,25 +188,30 @@ def _coded(cells: list[Any], *, typed: bool = False) -> Codes:
     return codes, [_text(key[1] if typed else key) for key in numbers]
 
 
-def _text(value: Any) -> str | None:
-    """A cell as the text that the core reads; None where it is not known."""
-    if value is None:
+def known_text(value: Any) -> str | None:
+    """Returns a cell as text; None where it is not known."""
+    if isinstance(value, str):
+        return value
+    try:
+        return str(value) if value is not None and value == value else None
+    except TypeError:  # pandas.NA
         return None
-    if not isinstance(value, str):
-        try:
-            known = bool(value == value)
-        except TypeError:  # pandas.NA
-            known = False
-        return str(value) if known else None
-    value.encode()  # refuses half a character, which the core cannot be given
-    return None if value in ("", "null", "NULL") else value
+
+
+def _text(value: Any) -> str | None:
+    """Returns a cell as the text that the core reads; None where it is not known."""
+    text = known_text(value)
+    if text is None or not isinstance(value, str):
+        return text
+    text.encode()  # refuses half a character, which the core cannot be given
+    return None if text in ("", "null", "NULL") else text
 
 
 # Arrow
 
 
 def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow's kernels do not take string views yet, which polars sends, for categories too."""
+    """Casts string views, which polars sends and Arrow's kernels do not take yet, for categories too."""
     import pyarrow as pa
 
     kind = column.type
@@ -222,7 +227,7 @@ def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
-    """An Arrow column as the core takes it.
+    """Reads an Arrow column as the core takes it.
 
     Raises:
         InputError: its values are neither numbers nor texts.
@@ -279,6 +284,7 @@ def _of_dictionary(encoded: pa.DictionaryArray) -> Codes:
 
 
 def filled(data: Data, value: Any) -> Data:
+    """Puts a value where the column has none."""
     # A policy: numbers in some rows, a word in the others.
     if isinstance(value, str) and not isinstance(data, tuple):
         data = _coded([_number(cell) for cell in data.tolist()])
@@ -290,7 +296,7 @@ def filled(data: Data, value: Any) -> Data:
 
 
 def _number(cell: float) -> float | None:
-    """A cell of numbers as one would write it: pandas has whole ones as reals where others are missing."""
+    """Returns a cell of numbers as one would write it: pandas has whole ones as reals where others are missing."""
     if cell == MISSING or cell != cell:
         return None
     return int(cell) if cell == cell // 1 else cell

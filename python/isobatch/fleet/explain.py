@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from isobatch.errors import InputError, missing, must_be
+from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.fleet.query import own_clusters
 from isobatch.fleet.results import RESULTS, STATUS
+from isobatch.fleet.rows import Fleet
+from isobatch.fleet.table import InputTable, read_input
+from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
 from isobatch.words import count, counted, duration, figure, percent, printable, real
 
-if TYPE_CHECKING:
-    from isobatch.fleet.inputs import Inputs
-
-_SHOWN = 4
+_MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
 
 _SOUGHT = frozenset(
@@ -31,7 +33,7 @@ _SOUGHT = frozenset(
 
 
 def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> str:
-    """What a row of a fleet's plans says: how to train there, or why not and what is nearest, with each warning's source.
+    """Explains a row of a fleet's plans: how to train there, or why not and what is nearest, with each warning's source.
 
     A table has results and no recipe: for the formulas, plan the row alone (`ib.plan`).
 
@@ -56,15 +58,13 @@ def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> 
         raise must_be("a whole number from 0", row, field="row")
     if not 0 <= row < length:
         raise InputError(f"row must be from 0 to {length - 1:,}, got {row:,}", field="row")
-    given = None
+    inputs = None
     if jobs is not None or clusters is not None:
-        from isobatch.fleet.inputs import Inputs
-
         if jobs is None:
             raise missing("jobs", "clusters go with the jobs that were planned on them")
-        given = jobs if isinstance(jobs, Inputs) else Inputs(jobs, clusters)
+        inputs = jobs if isinstance(jobs, Inputs) else Inputs(jobs, clusters)
     values = {name: _value(name, cells[row]) for name, cells in columns.items()}
-    return "\n".join(_lines(values, columns, given))
+    return "\n".join(_lines(values, columns, inputs))
 
 
 def is_illegal(reasons: Any) -> bool:
@@ -123,14 +123,14 @@ def _reasons(value: Any) -> tuple[Reason, ...]:
         raise must_be("names of reasons, as a fleet's table has them", value, field="reasons") from None
 
 
-def _lines(row: Mapping[str, Any], columns: Mapping[str, Any], given: Inputs | None) -> Iterator[str]:
+def _lines(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:
     where = [
         f"{name} {printable(str(row[name]))}" for name in ("job", "cluster") if row.get(name) is not None
     ]
     gpus = row.get("world_size")
     yield f"{', '.join([*where, *([counted(gpus, 'GPU')] if gpus else [])])}: {row['status']}"
     yield from _causes(row, "infeasible")
-    yield from _infeasible(row, columns, given) if row["status"] == "infeasible" else _planned(row)
+    yield from _infeasible(row, columns, inputs) if row["status"] == "infeasible" else _planned(row)
     cautions = list(_causes(row, "caution"))
     if cautions:
         yield "Warnings:"
@@ -143,20 +143,20 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
             yield f"  - {reason.text}" + (f" [{reason.source}]" if reason.source else "")
 
 
-def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], given: Inputs | None) -> Iterator[str]:
+def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
     ways = [_gpus(gpus, row)] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
     if any(reason.startswith("invalid_") for reason in row["reasons"]):
-        yield _what_is_illegal(row, given)
+        yield _what_is_illegal(row, inputs)
         return
     if ways:
         yield f"Nearest that works: {'; or '.join(ways)}"
         return
     others = list(_others(row, columns))
     if others:
-        more = f", and {count(len(others) - _SHOWN)} more" if len(others) > _SHOWN else ""
-        yield f"Other rows of this job that work: {'; '.join(others[:_SHOWN])}{more}"
+        more = f", and {count(len(others) - _MAX_SHOWN_ROWS)} more" if len(others) > _MAX_SHOWN_ROWS else ""
+        yield f"Other rows of this job that work: {'; '.join(others[:_MAX_SHOWN_ROWS])}{more}"
         return
     if not _SOUGHT & set(row["reasons"]):
         # Of time, money, memory and what is not known, only the job's own plan says more.
@@ -178,15 +178,15 @@ def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
     return counted(nearest, "GPU") + (f" (no whole nodes of {_NODE})" if broken else "")
 
 
-def _what_is_illegal(row: Mapping[str, Any], given: Inputs | None) -> str:
-    if given is None:
+def _what_is_illegal(row: Mapping[str, Any], inputs: Inputs | None) -> str:
+    if inputs is None:
         return (
             "Correct the values that went in. Which they are: pass the jobs that were planned (jobs=, --jobs FILE), or plan this "
             "job alone, whose error names all."
         )
     if Reason.INVALID_ID in row["reasons"]:
         return "Give the row an id, in the column job, and plan it again."
-    wrong = given.fault(row.get("job"), row.get("cluster"))
+    wrong = inputs.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"
     return (
@@ -233,3 +233,66 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"It takes {duration(row['hours'] * 3600)}{work}{cost}."
     if row.get("memory_gib") is not None:
         yield f"Memory: {figure(row['memory_gib'])} GiB per GPU."
+
+
+# Which input is illegal
+
+
+class Inputs:
+    """The tables that a fleet's plans were made of: the jobs, and the clusters where they are in a table of their own.
+
+    Args:
+        jobs: a path or URL, or a table, as in `plan_fleet`.
+        clusters: likewise; None: each job's row has its own cluster, or the clusters are not looked at.
+
+    Raises:
+        InputError: a table cannot be read or used.
+    """
+
+    def __init__(self, jobs: Any, clusters: Any = None) -> None:
+        self._jobs = read_input("job", jobs)
+        self._own = clusters is None and bool({"nodes", "gpus_per_node"} & self._jobs.extra.keys())
+        self._known = clusters is not None or self._own
+        if self._own:
+            self._jobs, self._clusters = own_clusters(self._jobs)
+        else:
+            # Any legal cluster shows what is wrong with a job.
+            self._clusters = read_input("cluster", [1] if clusters is None else clusters)
+
+    @cached_property
+    def _job_rows(self) -> dict[str, int]:
+        return _rows_by_id(self._jobs)
+
+    @cached_property
+    def _cluster_rows(self) -> dict[str, int]:
+        return _rows_by_id(self._clusters)
+
+    def fault(self, job: Any, cluster: Any = None) -> str | None:
+        """Names the illegal value of a row of the plans, by its ids: its place, field, value and what is legal; None: all are legal.
+
+        Raises:
+            InputError: the tables have no such job, or no such cluster.
+        """
+        at = _row("job", job, self._job_rows, self._jobs)
+        other = at if self._own else 0
+        if self._known and not self._own and cluster is not None:
+            other = _row("cluster", cluster, self._cluster_rows, self._clusters)
+        pair = self._jobs.row(at), self._clusters.row(other)
+        wrong = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_fault(0)
+        if wrong is None:
+            return None
+        where = [pair[0].where(0), *([pair[1].where(0)] if self._known and not self._own else [])]
+        return f"{', '.join(where)}: {wrong}"
+
+
+def _rows_by_id(table: InputTable) -> dict[str, int]:
+    return {str(name): row for row, name in enumerate(table.id_list)}
+
+
+def _row(kind: str, name: Any, rows: dict[str, int], table: InputTable) -> int:
+    if name is None:
+        raise InputError(f"the plans have no column {kind}: nothing says which row was meant", field=kind)
+    found = rows.get(str(name))
+    if found is None:
+        raise unknown(kind, str(name), rows, field=kind, file=table.file)
+    return found

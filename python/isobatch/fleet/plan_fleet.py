@@ -11,7 +11,7 @@ from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
 
 if TYPE_CHECKING:
-    from isobatch.fleet.folder.manifest import Manifest
+    from isobatch.fleet.folder.folder import Manifest
 
 
 def plan_fleet(
@@ -67,7 +67,7 @@ def plan_fleet(
 
         file, jobs = os.fspath(jobs), read_table(jobs)
     fleet = asked.fleet(jobs, pairs=pairs, file=file)
-    asked.say_strays(fleet.jobs.carried)
+    asked.tell_unknown_columns(fleet.jobs.extra)
     return fleet.plan()
 
 

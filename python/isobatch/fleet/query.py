@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, together, unknown
-from isobatch.fleet import strays
+from isobatch.errors import InputError, missing, must_be, together, unknown
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
-from isobatch.fleet.made import Made, to_metadata
-from isobatch.fleet.pairs import pairs_of
-from isobatch.fleet.results import ON_REQUEST, RESULTS, USUAL
+from isobatch.fleet.provenance import MAX_NAMED_CLUSTERS, Provenance, to_metadata
+from isobatch.fleet.results import ECHOED, ON_REQUEST, RESULTS, USUAL
 from isobatch.fleet.rows import Fleet, Pairs
-from isobatch.fleet.said import SAID
-from isobatch.fleet.side import Side, fields_of, gpu_types_of, needed_of, side_of, with_defaults
+from isobatch.fleet.table import InputTable, field_names, input_table, read_input, required_fields
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import settings_of
+from isobatch.words import few, nearest, printable, shown
 
 SELECT = ("all", "fastest", "cheapest", "goodput")
 """By what the rows of a job are chosen."""
@@ -34,7 +35,7 @@ class Query:
     `clusters` is None where each row of the jobs has its own cluster's columns.
     """
 
-    clusters: Side | None
+    clusters: InputTable | None
     settings: dict[str, Any]
     columns: tuple[str, ...] | None = None
     profiles: tuple[Profile, ...] = ()
@@ -48,30 +49,50 @@ class Query:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Columns of the jobs that the planner takes; others are carried along as they are."""
+        """Columns of the jobs that the planner takes; others are repeated as they are."""
         own = CLUSTER_FIELDS if self.clusters is None else ()
         return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Columns without which no jobs can be planned."""
-        return needed_of("job")
+        return required_fields("job")
 
-    def say_strays(self, names: Iterable[str], note: Callable[[str], None] | None = None) -> None:
-        """Says which columns of the jobs and the clusters are no fields; without `note`, warns of those that look like a slip."""
-        # A field of the other side is no slip: it is carried along on purpose.
-        fields = {*fields_of("job"), *fields_of("cluster"), "job", "cluster"}
-        every = (*names, *(() if self.clusters is None else self.clusters.carried))
+    def tell_unknown_columns(self, names: Iterable[str], note: Callable[[str], None] | None = None) -> None:
+        """Tells which columns of the jobs and the clusters are no fields; without `note`, warns of those that look like a slip."""
+        # A field of the other side is no slip: it is repeated on purpose.
+        fields = {*field_names("job"), *field_names("cluster"), "job", "cluster"}
+        every = (*names, *(() if self.clusters is None else self.clusters.extra))
         if note is None:
-            strays.warn(every, fields)
-        elif said := strays.note(every, fields):
-            note(said)
+            every = tuple(name for name in every if name not in fields and _hint(name, fields))
+        text = unknown_columns(every, fields)
+        if text is not None and note is not None:
+            note(text)
+        elif text is not None:
+            warnings.warn(text, stacklevel=_caller_level())
+
+    def refuse_unknown_names(self, every: Sequence[str], file: str | None = None) -> None:
+        """Refuses columns that are asked for and that the result, which has `every` without being asked, cannot have.
+
+        Raises:
+            InputError: naming the nearest.
+        """
+        asked = (*every, *ON_REQUEST, *ECHOED)
+        for name in self.columns or ():
+            if name not in asked:
+                raise unknown("column", name, asked, file=file, field="columns")
+            if name in ECHOED and name in every:
+                raise InputError(
+                    f"{name} is a column of the tables and, asked for by name, of the result: rename it",
+                    file=file,
+                    field=name,
+                )
 
     @property
     def metadata(self) -> dict[str, str]:
         """What a file of plans says of how they were made."""
-        types = {} if self.clusters is None else gpu_types_of(self.clusters)
-        return to_metadata(Made(self.settings, self.select, self.top, types))
+        types = {} if self.clusters is None else _gpu_types(self.clusters)
+        return to_metadata(Provenance(self.settings, self.select, self.top, types))
 
     def fleet(
         self,
@@ -79,44 +100,40 @@ class Query:
         *,
         pairs: Any = None,
         file: str | None = None,
-        before: int = 0,
-        number: int = 0,
+        row_offset: int = 0,
+        first_id: int = 0,
         numbered: bool = True,
     ) -> Fleet:
-        """The jobs in a table, ready to be planned; `before` rows come before it in its file. Without ids they are numbered
-        from `number`, or have none.
+        """The jobs in a table, ready to be planned; `row_offset` rows behind the first of its file. Without ids they are
+        numbered from `first_id`, or have none.
 
         Raises:
             InputError: the table cannot be read or used; the message names the file, row and field.
         """
-        jobs = side_of(
-            "job", source, file=file, before=before, number=number, unique=self.clusters is not None
+        jobs = input_table(
+            "job",
+            source,
+            file=file,
+            row_offset=row_offset,
+            first_id=first_id,
+            unique=self.clusters is not None,
         )
-        jobs, clusters, rows = self._met(jobs, pairs)
-        _refuse_doubles(jobs, clusters)
+        jobs, clusters, rows = self._with_clusters(jobs, pairs)
+        _refuse_double_meanings(jobs, clusters)
         crossed = self.clusters is not None
         every = (
-            *_names(jobs, numbered=crossed and numbered),
-            *_names(clusters, numbered=crossed),
+            *_result_names(jobs, numbered=crossed and numbered),
+            *_result_names(clusters, numbered=crossed),
             *USUAL,
         )
-        asked = (*every, *ON_REQUEST, *SAID)
-        for name in self.columns or ():
-            if name not in asked:
-                raise unknown("column", name, asked, file=file, field="columns")
-            if name in SAID and name in every:
-                raise InputError(
-                    f"{name} is a column of the tables and, asked for by name, of the result: rename it",
-                    file=file,
-                    field=name,
-                )
-        jobs, clusters = (with_defaults(side, self.settings) for side in (jobs, clusters))
+        self.refuse_unknown_names(every, file)
+        jobs, clusters = (table.with_defaults(self.settings) for table in (jobs, clusters))
         columns = every if self.columns is None else self.columns
         fleet = Fleet(jobs, clusters, self.settings, rows, columns, self._workloads)
         if self.select == "all":
             return fleet
         assert self._workloads is not None  # `query` has seen to it
-        if self.select == "goodput" and not (self._knows_noise or _says(jobs, "noise_scale")):
+        if self.select == "goodput" and not (self._knows_noise or jobs.has("noise_scale")):
             raise InputError(
                 "select='goodput' needs noise_scale, of the jobs or the profile: without it no row can be compared",
                 file=file,
@@ -124,10 +141,10 @@ class Query:
             )
         return fleet.chosen(self._workloads, self.select, self.top)
 
-    def _met(self, jobs: Side, pairs: Any) -> tuple[Side, Side, Pairs | None]:
-        """The jobs, their clusters, and which meet; None: all."""
+    def _with_clusters(self, jobs: InputTable, pairs: Any) -> tuple[InputTable, InputTable, Pairs | None]:
+        """Returns the jobs, their clusters, and the pairs of them that meet; None: all."""
         if self.clusters is not None:
-            return jobs, self.clusters, None if pairs is None else pairs_of(pairs, jobs, self.clusters)
+            return jobs, self.clusters, None if pairs is None else read_pairs(pairs, jobs, self.clusters)
         if pairs is not None:
             raise InputError("pairs needs clusters: without any, each row has its own", field="pairs")
         jobs, clusters = own_clusters(jobs)
@@ -160,23 +177,15 @@ def query(
         raise together(faults)
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
-    side = None if clusters is None else _read("cluster", clusters)
-    if select == "cheapest" and side is not None and not _says(side, "price_per_gpu_hour"):
+    table = None if clusters is None else read_input("cluster", clusters)
+    if select == "cheapest" and table is not None and not table.has("price_per_gpu_hour"):
         raise InputError(
             "select='cheapest' needs price_per_gpu_hour, of the clusters: without it no row has a cost",
             field="select",
         )
-    made = Query(side, shared, _column_names(columns), profiles, select, 1 if top is None else top)
-    _ = made._workloads  # two profiles for one GPU type are refused here
-    return made
-
-
-def _says(side: Side, field: str) -> bool:
-    """Whether a field may be known in some row. Of a file, which comes in blocks, it is enough that it has the column."""
-    data = dict(side.known).get(field)
-    if data is None or side.arrow or isinstance(data, tuple):
-        return data is not None
-    return not (data != data).all()
+    query = Query(table, shared, _column_names(columns), profiles, select, 1 if top is None else top)
+    _ = query._workloads  # two profiles for one GPU type are refused here
+    return query
 
 
 def _check_choice(select: str, top: int | None, profiles: Sequence[Profile], clusters: Any) -> None:
@@ -210,11 +219,15 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def own_clusters(rows: Side) -> tuple[Side, Side]:
-    """Jobs and clusters of a table that holds both in each row."""
-    own = {name: rows.carried[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.carried}
+def own_clusters(rows: InputTable) -> tuple[InputTable, InputTable]:
+    """Divides a table that holds a job and a cluster in each row.
+
+    Raises:
+        InputError: the rows have no clusters.
+    """
+    own = {name: rows.extra[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.extra}
     if not {"nodes", "gpus_per_node"} & own.keys():
-        tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.known) else ""
+        tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.fields) else ""
         raise InputError(
             f"without clusters each row needs its own: add a column nodes or gpus_per_node, or give clusters{tuned}",
             file=rows.file,
@@ -224,32 +237,143 @@ def own_clusters(rows: Side) -> tuple[Side, Side]:
         import pyarrow as pa
 
         source = pa.table(own)
-    clusters = side_of("cluster", source, file=rows.file, before=rows.before, unique=False)
-    carried = {name: column for name, column in rows.carried.items() if name not in own}
-    return replace(rows, carried=carried), clusters
+    clusters = input_table("cluster", source, file=rows.file, row_offset=rows.row_offset, unique=False)
+    extra = {name: column for name, column in rows.extra.items() if name not in own}
+    return replace(rows, extra=extra), clusters
 
 
-def _names(side: Side, *, numbered: bool) -> tuple[str, ...]:
-    """The side's columns in the result."""
-    return (*((side.kind,) if numbered or side.ids is not None else ()), *side.carried)
+def _gpu_types(clusters: InputTable) -> dict[str, str]:
+    """Returns the GPU type of each cluster that has one, by the cluster's id; of very many clusters none."""
+    data = dict(clusters.fields).get("gpu")
+    if not isinstance(data, tuple) or clusters.rows > MAX_NAMED_CLUSTERS:
+        return {}
+    at, types = data
+    ids = zip(clusters.id_list, at.tolist(), strict=True)
+    return {str(name): gpu for name, place in ids if (gpu := types[place])}
 
 
-def _refuse_doubles(jobs: Side, clusters: Side) -> None:
-    """No column of the result may have two meanings, and no setting two columns."""
+def _result_names(table: InputTable, *, numbered: bool) -> tuple[str, ...]:
+    """Returns the table's columns in the result."""
+    return (*((table.kind,) if numbered or table.ids is not None else ()), *table.extra)
+
+
+def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
+    """Refuses a column of the result with two meanings, and a setting with two columns."""
     taken = {**dict.fromkeys((*RESULTS, "job", "cluster"), "the result")}
-    for side in (jobs, clusters):
-        settings = [name for name, _ in side.known if name in SETTINGS_FIELDS]
-        for name in (*side.carried, *settings):
+    for table in (jobs, clusters):
+        settings = [name for name, _ in table.fields if name in SETTINGS_FIELDS]
+        for name in (*table.extra, *settings):
             if name in taken:
                 raise InputError(
-                    f"{name} is a column of the {side.kind}s and of {taken[name]}: rename it", field=name
+                    f"{name} is a column of the {table.kind}s and of {taken[name]}: rename it", field=name
                 )
-        taken.update(dict.fromkeys((*side.carried, *settings), "the jobs"))
+        taken.update(dict.fromkeys((*table.extra, *settings), "the jobs"))
 
 
-def _read(kind: str, source: Any) -> Side:
-    if isinstance(source, (str, os.PathLike)):
+# Jobs and clusters that meet, where not all do
+
+
+def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
+    """Returns the rows that meet, from a table with the ids of a job and a cluster in each row.
+
+    Raises:
+        InputError: it is no such table, or an id is not there; the message names the row.
+    """
+    file = None
+    if isinstance(pairs, (str, os.PathLike)):
         from isobatch.files.read import read_table
 
-        return side_of(kind, read_table(source), file=os.fspath(source))
-    return side_of(kind, source)
+        file, pairs = os.fspath(pairs), read_table(pairs)
+    if hasattr(pairs, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        named = pa.table(pairs)
+        pairs = {name: named[name].to_pylist() for name in named.column_names}
+    if not isinstance(pairs, Mapping):
+        raise must_be("a table with the columns job and cluster", pairs, field="pairs")
+    rows = [_rows_of(pairs, table, file) for table in (jobs, clusters)]
+    if len(rows[0]) != len(rows[1]):
+        raise InputError(
+            f"pairs has {len(rows[0]):,} jobs for {len(rows[1]):,} clusters", file=file, field="pairs"
+        )
+    return rows[0], rows[1]
+
+
+def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> NDArray[np.uint32]:
+    if table.kind not in pairs:
+        raise missing(table.kind, "pairs needs the columns job and cluster", file=file)
+    wanted = pairs[table.kind]
+    wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
+    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
+        raise must_be("a sequence of ids", wanted, field=table.kind, file=file)
+    ids = table.id_list
+    number = {name: row for row, name in enumerate(ids)}
+    try:
+        return np.fromiter((number[name] for name in wanted), np.uint32, len(wanted))
+    except (KeyError, TypeError):
+        # What cannot be a key is no id either.
+        row = next(row for row, name in enumerate(wanted, 1) if name not in ids)
+        raise InputError(
+            f"there is no {table.kind} {shown(wanted[row - 1])}: {_ids_of(table, ids, wanted[row - 1])}",
+            file=file,
+            row=row,
+            field=table.kind,
+        ) from None
+
+
+def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
+    """Returns what could have been meant."""
+    close = (
+        nearest(wanted, [name for name in ids if isinstance(name, str)]) if isinstance(wanted, str) else None
+    )
+    if close is not None:
+        return f"did you mean {close!r}?"
+    if table.ids is None:
+        return f"without a column {table.kind} they are numbered from {ids[0] if ids else 0}"
+    return f"there are {few((shown(name) for name in ids), 8) or 'none'}"
+
+
+# Columns that are no fields: they are repeated in the result, and one that looks like a slip is told
+
+_MIN_LIKENESS = 0.82
+"""How alike two names must be, from 0 to 1, for one to be taken for a slip of the other."""
+
+
+_LIMITS = frozenset(f"{end}_{what}" for end in ("min", "max") for what in ("gpus", "nodes", "world_size"))
+"""Names that sound as if they limited a job's clusters, and do not."""
+
+_NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
+
+
+def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None:
+    """Describes columns that are no fields; None where all are.
+
+    >>> unknown_columns(["lr", "team", "weight_dcay"], ["lr", "weight_decay"])
+    'not fields, carried along: team, weight_dcay (weight_decay?)'
+    >>> unknown_columns(["lr", "max_gpus"], ["lr", "gpus"])
+    'not fields, carried along: max_gpus (limits nothing: name the clusters of each job by pairs)'
+    """
+    others = [name for name in names if name not in fields]
+    if not others:
+        return None
+    hinted = []
+    for name in others:
+        hint = _hint(name, fields)
+        hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
+    return f"not fields, carried along: {few(hinted, 20)}"
+
+
+def _hint(name: str, fields: Collection[str]) -> str | None:
+    """Returns what else a name may have meant; None: most likely nothing."""
+    if name.lower() in _LIMITS:
+        return _NO_LIMIT
+    close = nearest(name, fields, _MIN_LIKENESS)
+    return close and f"{close}?"
+
+
+def _caller_level() -> int:
+    """Returns the level at which a warning names the line that called isobatch, however many of our calls lie between."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "isobatch":
+        level, frame = level + 1, frame.f_back
+    return level + 1

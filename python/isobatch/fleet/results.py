@@ -1,14 +1,18 @@
-"""The columns of a fleet's result."""
+"""The columns of a fleet's result: those that the core computes, and on request some of the jobs' own, for `schedule_matrix`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
+from isobatch.fleet.columns import MISSING, Data
 from isobatch.reason import Reason
+
+if TYPE_CHECKING:
+    from isobatch.fleet.table import InputTable
 
 RESULTS = {name: kind for name, kind, *_ in _core.results()}
 """Result columns of the core, with their NumPy types."""
@@ -24,7 +28,7 @@ STATUS = np.array(["ok", "caution", "infeasible"])
 
 
 def result_in_arrow(name: str, values: NDArray[Any]) -> Any:
-    """A result column as Arrow, its unknown values null, without a copy of the values."""
+    """Returns a result column as Arrow, its unknown values null, without a copy of the values."""
     import pyarrow as pa
 
     if name == "reasons":
@@ -37,3 +41,63 @@ def result_in_arrow(name: str, values: NDArray[Any]) -> Any:
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
     bitmap = pa.py_buffer(np.packbits(known, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])
+
+
+# Input columns repeated in the result
+
+ECHOED = {
+    "schedule": "schedule",
+    "tuned_batch": "effective_batch",
+    "dataset_size": "dataset_size",
+    "seq_len": "seq_len",
+}
+"""These columns, and the recipe's field that each repeats. A result has them only where they are asked for by name."""
+
+_DEFAULT_SCHEDULE = "cosine"
+
+
+def echoed_column(jobs: InputTable, name: str, *, arrow: bool) -> Any:
+    """Returns one of these columns, a value for each job, as NumPy or Arrow has it; −1 or null where it is not known.
+
+    A schedule is not known where the job has a ramp: its clock is no text.
+    """
+    fields = dict(jobs.fields)
+    data = fields.get(ECHOED[name])
+    if name == "schedule":
+        return _schedules(data, fields.get("ramp"), jobs.rows, arrow=arrow)
+    whole = np.full(jobs.rows, -1) if data is None else _whole(data)
+    if not arrow:
+        return whole
+    import pyarrow as pa
+
+    return pa.array(whole, mask=whole == -1)
+
+
+def _schedules(data: Data | None, ramp: Data | None, rows: int, *, arrow: bool) -> Any:
+    codes, texts = data if isinstance(data, tuple) else (np.zeros(rows, np.uint32), [None])
+    # An illegal text is empty here, and its row infeasible.
+    named = [_DEFAULT_SCHEDULE if text is None else text for text in texts] + [""]
+    if isinstance(ramp, tuple):
+        has_ramp = np.array([text is not None for text in ramp[1]], dtype=bool)[ramp[0]]
+        codes = np.where(has_ramp, np.uint32(len(texts)), codes)
+    if not arrow:
+        return np.array(named)[codes]
+    import pyarrow as pa
+
+    return pa.array([text or None for text in named], pa.string()).take(pa.array(codes))
+
+
+def _whole(data: Data) -> NDArray[np.int64]:
+    if isinstance(data, tuple):
+        return np.array([_count(text) for text in data[1]], np.int64)[data[0]]
+    if data.dtype.kind == "i":
+        return np.where(data == MISSING, -1, data)
+    return np.where((data > 0) & (data < 2**53), data, -1).astype(np.int64)
+
+
+def _count(text: str | None) -> int:
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        return -1
+    return int(number) if 0 < number < 2**53 else -1

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.columns import Data
-from isobatch.fleet.results import RESULTS, STATUS, result_in_arrow
-from isobatch.fleet.said import SAID, said_of
-from isobatch.fleet.side import Side
+from isobatch.fleet.results import ECHOED, RESULTS, STATUS, echoed_column, result_in_arrow
+from isobatch.fleet.table import InputTable
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
@@ -28,12 +27,12 @@ _CAUTION, _INFEASIBLE = (STATUS.tolist().index(name) for name in ("caution", "in
 
 _NEEDED = frozenset(field.name for field in msgspec.structs.fields(Recipe) if field.required)
 
-_Given = tuple[int, list[tuple[str, Data]]]
+_Crossing = tuple[int, list[tuple[str, Data]]]
 """Rows and columns of one side, as the core takes them."""
 
 
 def memory() -> int:
-    """Bytes of memory that this machine has; without an answer, more than any."""
+    """Returns the bytes of memory of this machine; without an answer, more than any has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -42,12 +41,12 @@ def memory() -> int:
 
 def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> None:
     """Takes their plans from the rows of jobs without an id. The core knows no ids: it has planned them."""
-    kept = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
+    infeasible = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
     for name, values in arrays.items():
         if name == "status":
             values[rows] = _INFEASIBLE
         elif name == "reasons":
-            values[rows] = values[rows] & kept | np.uint64(1 << Reason.INVALID_ID.bit)
+            values[rows] = values[rows] & infeasible | np.uint64(1 << Reason.INVALID_ID.bit)
         elif name != "world_size":
             values[rows] = np.nan if values.dtype.kind == "f" else -1
 
@@ -56,8 +55,8 @@ def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> 
 class Fleet:
     """Jobs and clusters that were read and checked, and are ready to be planned, whole or block by block."""
 
-    jobs: Side
-    clusters: Side
+    jobs: InputTable
+    clusters: InputTable
     settings: dict[str, Any]
     pairs: Pairs | None
     columns: tuple[str, ...]
@@ -76,13 +75,13 @@ class Fleet:
         return self.jobs.arrow or self.clusters.arrow
 
     @property
-    def _sides(self) -> tuple[_Given, _Given]:
-        return (self.jobs.rows, self.jobs.known), (self.clusters.rows, self.clusters.known)
+    def _tables(self) -> tuple[_Crossing, _Crossing]:
+        return (self.jobs.rows, self.jobs.fields), (self.clusters.rows, self.clusters.fields)
 
     def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Fleet:
-        """The best rows of each job, best first."""
+        """Returns the best rows of each job, best first."""
         jobs, clusters, places = _core.choose_rows(
-            *self._sides, self.settings, self.pairs, workloads, select, top
+            *self._tables, self.settings, self.pairs, workloads, select, top
         )
         marks = None
         if len(places):
@@ -91,15 +90,15 @@ class Fleet:
         return replace(self, pairs=(jobs, clusters), not_compared=marks)
 
     def fault(self, row: int, reason: Reason) -> str | None:
-        """What is illegal in a row of the result that has this reason, and where it is, in words."""
+        """Names the illegal value of a row of the result that has this reason, and its place."""
         job, _ = self._pair(row)
         if reason is Reason.INVALID_ID:
             return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
-        wrong = self.wrong(row)
+        wrong = self.row_fault(row)
         return wrong and f"{self.where(row)}: {wrong}"
 
     def where(self, row: int) -> str:
-        """Of which job and cluster a row of the result is, in words."""
+        """Names the job and the cluster of a row of the result."""
         job, cluster = self._pair(row)
         return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
 
@@ -109,9 +108,9 @@ class Fleet:
             return divmod(row, self.clusters.rows)
         return int(self.pairs[0][row]), int(self.pairs[1][row])
 
-    def wrong(self, row: int) -> str | None:
-        """What is illegal in a row of the result: its field, its value and what is legal."""
-        found = _core.fleet_fault(*self._sides, self.settings, self.pairs, row)
+    def row_fault(self, row: int) -> str | None:
+        """Names the illegal value of a row of the result: field, value and what is legal; None where there is none."""
+        found = _core.fleet_fault(*self._tables, self.settings, self.pairs, row)
         if found is None:
             return None
         job, cluster = self._pair(row)
@@ -126,7 +125,7 @@ class Fleet:
         return f"{field} must be {legal}"
 
     def blocks(self, rows: int) -> Iterator[Fleet]:
-        """Fleets of about this many rows, which together give the same result; at least one."""
+        """Divides it into fleets of about this many rows, at least one, with the same result together."""
         if self.rows == 0:
             yield self
             return
@@ -142,27 +141,27 @@ class Fleet:
             yield replace(self, jobs=self.jobs.slice(start, start + step))
 
     def plan(self) -> Any:
-        """A `pyarrow.Table`, or a dict of arrays where dicts came in."""
+        """Returns a `pyarrow.Table`, or a dict of arrays where dicts came in."""
         return self._assembled(self._computed(name for name in self.columns if name in RESULTS))
 
     def plan_with_status(self, *, encoded: bool = False) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
-        """The plan, and the status codes and reason bits of its rows, whether or not they are among its columns; `encoded`: in Arrow,
-        its status as a dictionary."""
+        """Returns the plan, and the status codes and reason bits of its rows, whether or not they are among its columns; `encoded`: in
+        Arrow, its status as a dictionary."""
         arrays = self._computed({"status", "reasons", *self.columns} & RESULTS.keys())
         return self._assembled(arrays, encoded=encoded), arrays["status"], arrays["reasons"]
 
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
         self._refuse_too_large(results)
-        planned = _core.plan_fleet(*self._sides, self.settings, self.pairs, results, self.workloads)
+        planned = _core.plan_fleet(*self._tables, self.settings, self.pairs, results, self.workloads)
         arrays = dict(zip(results, planned, strict=True))
         if self.not_compared is not None:
             if "reasons" in arrays:
                 arrays["reasons"][self.not_compared] |= np.uint64(1 << Reason.NOT_COMPARED.bit)
             if "status" in arrays:  # they can all be planned: what was ok is so with a caution
                 arrays["status"][self.not_compared] = _CAUTION
-        if self.jobs.nameless is not None and self.jobs.nameless.any():
-            _without_plans(arrays, self._of_jobs(self.jobs.nameless))
+        if self.jobs.missing_ids is not None and self.jobs.missing_ids.any():
+            _without_plans(arrays, self._of_jobs(self.jobs.missing_ids))
         return arrays
 
     def _of_jobs(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -188,16 +187,16 @@ class Fleet:
                 columns[name] = self._texts(STATUS, arrays[name], encoded=encoded)
             elif name in RESULTS:
                 columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
-            elif name in SAID and not {name} & (self.jobs.carried.keys() | self.clusters.carried.keys()):
-                columns[name] = self._taken(said_of(self.jobs, name, arrow=self.arrow), jobs)
+            elif name in ECHOED and not {name} & (self.jobs.extra.keys() | self.clusters.extra.keys()):
+                columns[name] = self._picked(echoed_column(self.jobs, name, arrow=self.arrow), jobs)
             else:
-                side, rows = (
+                table, rows = (
                     (self.jobs, jobs)
-                    if name == "job" or name in self.jobs.carried
+                    if name == "job" or name in self.jobs.extra
                     else (self.clusters, clusters)
                 )
-                column = side.numbered if name == side.kind else side.carried[name]
-                columns[name] = self._taken(column, rows)
+                column = table.row_ids if name == table.kind else table.extra[name]
+                columns[name] = self._picked(column, rows)
         if not self.arrow:
             return columns
         import pyarrow as pa
@@ -220,7 +219,7 @@ class Fleet:
         known = pa.array(texts.tolist())
         return pa.DictionaryArray.from_arrays(codes, known) if encoded else known.take(pa.array(codes))
 
-    def _taken(self, column: Any, rows: NDArray[Any] | None) -> Any:
+    def _picked(self, column: Any, rows: NDArray[Any] | None) -> Any:
         if not self.arrow:
             return column[rows]
         import pyarrow as pa

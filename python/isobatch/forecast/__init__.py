@@ -1,1 +1,1 @@
-"""What a plan costs: profiles of measurements, step times, the batch that reaches the loss soonest."""
+"""The time and cost of a plan: profiles of measurements, step times, the batch that reaches the loss soonest."""

@@ -59,7 +59,7 @@ def calibrate(
     records = joined(several)
     check_steps(several, names or [f"report {number}" for number in range(1, len(several) + 1)])
     check_tables(records)
-    profile = Fit(records).profile()
+    profile = ConstantsFit(records).profile()
     return profile if older is None else merge(profile, older)
 
 
@@ -70,7 +70,7 @@ def _several(measured: Sequence[Measurements]) -> Sequence[Measurements]:
 
 
 def merge(newer: Profile, older: Profile) -> Profile:
-    """The newer profile with what only the older one knows, and constants of both averaged by their errors.
+    """Merges two profiles: constants of both are averaged by their errors, those of one are taken from it.
 
     An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or gradients.
     """
@@ -100,7 +100,7 @@ def merge(newer: Profile, older: Profile) -> Profile:
 
 
 def _others(older: tuple[Reduced, ...], newer: tuple[Reduced, ...]) -> tuple[Reduced, ...]:
-    """The older tables of layouts that the newer ones do not have."""
+    """Returns the older tables of layouts missing among the newer ones."""
     known = {(row.replicas_per_node, row.nodes) for row in newer}
     return tuple(row for row in older if (row.replicas_per_node, row.nodes) not in known)
 
@@ -122,8 +122,8 @@ def _hull(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, in
     return (min(ends), max(ends)) if ends else None
 
 
-class Fit:
-    """The constants that explain the measurements best. All but γ are fitted as logarithms."""
+class ConstantsFit:
+    """Fits the constants to the measurements. All but γ are fitted as logarithms."""
 
     NAMES = (
         "compute_constant",
@@ -158,7 +158,7 @@ class Fit:
         self.free = self._free()
 
     def _table(self) -> tuple[Reduced, ...]:
-        """The measured all-reduces by layout; a size that was measured twice counts by its median."""
+        """Groups the measured all-reduces by layout; a size measured twice counts by its median."""
         found: dict[tuple[int, int], dict[float, list[float]]] = {}
         node, groups, size = self.reduce_wire
         for n, g, s, seconds in zip(node, groups, size, self.reduce_seconds, strict=True):
@@ -187,7 +187,7 @@ class Fit:
         return np.array(found, np.float64)
 
     def _free(self) -> list[str]:
-        """The constants on which anything that was measured depends."""
+        """Returns the constants with an influence on anything measured."""
         inside = np.concatenate([self.per_node, self.reduce_wire[0]]).max() > 1
         across = np.concatenate([self.groups, self.reduce_wire[1]]).max() > 1
         reduced = bool(((self.per_node > 1) | (self.groups > 1)).any())
@@ -230,7 +230,7 @@ class Fit:
         return nothing | values
 
     def _start(self, gamma: float) -> dict[str, float]:
-        """Where to start: half of the fastest sample is constant, links as fast as what is left over would need."""
+        """Guesses where to start: half of the fastest sample is constant, links as fast as what is left over would need."""
         s = self.shape
         per_pass = self.seconds / s["accumulation"]
         fastest = int(np.argmin(per_pass / s["micro_batch"]))

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isobatch.checked import reals
 from isobatch.errors import InputError
+from isobatch.limits import reals
 
 # 97.5 % quantiles of Student's t with 1 to 10 degrees of freedom, and of the normal distribution.
 _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
@@ -20,7 +20,7 @@ _Z = 1.959964
 
 
 class CriticalBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs at several batches say about the trade of samples for steps.
+    """The trade of samples for steps, from runs at several batches.
 
     The samples to the target are ``min_samples + min_steps · batch``, the steps ``min_steps + min_samples / batch``:
     the hyperbola (S/Smin − 1)(E/Emin − 1) = 1. ``critical_batch`` is Emin/Smin, where both are twice their least
@@ -61,7 +61,7 @@ class PowerFit(msgspec.Struct, frozen=True, kw_only=True):
 def fit_critical_batch(
     batch: ArrayLike, samples_to_target: ArrayLike, *, weights: ArrayLike | None = None
 ) -> CriticalBatch:
-    """The critical batch from the samples that runs at several batches took to the same target.
+    """Fits the critical batch to the samples of runs at several batches to the same target.
 
     Fits samples = Emin + Smin · batch with each run's relative error held equal, or with ``weights`` (one a run, above
     0: how much it counts, such as the number of seeds behind it). The interval is Fieller's for a ratio.
@@ -117,7 +117,7 @@ _DIP = 0.9
 def _rising(
     b: NDArray[np.float64], e: NDArray[np.float64], w: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], str | None]:
-    """The runs from an optimum inside the range on, and what is said of it; all runs where there is none."""
+    """Returns the runs from an optimum inside the range on, with a caution; all runs where there is none."""
     batches = np.unique(b)
     means = np.array([np.average(e[b == one], weights=w[b == one]) for one in batches])
     at = int(np.argmin(means))
@@ -134,7 +134,7 @@ def _rising(
 
 
 def fit_power(batch: ArrayLike, lr: ArrayLike, *, weights: ArrayLike | None = None) -> PowerFit:
-    """The exponent with which the best learning rate grows with the batch: the line through the logarithms.
+    """Fits the exponent of the best learning rate over the batch: the line through the logarithms.
 
     Feed the exponent to ``Recipe(power=...)`` and rule ``"power"``. Raises as :func:`fit_critical_batch`, without
     its last two cases.

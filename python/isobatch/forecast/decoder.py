@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,13 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return self.layers * layer + norm + embeddings
 
     def operations(self, seq_len: int) -> float:
-        """Floating-point operations of a sample of `seq_len` tokens, forward and backward."""
+        """Counts the floating-point operations of a sample of `seq_len` tokens, forward and backward."""
         matrices = self.layers * self.layer_matrices + self.vocabulary * self.hidden
         span = min(seq_len, self.window or seq_len)
         return float(seq_len) * (6 * matrices + 12 * self.layers * self.query * span)
 
     def layer_bytes(self, seq_len: int, width: int, *, keep_scores: bool) -> float:
-        """Bytes that a layer keeps of a sample for its backward pass, each value `width` bytes, a dropout's mask one.
+        """Counts the bytes kept of a sample for a layer's backward pass, each value `width` bytes, a dropout's mask one.
 
         >>> gpt = Decoder(family="gpt", layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16, intermediate=256, vocabulary=1,
         ...     gated=False, tied=True, dropout=True)
@@ -110,7 +111,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return kept
 
     def head_bytes(self, seq_len: int, width: int) -> float:
-        """Bytes kept of a sample after the layers: the last norm's input, the head's, and the logits in float32."""
+        """Counts the bytes kept of a sample after the layers: the last norm's input, the head's, and the logits in float32."""
         return float(seq_len) * (2 * width * self.hidden + 4 * self.vocabulary)
 
 
@@ -122,7 +123,7 @@ _NOT_DENSE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_inter
 
 
 def read_model(path: str | os.PathLike[str]) -> Decoder:
-    """The shape that a config.json describes.
+    """Reads a decoder's shape from a config.json.
 
     Args:
         path: the file, or the folder that has it.
@@ -144,7 +145,7 @@ def read_model(path: str | os.PathLike[str]) -> Decoder:
 
 
 def decoder_of(fields: Any) -> Decoder:
-    """The shape of a config's fields.
+    """Returns the shape of a config's fields.
 
     Raises:
         InputError: as `read_model`.
@@ -233,20 +234,8 @@ def _mistral(kind: str, fields: Fields) -> Decoder:
     return _decoder(kind, fields, window=window)
 
 
-def _qwen2(kind: str, fields: Fields) -> Decoder:
-    return _decoder(kind, fields, query_bias=True)
-
-
-def _qwen3(kind: str, fields: Fields) -> Decoder:
-    return _decoder(kind, fields, query_norm=True)
-
-
-def _gemma(kind: str, fields: Fields) -> Decoder:
-    return _decoder(kind, fields, tied=True)
-
-
 def _decoder(kind: str, fields: Fields, *, gated: bool = True, tied: bool = False, **more: Any) -> Decoder:
-    """A model under the names that all but GPT-2 use."""
+    """Reads a model under the names of all but GPT-2."""
     hidden, heads = _count(fields, "hidden_size"), _count(fields, "num_attention_heads")
     head_dim = fields.get("head_dim")
     return Decoder(
@@ -277,8 +266,8 @@ _FAMILIES: dict[str, Callable[[str, Fields], Decoder]] = {
     "gpt_neox": _gpt_neox,
     "llama": _llama,
     "mistral": _mistral,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "gemma": _gemma,
+    "qwen2": partial(_decoder, query_bias=True),
+    "qwen3": partial(_decoder, query_norm=True),
+    "gemma": partial(_decoder, tied=True),
     "phi3": _mistral,
 }

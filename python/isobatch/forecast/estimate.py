@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Required, TypeAlias, TypedDict, Unpack, get_args
 
 from isobatch import _core
-from isobatch.checked import real, wholes
 from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.forecast.decoder import Decoder, read_model
 from isobatch.forecast.profile import GIB, Constant, Profile
+from isobatch.limits import real, wholes
 
 
-class Sheet(NamedTuple):
+class DataSheet(NamedTuple):
     """A data sheet.
 
     ``tflops`` are peaks by precision in 1e12 operations a second, ``memory_gb_s`` and ``link_gb_s`` are in 1e9 bytes a second,
@@ -41,11 +41,11 @@ def _row(
     peaks: tuple[float, float | None, float | None, float],
     link: tuple[str, float],
     source: str,
-) -> Sheet:
+) -> DataSheet:
     """`memory` in GB and GB/s; `peaks` of fp16, bf16, tf32 and fp32."""
     known = zip(("fp16", "bf16", "tf32", "fp32"), peaks, strict=True)
     tflops = {precision: peak for precision, peak in known if peak is not None}
-    return Sheet(name, title, *memory, tflops, *link, source)
+    return DataSheet(name, title, *memory, tflops, *link, source)
 
 
 _ROWS = (
@@ -63,11 +63,11 @@ _ROWS = (
     _row("MI300X-192", "AMD Instinct MI300X", (192, 5300), (1307, 1307, 653.7, 163.4), ("Infinity Fabric", 448), "AMD Instinct MI300X data sheet, 2023"),
 )  # fmt: skip
 
-SHEETS: dict[str, Sheet] = {row.name: row for row in _ROWS}
+SHEETS: dict[str, DataSheet] = {row.name: row for row in _ROWS}
 
 
-def sheet_of(gpu: str) -> Sheet:
-    """The sheet of a GPU.
+def sheet_of(gpu: str) -> DataSheet:
+    """Returns the data sheet of a GPU.
 
     Raises:
         InputError: there is none by this name; the message has the names.
@@ -83,8 +83,8 @@ def sheet_of(gpu: str) -> Sheet:
     raise unknown("gpu", gpu, SHEETS, field="gpu")
 
 
-def peak_of(sheet: Sheet, precision: str) -> float:
-    """The dense peak in TFLOP/s.
+def peak_of(sheet: DataSheet, precision: str) -> float:
+    """Returns the dense peak in TFLOP/s.
 
     Raises:
         InputError: the GPU has no units for the precision.
@@ -125,7 +125,7 @@ class Figure(NamedTuple):
     source: str
 
 
-class Keywords(TypedDict, total=False):
+class EstimateKeywords(TypedDict, total=False):
     """The arguments of `estimate`, by name."""
 
     gpu: Required[str]
@@ -143,7 +143,7 @@ class Keywords(TypedDict, total=False):
 
 
 class Estimate(NamedTuple):
-    """The profile, the figures that it was made of, and what it leaves out."""
+    """The profile, its figures, and a list of the costs left out."""
 
     profile: Profile
     figures: tuple[Figure, ...]
@@ -154,7 +154,7 @@ class _Asked(NamedTuple):
     decoder: Decoder | None
     parameters: int
     seq_len: int
-    sheet: Sheet
+    sheet: DataSheet
     precision: str
     optimizer: str
     tensor: int
@@ -172,12 +172,12 @@ class _Asked(NamedTuple):
 
     @property
     def replays(self) -> float:
-        """Operations that are done over those that a step needs: with full recomputation the forward pass twice."""
+        """Returns the operations done over those needed by a step: with full recomputation the forward pass twice."""
         return 4 / 3 if self.recompute == "full" else 1.0
 
 
-def estimate(model: str | os.PathLike[str] | None = None, **given: Unpack[Keywords]) -> Profile:
-    """A profile for `plan`, `plan_fleet` and `sweep`, every constant marked as an estimate with an error that covers its range.
+def estimate(model: str | os.PathLike[str] | None = None, **given: Unpack[EstimateKeywords]) -> Profile:
+    """Estimates a profile for `plan`, `plan_fleet` and `sweep`; the error of every constant covers its range.
 
     Args:
         model: a transformers config.json, or the folder that has it, read as data (gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma,
@@ -220,7 +220,7 @@ def estimated(
     shards: int = 1,
     inter_gb_s: float | None = None,
 ) -> Estimate:
-    """The same with its figures, and what is missing."""
+    """Estimates the same with its figures, and the costs left out."""
     decoder = _model(model, parameters)
     sheet = sheet_of(gpu)
     for name, value, known in (
@@ -319,7 +319,7 @@ def _made(asked: _Asked) -> Estimate:
 
 
 def _pass(asked: _Asked) -> tuple[tuple[float, float], float, list[Figure]]:
-    """Seconds a sample of a stage's forward and backward pass (fastest, slowest), seconds a micro-batch beside them, and the lines."""
+    """Estimates the seconds a sample of a stage's forward and backward pass (fastest, slowest), seconds a micro-batch beside them, and the lines."""
     peak, gpus = peak_of(asked.sheet, asked.precision), asked.tensor * asked.pipeline
     model = asked.decoder
     operations = model.operations(asked.seq_len) if model else 6.0 * asked.parameters * asked.seq_len
@@ -347,7 +347,7 @@ def _pass(asked: _Asked) -> tuple[tuple[float, float], float, list[Figure]]:
 
 
 def _memory(asked: _Asked) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
-    """GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
+    """Estimates the GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
     gpus = asked.tensor * asked.pipeline * asked.shards
     base = Profile.estimate(
         parameters=asked.parameters,

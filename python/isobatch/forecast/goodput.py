@@ -1,14 +1,13 @@
-"""The batch that reaches the same loss soonest."""
+"""The fastest batch to the same loss."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, reals, wholes
-
-_MAX_BATCH = 2**40
+from isobatch.limits import MAX_BATCH, common_rows, reals, wholes
 
 
 def optimize_goodput(
@@ -27,7 +26,7 @@ def optimize_goodput(
     compute_floor: ArrayLike = 0.0,
     update_seconds: ArrayLike = 0.0,
 ) -> dict[str, NDArray[Any]]:
-    """The split of each row that makes the most of a second, exactly, over every whole split.
+    """Finds the best split of each row by goodput, exactly, over every whole split.
 
     A micro-batch of b samples takes ``max(compute_floor, compute_constant + compute_per_sample * b)`` seconds; all
     but the last of a step's passes take just that; behind the last one, without its share ``lead`` (0 to 1),
@@ -49,29 +48,26 @@ def optimize_goodput(
     >>> best["effective_batch"].tolist(), best["accumulation"].tolist()
     ([128, 512], [2, 1])
     """
-    times = {
-        "compute_constant": reals(
-            compute_constant, "compute_constant", "0 or more seconds", lambda x: x >= 0
-        ),
-        "compute_per_sample": reals(
-            compute_per_sample, "compute_per_sample", "a time above 0", lambda x: x > 0
-        ),
-        "compute_floor": reals(compute_floor, "compute_floor", "0 or more seconds", lambda x: x >= 0),
-        "sync_seconds": reals(sync_seconds, "sync_seconds", "0 or more seconds", lambda x: x >= 0),
-        "overlap": reals(overlap, "overlap", "a number from 1 to 10", lambda x: (x >= 1) & (x <= 10)),
-        "update_seconds": reals(update_seconds, "update_seconds", "0 or more seconds", lambda x: x >= 0),
-        "noise_scale": reals(noise_scale, "noise_scale", "a number of samples above 0", lambda x: x > 0),
-        "lead": reals(lead, "lead", "a share from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
+    time = "0 or more seconds", lambda x: x >= 0
+    checks: dict[str, tuple[ArrayLike, str, Callable[[Any], Any]]] = {
+        "compute_constant": (compute_constant, *time),
+        "compute_per_sample": (compute_per_sample, "a time above 0", lambda x: x > 0),
+        "compute_floor": (compute_floor, *time),
+        "sync_seconds": (sync_seconds, *time),
+        "overlap": (overlap, "a number from 1 to 10", lambda x: (x >= 1) & (x <= 10)),
+        "update_seconds": (update_seconds, *time),
+        "noise_scale": (noise_scale, "a number of samples above 0", lambda x: x > 0),
+        "lead": (lead, "a share from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
     }
-    counts = {
-        "replicas": wholes(replicas, "replicas", 1, _MAX_BATCH),
-        "tuned_batch": wholes(tuned_batch, "tuned_batch", 1, _MAX_BATCH),
-        "min_batch": wholes(tuned_batch if min_batch is None else min_batch, "min_batch", 1, _MAX_BATCH),
-        "max_batch": wholes(max_batch, "max_batch", 1, _MAX_BATCH),
-        "max_micro_batch": wholes(
-            max_batch if max_micro_batch is None else max_micro_batch, "max_micro_batch", 1, _MAX_BATCH
-        ),
+    times = {name: reals(values, name, legal, test) for name, (values, legal, test) in checks.items()}
+    given = {
+        "replicas": replicas,
+        "tuned_batch": tuned_batch,
+        "min_batch": tuned_batch if min_batch is None else min_batch,
+        "max_batch": max_batch,
+        "max_micro_batch": max_batch if max_micro_batch is None else max_micro_batch,
     }
+    counts = {name: wholes(values, name, 1, MAX_BATCH) for name, values in given.items()}
     rows = common_rows({**times, **counts})
     micro, accumulation, seconds, efficiency, goodput = _core.goodput_rows(rows, {**times, **counts})
     batch = np.where(micro > 0, micro * accumulation * counts["replicas"].astype(np.int64), -1)

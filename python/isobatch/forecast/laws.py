@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from isobatch.checked import real
 from isobatch.errors import must_be
+from isobatch.limits import real
 
 
 class _Run(NamedTuple):
@@ -178,7 +178,7 @@ def laws(
 
 
 def _evaluated(quantity: str, run: _Run) -> tuple[Law, ...]:
-    """Evaluates the laws of a quantity; one whose formula needs what is not given is left out."""
+    """Evaluates the laws of a quantity; one with a term not given is left out."""
     return tuple(
         Law(name=name, value=value, formula=formula, source=source, holds=holds, caution=caution)
         for name, formula, law, (source, holds), caution in _TABLE[quantity]

@@ -10,7 +10,8 @@ import numpy as np
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole
-from isobatch.forecast.profile import MAX_COUNT, check_buckets
+from isobatch.forecast.profile import check_buckets
+from isobatch.limits import MAX_BATCH
 
 SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
 _JOINED = (*SAME, "sharded")
@@ -112,7 +113,7 @@ def joined(measured: Sequence[Measurements]) -> Measurements:
 
 
 def check_values(measured: Measurements) -> None:
-    """Refuses a value that no measurement has."""
+    """Refuses impossible values."""
     for field, records in (("steps", measured.steps), ("all_reduce", measured.all_reduce)):
         for row, record in enumerate(records, 1):
             for name, value in msgspec.structs.asdict(record).items():
@@ -121,8 +122,8 @@ def check_values(measured: Measurements) -> None:
                 values = value if isinstance(value, tuple) else (value,)
                 if not values or not all(0 < v < np.inf for v in values):
                     raise must_be("above 0", value, row=row, field=f"{field}.{name}")
-                if type(value) is int and value > MAX_COUNT:
-                    raise must_be(f"at most {MAX_COUNT:,}", value, row=row, field=f"{field}.{name}")
+                if type(value) is int and value > MAX_BATCH:
+                    raise must_be(f"at most {MAX_BATCH:,}", value, row=row, field=f"{field}.{name}")
             if isinstance(record, StepRecord) and record.gpus % record.model_parallel:
                 raise InputError("does not divide the GPUs", row=row, field="steps.model_parallel")
     if not measured.gradient_bytes > 0:
@@ -134,7 +135,7 @@ def check_values(measured: Measurements) -> None:
 
 
 def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
-    """Refuses too few step times, and times that contradict one another. `names` says where each comes from."""
+    """Refuses too few step times, and contradictory ones. `names` says where each comes from."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
     pairs = zip(names, several, strict=True)
     records = ((name, row, step) for name, one in pairs for row, step in enumerate(one.steps, 1))
@@ -157,7 +158,7 @@ def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
 
 
 def check_tables(measured: Measurements) -> None:
-    """Refuses all-reduces that cannot tell latency from bandwidth."""
+    """Refuses all-reduces of one size only: latency and bandwidth look alike there."""
     tables = {(record.gpus_per_node < record.gpus) for record in measured.all_reduce}
     for across in tables:
         points = {(r.gpus, r.bytes) for r in measured.all_reduce if (r.gpus_per_node < r.gpus) == across}

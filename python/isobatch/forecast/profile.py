@@ -1,4 +1,4 @@
-"""What was measured of a workload on one kind of GPU and network, and the forecasts that follow from it.
+"""The measured constants of a workload on one kind of GPU and network, and forecasts from them.
 
 A :class:`Profile` is a JSON file of constants, each with its error, the range it was measured over, and a mark where
 it was estimated instead. ``isobatch calibrate`` fits one from measurements, :meth:`Profile.estimate` guesses one
@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.checked import common_rows, real, reals, wholes
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.whole import read_whole, write_whole
+from isobatch.limits import MAX_BATCH, common_rows, real, reals, wholes
 
 SCHEMA = 1
 GIB = 2**30
-MAX_COUNT = 2**40
 
 
 _LEGAL = {
@@ -78,8 +77,7 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _require(good, legal, got, "all_reduce")
 
     def of(self, sizes: Sequence[float]) -> float | None:
-        """Seconds of all-reduces of these sizes, one after another, each interpolated between what was measured; ``None``
-        where one lies outside."""
+        """Returns the seconds of all-reduces of these sizes, one after another, each interpolated; ``None`` where one was not measured."""
         if not all(self.bytes[0] <= size <= self.bytes[-1] for size in sizes):
             return None
         return float(np.interp(sizes, self.bytes, self.seconds).sum())
@@ -155,13 +153,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _require(math.isfinite(noise) and noise > 0, legal, noise, "noise_by_progress")
 
     def constants(self) -> dict[str, Constant]:
-        """The constants that are known, by name."""
+        """Returns the known constants by name."""
         values = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return {name: value for name, value in values if isinstance(value, Constant)}
 
     @property
     def estimated(self) -> bool:
-        """Whether anything in it was estimated rather than measured."""
+        """Tells whether anything in it was estimated rather than measured."""
         return any(constant.estimated for constant in self.constants().values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -197,7 +195,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         gpu: str | None = None,
         link: str | None = None,
     ) -> Profile:
-        """A profile from the model's size and data sheets, every constant marked as an estimate.
+        """Estimates a profile from the model's size and data sheets, every constant marked as an estimate.
 
         ``flops_per_sample`` covers forward and backward (6 × parameters × tokens for a transformer), ``gpu_tflops`` is
         the data sheet's peak at this precision, ``utilization`` the share of it that is reached. Memory is that of
@@ -287,7 +285,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         gpus_per_node: ArrayLike = 8,
         model_parallel: ArrayLike = 1,
     ) -> dict[str, NDArray[Any]]:
-        """What is to be expected of each row; every argument is one value or one a row.
+        """Forecasts each row; every argument is one value or one a row.
 
         Returns the columns ``sync_seconds`` (one all-reduce), ``step_seconds``, ``step_error`` (half the width of its
         95 % interval, from the errors of the constants and the scatter around the model), ``samples_per_second``,
@@ -305,11 +303,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         [0.042, 0.04382]
         """
         shapes = {
-            "gpus": wholes(gpus, "gpus", 1, MAX_COUNT),
-            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, MAX_COUNT),
-            "model_parallel": wholes(model_parallel, "model_parallel", 1, MAX_COUNT),
-            "micro_batch": wholes(micro_batch, "micro_batch", 1, MAX_COUNT),
-            "accumulation": wholes(accumulation, "accumulation", 1, MAX_COUNT),
+            "gpus": wholes(gpus, "gpus", 1, MAX_BATCH),
+            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, MAX_BATCH),
+            "model_parallel": wholes(model_parallel, "model_parallel", 1, MAX_BATCH),
+            "micro_batch": wholes(micro_batch, "micro_batch", 1, MAX_BATCH),
+            "accumulation": wholes(accumulation, "accumulation", 1, MAX_BATCH),
         }
         rows = common_rows(shapes)
         left = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
@@ -342,7 +340,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def largest_micro_batch(
         self, memory_gib: ArrayLike, *, replicas: int = 1, most: int = 2**31 - 1
     ) -> NDArray[np.int64]:
-        """The largest micro-batch up to ``most`` that fits into each amount of GPU memory; −1 where none does.
+        """Returns the largest micro-batch, up to ``most``, for each amount of GPU memory; −1 where none fits.
 
         ``replicas`` share what is sharded. Raises InputError where the profile does not know the memory, an amount is not above 0,
         or there is no replica.
@@ -368,7 +366,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def noise_scale_over_run(self, tuned_batch: float) -> float | None:
-        """The one noise scale that stands for a table by progress, at a tuned batch; ``None`` where neither is known.
+        """Returns the one noise scale equivalent to a table by progress, at a tuned batch; ``None`` where neither is known.
 
         A stretch of the run with noise scale φ costs (φ + m)/(φ + m0) of its samples, so that over stretches of weight
         w the cost is Σ w(φ + m)/(φ + m0): the same as with Σ wφ/(φ + m0) ÷ Σ w/(φ + m0), for every m.
@@ -383,7 +381,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return _core.noise_over_run(list(self.noise_by_progress), tuned_batch)
 
     def _core_fields(self) -> dict[str, Any]:
-        """Returns what the planner takes, by name (`ProfileFields` in rust/py/src/outlook.rs)."""
+        """Returns the planner's input by name (`ProfileFields` in rust/py/src/outlook.rs)."""
         known = self.constants()
         memory = {"memory_fixed_gib", "memory_per_sample_gib", "memory_sharded_gib"}
         noise = self.noise_by_progress
@@ -403,7 +401,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         }
 
     def _core_gradient(self) -> tuple[float, float, list[tuple[int, int, float]]]:
-        """Bytes, the number of all-reduces they go in, and what these take where that was measured."""
+        """Returns the gradient's bytes, the number of its all-reduces, and their times where measured."""
         sizes = self.bucket_bytes or (self.gradient_bytes,)
         measured = [(row.replicas_per_node, row.nodes, row.of(sizes)) for row in self.all_reduce]
         known = [(per_node, nodes, seconds) for per_node, nodes, seconds in measured if seconds is not None]

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
+from isobatch.limits import MAX_BATCH
 from isobatch.words import few
 
-_MAX_BATCH = 2**40
 _MAX_PRIMITIVE = 64
 _LISTS = "a list of numbers, or one such list for each row"
 
@@ -168,7 +168,7 @@ def elastic(
     if type(prefer_larger) is not bool:
         raise must_be("true or false", prefer_larger, field="prefer_larger")
     is_one = not isinstance(max_batch, (list, tuple, range)) and not getattr(max_batch, "ndim", 0)
-    cap = _column([max_batch] if is_one else max_batch, "max_batch", None, _MAX_BATCH)
+    cap = _column([max_batch] if is_one else max_batch, "max_batch", None, MAX_BATCH)
     rows = len(cap)
     micros = _groups(micro_batches, "micro_batches", rows)
     _check_primitive(micros)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from isobatch import _core
-from isobatch.planning.course import Legs, Stage
 from isobatch.planning.record import Handover, PlanRecord
 from isobatch.planning.refusal import CAPS, asked_batch, menu, refusal
 from isobatch.planning.settings import DEFAULTS, HOLDS_LOSS
 from isobatch.words import cited, count, counted, duration, exact, figure, percent
+
+if TYPE_CHECKING:
+    from isobatch.planning.course import Legs, Stage
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _FREE = {

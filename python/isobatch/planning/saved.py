@@ -17,6 +17,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.limits import MAX_BATCH
 from isobatch.planning.course import Course, Legs, handover_at, whole_run
 from isobatch.planning.record import VALUES, Handover, PlanRecord, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
@@ -229,7 +230,7 @@ def _consistent(leg: PlanRecord, file: str | None) -> None:
     parallel = leg.cluster.model_parallel or leg.recipe.model_parallel
     must("data_parallel", replicas * parallel == leg.world_size, "the GPUs / model_parallel")
     exact = batch == rounds * accumulation
-    must("effective_batch", batch <= 2**40, "at most 2^40")
+    must("effective_batch", batch <= MAX_BATCH, "at most 2^40")
     must(
         "effective_batch",
         exact

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from isobatch.diagnosis.tensors import square
 from isobatch.errors import InputError
 from isobatch.probing.findings import Branch, CriticalFinding
 from isobatch.probing.lab import Lab
+from isobatch.probing.options import Publish
 from isobatch.probing.training import diverges, lr_course
 from isobatch.probing.workload import own_randomness
 from isobatch.validate.proofs.noise_scale import noise_scale
@@ -31,15 +33,13 @@ SMOOTHING = 0.5
 NOISE_STEPS = 16
 
 
-def measure_critical(
-    lab: Lab, say: Callable[[str], None], publish: Callable[[CriticalFinding], None]
-) -> None:
+def measure_critical(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
     """Measures the critical batch at the checkpoint; without one, at weights first trained on as many samples as a branch.
 
     Args:
         lab: trains.
         say: called with a line of progress.
-        publish: called with what is known, each time that it is more.
+        publish: called each time that more is known.
 
     Raises:
         InputError: the budget is too small for the first two branches, or the first one diverges.
@@ -55,7 +55,8 @@ def measure_critical(
             say(f"k = {branch.k}: {'diverged' if branch.loss is None else f'loss {branch.loss:.4f}'}")
             if len(branches) > 1:
                 publish(
-                    CriticalFinding(
+                    partial(
+                        CriticalFinding,
                         samples=samples,
                         seeds=lab.options.seeds,
                         tolerance=lab.options.tolerance,

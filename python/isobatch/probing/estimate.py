@@ -93,16 +93,6 @@ class Rates:
         means = resampled_means(self.losses, seed, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
-    def gap(self, lr: float, means: Floats) -> tuple[float, Interval] | None:
-        """Returns the loss at one of the learning rates minus the lowest of all, and its interval over resampled means; None where it was
-        not tried or diverged."""
-        near = np.abs(self.logs - np.log(lr))
-        at = int(np.argmin(near))
-        if near[at] > 1e-6 or not np.isfinite(self.means[at]):
-            return None
-        lowest = int(np.argmin(self.means))
-        return float(self.means[at] - self.means[lowest]), interval(means[:, at] - means[:, lowest])
-
 
 def interval(values: Floats) -> Interval:
     """Returns the middle 95 %.

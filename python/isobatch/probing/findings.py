@@ -47,8 +47,7 @@ class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
     """Summarizes the trials at one batch.
 
     `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie beyond those tried.
-    `rule_lr` is the tuned batch's by the rule; `rule_gap` what it loses against the best one tried, and `rule_gap_interval` that
-    gap's; None where it diverged or was not among the last.
+    `rule_lr` is the tuned batch's by the rule.
     """
 
     batch: int
@@ -56,8 +55,6 @@ class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval
     at_edge: bool
     rule_lr: float
-    rule_gap: float | None
-    rule_gap_interval: Interval | None
     rates: tuple[Rate, ...]
 
 
@@ -68,7 +65,7 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
     prefers another learning rate than a long one, and the ratio does not see that. Where trials are as long as the run itself
     (`whole_run`), it is the best one. `within`: the plan's own lies in the interval. `doubt`: why nothing should be done by it.
     `exponent`: of the best learning rate over the batch, None from one batch. Where the trials ended early (`complete` is false)
-    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`. `trials` are those of all rounds that are complete.
+    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`. `trials` are all that were made.
     """
 
     samples: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from isobatch.errors import InputError
 from isobatch.probing.estimate import Floats, Interval, Rates, exponent, interval, learned
 from isobatch.probing.findings import BatchRates, Doubt, LrFinding, Rate, TrialResult
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
-from isobatch.probing.options import Expired, budget_text
+from isobatch.probing.options import Expired, Publish, budget_text
 from isobatch.probing.training import PARTS
 from isobatch.words import counted, duration, real
 
@@ -34,13 +35,13 @@ FAR = 4.0
 """Short trials prefer a learning rate a few times as high: a tuned one farther than this from their interval was not tuned for this training."""
 
 
-def measure_lr(lab: Lab, say: Callable[[str], None], publish: Callable[[LrFinding], None]) -> None:
+def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
     """Measures the learning rate to take at the planned batch.
 
     Args:
         lab: trains.
         say: called with a line of progress.
-        publish: called with what is known, each time that a round is complete.
+        publish: called each time that a round is complete.
 
     Raises:
         InputError: the budget is too small for a round, the loss never moves, or every trial diverged.
@@ -52,7 +53,7 @@ def measure_lr(lab: Lab, say: Callable[[str], None], publish: Callable[[LrFindin
 class _Search:
     """Makes the trials of each round, and concludes from the last complete one."""
 
-    def __init__(self, lab: Lab, say: Callable[[str], None], publish: Callable[[LrFinding], None]) -> None:
+    def __init__(self, lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
         self.lab, self._say, self._publish = lab, say, publish
         self._trials: dict[tuple[int, int, int, int], TrialResult] = {}
         self._seconds: dict[int, float] = {}
@@ -213,11 +214,15 @@ class _Search:
         self, samples: int, seeds: int, places: dict[int, list[int]], *, done: bool = False
     ) -> None:
         """Publishes the finding of a complete round."""
-        lab = self.lab
-        rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in lab.batches}
+        rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in self.lab.batches}
         for batch, one in rates.items():
             if not np.isfinite(one.means).any():
                 raise InputError(f"every trial diverged at batch {batch:,}", field="workload")
+        self._publish(partial(self._finding, samples, seeds, rates, done))
+
+    def _finding(self, samples: int, seeds: int, rates: dict[int, Rates], done: bool) -> LrFinding:
+        """Concludes from a round, by the losses at each batch."""
+        lab = self.lab
         drawn = {batch: one.resampled() for batch, one in rates.items()}
         logs = {batch: both[0] for batch, both in drawn.items()}
         whole_run = self._is_whole_run(samples)
@@ -227,26 +232,24 @@ class _Search:
         if len(lab.batches) > 1:
             best = [math.log(rates[batch].best) for batch in lab.batches]
             slope, span = exponent(lab.batches, best, [logs[batch] for batch in lab.batches])
-        self._publish(
-            LrFinding(
-                samples=samples,
-                seeds=seeds,
-                batches=tuple(
-                    _at_batch(batch, rates[batch], drawn[batch], self.lr(batch, 0)) for batch in lab.batches
-                ),
-                lr=lr,
-                interval=ends,
-                plan_lr=plan_lr,
-                within=ends[0] * (1 - 1e-9) <= plan_lr <= ends[1] * (1 + 1e-9),
-                doubt=self._doubt(samples, seeds, rates, logs),
-                whole_run=whole_run,
-                exponent=slope,
-                exponent_interval=span,
-                complete=done,
-                whole_samples=self._whole,
-                asked_seeds=lab.options.seeds,
-                trials=tuple(self._trials.values()),
-            )
+        return LrFinding(
+            samples=samples,
+            seeds=seeds,
+            batches=tuple(
+                _at_batch(batch, rates[batch], drawn[batch], self.lr(batch, 0)) for batch in lab.batches
+            ),
+            lr=lr,
+            interval=ends,
+            plan_lr=plan_lr,
+            within=ends[0] * (1 - 1e-9) <= plan_lr <= ends[1] * (1 + 1e-9),
+            doubt=self._doubt(samples, seeds, rates, logs),
+            whole_run=whole_run,
+            exponent=slope,
+            exponent_interval=span,
+            complete=done,
+            whole_samples=self._whole,
+            asked_seeds=lab.options.seeds,
+            trials=tuple(self._trials.values()),
         )
 
     def _to_take(
@@ -285,15 +288,12 @@ class _Search:
 def _at_batch(batch: int, rates: Rates, drawn: tuple[Floats, Floats], rule_lr: float) -> BatchRates:
     """Summarizes the trials at one batch."""
     logs, means = drawn
-    gap = rates.gap(rule_lr, means)
     return BatchRates(
         batch=batch,
         best_lr=rates.best,
         interval=interval(np.exp(logs)),
         at_edge=rates.at_edge,
         rule_lr=rule_lr,
-        rule_gap=None if gap is None else gap[0],
-        rule_gap_interval=None if gap is None else gap[1],
         rates=tuple(
             Rate(
                 lr=float(np.exp(log)),

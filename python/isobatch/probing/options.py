@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -13,6 +14,8 @@ from isobatch.errors import must_be, together
 
 Measure: TypeAlias = Literal["lr", "same", "critical"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+Publish: TypeAlias = Callable[[Callable[[], Any]], None]
+"""Takes a function that makes the finding: intervals take time, and only the last finding may be needed."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 

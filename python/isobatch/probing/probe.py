@@ -139,13 +139,18 @@ def experiment(
         measure=options.measure,
         notes=tuple(_notes(plan, options, tuned_batch(plan))),
     )
+    finding: Callable[[], Any] | None = None
     stopped, needed = None, None
 
-    def known(found: Any) -> None:
-        nonlocal probe
-        probe = msgspec.structs.replace(probe, **{options.measure: found})
+    def with_finding() -> Probe:
+        made = None if finding is None else finding()
+        return msgspec.structs.replace(probe, **{options.measure: made})
+
+    def known(found: Callable[[], Any]) -> None:
+        nonlocal finding
+        finding = found
         if publish is not None:
-            publish(probe)
+            publish(with_finding())
 
     measures: dict[str, Callable[..., None]] = {
         "lr": measure_lr,
@@ -162,9 +167,10 @@ def experiment(
         stopped = "interrupted"
     if stopped == "budget" and lab is not None:
         needed = max(lab.needed_seconds or 0.0, NEEDED * budget.seconds)
-    if getattr(probe, options.measure) is None:
+    if finding is None:
         raise _nothing_known(options, stopped, budget.spent(), needed)
-    return msgspec.structs.replace(probe, stopped=stopped, needed_seconds=needed, seconds=budget.spent())
+    found = with_finding()
+    return msgspec.structs.replace(found, stopped=stopped, needed_seconds=needed, seconds=budget.spent())
 
 
 def _nothing_known(

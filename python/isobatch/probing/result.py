@@ -250,11 +250,7 @@ def _batch_lines(one: BatchRates) -> list[str]:
             result = "diverged"
         else:
             result = f"{rate.loss:.4f} ({rate.interval[0]:.4f} to {rate.interval[1]:.4f})"
-        rule = ""
-        if abs(rate.lr / one.rule_lr - 1) < 1e-6:
-            rule = "  the rule's"
-            if one.rule_gap and one.rule_gap_interval is not None:
-                rule += f", {one.rule_gap:.4f} above the lowest ({_signed(one.rule_gap_interval)})"
+        rule = "  the rule's" if abs(rate.lr / one.rule_lr - 1) < 1e-6 else ""
         lines.append(f"    {name:<{width}}  {result}{rule}")
     return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from isobatch.planning.plan import plan as plan_recipe
 from isobatch.probing.estimate import interval, resampled_means
 from isobatch.probing.findings import SameFinding, SplitFinding, TrialResult
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
+from isobatch.probing.options import Publish
 from isobatch.probing.training import lr_course, shares
 from isobatch.probing.workload import own_randomness
 from isobatch.validate.difference import difference
@@ -27,14 +29,14 @@ Sizes: TypeAlias = list[list[int]]
 Legs: TypeAlias = list[tuple[int, Sizes]]
 
 
-def measure_same(lab: Lab, say: Callable[[str], None], publish: Callable[[SameFinding], None]) -> None:
+def measure_same(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
     """Trains the tuned recipe on one replica and the plan in many splits, from one seed; of a growing batch it measures the
     gap of the loss at equal samples.
 
     Args:
         lab: trains.
         say: called with a line of progress.
-        publish: called with what is known, each time that it is more.
+        publish: called each time that more is known.
 
     Raises:
         InputError: the budget is too small, or the loss is not finite.
@@ -53,7 +55,7 @@ def measure_same(lab: Lab, say: Callable[[str], None], publish: Callable[[SameFi
             found.append(SplitFinding(split=name, difference=error, same=error <= SAME))
             say(f"{name}: weights differ by {error:.1e}")
             missing = tuple(left for left, _, _ in wanted[len(found) :])
-            publish(SameFinding(steps=steps, splits=tuple(found), missing=missing))
+            publish(partial(SameFinding, steps=steps, splits=tuple(found), missing=missing))
     return None
 
 
@@ -128,7 +130,7 @@ def _trained(lab: Lab, plan: Plan, legs: Legs, steps: int) -> list[torch.Tensor]
     return [p.detach().clone() for p in training.trained]
 
 
-def _measure_gap(lab: Lab, publish: Callable[[SameFinding], None]) -> None:
+def _measure_gap(lab: Lab, publish: Publish) -> None:
     """Measures the loss of the plan against the tuned recipe's at equal samples, over seeds."""
     tuned, seeds, largest = lab.tuned_batch, lab.options.seeds, max(lab.planned_batch, lab.tuned_batch)
     samples = lab.options.samples
@@ -149,7 +151,8 @@ def _measure_gap(lab: Lab, publish: Callable[[SameFinding], None]) -> None:
         rows.append(row)
         gaps = np.array([np.subtract(after.losses, before.losses) for before, after in rows])
         publish(
-            SameFinding(
+            partial(
+                SameFinding,
                 steps=row[1].steps,
                 splits=(),
                 missing=(),

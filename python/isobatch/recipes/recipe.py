@@ -11,6 +11,7 @@ import msgspec
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields, write_fields
+from isobatch.limits import MAX_BATCH
 from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
 from isobatch.recipes.names import with_our_names
 from isobatch.words import few
@@ -357,7 +358,7 @@ def _made(cls: type[Recipe], fields: dict[str, Any]) -> Recipe:
 
 def _count(name: str, value: Any) -> int:
     value = plain(name, value)
-    if type(value) is not int or not 0 < value <= 2**40:
+    if type(value) is not int or not 0 < value <= MAX_BATCH:
         raise must_be("a whole number from 1", value, field=name)
     return value
 

@@ -1,1 +1,1 @@
-"""Plans, fleets, sweeps and validations as a page that people read: one self-contained HTML file."""
+"""Plans, fleets, sweeps and validations as pages for people: one self-contained HTML file each."""

@@ -17,7 +17,7 @@ from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
-from isobatch.report.page import Table, environment
+from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
 from isobatch.report.plan_page import ways
 from isobatch.schedules import Schedule, extent
@@ -33,13 +33,13 @@ _KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "proof", "text
 
 
 class Cell(NamedTuple):
-    """A heading with a status, lines below it, lines that are folded away, and a table."""
+    """A heading with a status, lines below it, folded lines, and a table."""
 
     title: str
     status: str = ""
     lines: Sequence[str] = ()
     folded: Sequence[str] = ()
-    table: Table | None = None
+    table: HtmlTable | None = None
 
 
 def html_of(value: Any) -> str:
@@ -139,7 +139,7 @@ def _recipe(recipe: Recipe) -> Cell:
         if (value := getattr(recipe, field.name)) is not None and value != field.default
     ]
     batch = f"{count(recipe.effective_batch)} samples per step"
-    table = Table("Fields that are not at their defaults", {"field": "text", "value": "number"}, changed)
+    table = HtmlTable("Fields that are not at their defaults", {"field": "text", "value": "number"}, changed)
     return Cell(f"Recipe: {batch}, learning rate {words.real(recipe.lr)}, {recipe.optimizer}", table=table)
 
 
@@ -179,13 +179,13 @@ def _report(report: Report) -> Cell:
     return Cell(title, str(report.verdict), table=table)
 
 
-def _head(columns: dict[str, list[Any]], names: Any, caption: str, most: int = _MAX_ROWS) -> Table:
+def _head(columns: dict[str, list[Any]], names: Any, caption: str, most: int = _MAX_ROWS) -> HtmlTable:
     """Tables the first rows of some columns; one without any known value is left out."""
     kept = [name for name in names if any(value is not None for value in columns[name])]
     rows = [[_text(name, columns[name][row]) for name in kept] for row in range(len(columns[kept[0]]))[:most]]
     total = len(columns[kept[0]])
     more = f" (the first {most} of {count(total)})" if total > most else ""
-    return Table(f"{caption}{more}", {name: _KINDS.get(name, "number") for name in kept}, rows)
+    return HtmlTable(f"{caption}{more}", {name: _KINDS.get(name, "number") for name in kept}, rows)
 
 
 def _text(name: str, value: Any) -> str:

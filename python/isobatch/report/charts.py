@@ -53,7 +53,7 @@ def _chart(rows: Rows) -> Any:
 
 
 def _color(field: str, rows: Rows) -> Any:
-    """A colour for each value, in the order in which they come; no legend of a single one."""
+    """Gives each value a colour in order of appearance; no legend of a single one."""
     import altair as alt
 
     values = list(dict.fromkeys(row[field] for row in rows))
@@ -132,7 +132,7 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
 
 
 def statuses(counts: Rows) -> Any:
-    """Draws how many rows have which status, a bar a name: rows with `name`, `status` and `rows`."""
+    """Draws the rows of each status, a bar a name: rows with `name`, `status` and `rows`."""
     import altair as alt
 
     order, names = list(STATUS), list(dict.fromkeys(row["name"] for row in counts))
@@ -160,7 +160,7 @@ def all_reduce(points: Rows, fits: Rows) -> Any:
 
 
 def step_parts(parts: Rows) -> Any:
-    """Draws the seconds of a step, a bar for each way that it is known: rows with `bar`, `part`, `seconds` and `order`."""
+    """Draws the seconds of a step, a bar for the forecast and one for the measurement: rows with `bar`, `part`, `seconds` and `order`."""
     import altair as alt
 
     bars = list(dict.fromkeys(row["bar"] for row in parts))
@@ -201,14 +201,14 @@ def themed(chart: Any, title: str) -> Any:
 
 
 def svg(chart: Any) -> str:
-    """Returns a chart as an SVG text that needs nothing else."""
+    """Returns a chart as a self-contained SVG text."""
     text = io.StringIO()
     chart.save(text, format="svg")
     return text.getvalue()
 
 
 def picture(path: str, drawn: str) -> bytes:
-    """Returns what a file holds that shows an SVG text: itself, or a PNG of two pixels for each unit, by the suffix.
+    """Returns the bytes of a picture file: the SVG text, or a PNG of two pixels for each unit, by the suffix.
 
     Raises:
         InputError: the suffix is of neither.

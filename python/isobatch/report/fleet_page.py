@@ -14,7 +14,7 @@ from isobatch.fleet.sweep import Sweep
 from isobatch.reason import Reason
 from isobatch.report.charts import statuses
 from isobatch.report.fixes import Fix, by_planning, from_table, summary
-from isobatch.report.page import Drawing, Grid, Headline, Page, Section, Table
+from isobatch.report.page import Drawing, Grid, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.times import how_sure, knee_of, time_section, times_known
 from isobatch.words import count, counted, percent
@@ -33,7 +33,7 @@ def fleet_page(
     jobs: Any = None,
     clusters: Any = None,
     profile: Any = None,
-) -> Page:
+) -> HtmlPage:
     """Makes the page of a fleet's plans.
 
     Args:
@@ -63,7 +63,7 @@ def fleet_page(
         Section("All rows", tables=[rows_of(plans, caption)]),
     ]
     lead = _lead(plans, fixes) + how_sure(plans) + _already_chosen(plans)
-    return Page(title, lead, _headlines(plans, currency, deadline), sections)
+    return HtmlPage(title, lead, _headlines(plans, currency, deadline), sections)
 
 
 def sweep_page(
@@ -73,7 +73,7 @@ def sweep_page(
     file: str | None = None,
     deadline: float | None = None,
     currency: str = "$",
-) -> Page:
+) -> HtmlPage:
     """Makes the page of a sweep: an `ib.Sweep`, or a table of what `isobatch sweep --json` printed.
 
     Raises:
@@ -98,7 +98,7 @@ def sweep_page(
         lead += " Hours and cost are not known: the sweep was made without a profile."
     rows = rows_of(plans, "GPU counts: sort by a heading, find a word")
     sections = [*time_section(plans, deadline, currency), Section("All counts", tables=[rows])]
-    return Page(title, lead, headlines, sections)
+    return HtmlPage(title, lead, headlines, sections)
 
 
 # ---- the first lines ----
@@ -131,7 +131,7 @@ def _lead(plans: Plans, fixes: Sequence[Fix]) -> str:
 
 
 def _already_chosen(plans: Plans) -> str:
-    """Says where the table has not all rows of a job, and what it therefore does not tell; a sentence after a space."""
+    """Warns of a table of chosen rows, without the others of a job; a sentence after a space."""
     if plans.compares:
         return ""
     needs = "A knee, and where a job is fastest or cheapest, need a table of all rows"
@@ -176,7 +176,7 @@ def _why_unknown(plans: Plans) -> str:
 
 
 def _spent(plans: Plans, name: str) -> float:
-    """The sum over jobs of each one's least; of chosen rows of its first in which it is known, the best."""
+    """Sums each job's least; of chosen rows its first known one, the best."""
     values = plans.spent(name)
     known = np.flatnonzero(~np.isnan(values))
     if plans.compares:
@@ -216,13 +216,13 @@ def _map(plans: Plans) -> list[Section]:
 
 
 def _in_order(names: list[str | None], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str]]:
-    """Each row's name by its number, and the names, in the order in which they come."""
+    """Numbers names in order of appearance: each row's number, and the names."""
     order = {place: number for number, place in enumerate(dict.fromkeys(at.tolist()))}
     return np.array([order[place] for place in at.tolist()]), [names[place] or "(none)" for place in order]
 
 
 def _reasons(plans: Plans, fixes: Sequence[Fix], *, planned: bool) -> list[Section]:
-    """Lists the reasons by how many rows have them, and what would fix most."""
+    """Lists the reasons by their number of rows, and the changes to fix most."""
     many = {reason: int(plans.has(reason).sum()) for reason in Reason}
     order = sorted(many, key=lambda reason: (reason.severity != "infeasible", -many[reason]))
     rows = [
@@ -236,14 +236,14 @@ def _reasons(plans: Plans, fixes: Sequence[Fix], *, planned: bool) -> list[Secti
     if fixes:
         how = "by planning the fleet again" if planned else "by each row's nearest batch and GPU count"
         tables.append(
-            Table(
+            HtmlTable(
                 f"What would make infeasible rows feasible: each change alone, counted {how}",
                 {"change": "text", "how": "text", "rows": "number", "": "text"},
                 [(fix.what, fix.how, count(fix.rows), f"of {count(fix.of)} {fix.whose}") for fix in fixes],
             )
         )
     columns = {"reason": "text", "status": "status", "rows": "number", "what it says": "text", "source": "text"}  # fmt: skip
-    tables.append(Table("Reasons, and how many rows have them", columns, rows))
+    tables.append(HtmlTable("Reasons, and how many rows have them", columns, rows))
     return [Section("Why not, and what would help", tables=tables)]
 
 

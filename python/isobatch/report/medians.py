@@ -26,7 +26,7 @@ class Median(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Which jobs the line is of."""
+        """Describes the jobs behind the line."""
         jobs = f"{counted(self.jobs, 'job')}, which" if self.jobs == self.of else f"{counted(self.jobs, 'job')} of {count(self.of)} that"  # fmt: skip
         where = f"{jobs} can run at each of these {count(len(self.points))} counts"
         if not self.left_out:
@@ -78,7 +78,7 @@ def _line(
 
 
 def _common(jobs_at: dict[float, NDArray[np.int64]], of: int) -> tuple[list[float], NDArray[np.bool_]]:
-    """Chooses the counts that are drawn, and the jobs that run at all of them.
+    """Chooses the counts to draw, and the jobs with a run at all of them.
 
     Counts are taken in the order of how many jobs run there: the more of them, the fewer jobs run at all. Those are best at which
     counts × jobs is greatest, with at least half of the jobs where that can be.

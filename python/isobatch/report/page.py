@@ -26,7 +26,7 @@ class Headline(NamedTuple):
     note: str = ""
 
 
-class Table(NamedTuple):
+class HtmlTable(NamedTuple):
     """A table.
 
     Attributes:
@@ -72,12 +72,12 @@ class Section(NamedTuple):
     lines: Sequence[str] = ()
     points: Sequence[str] = ()
     drawings: Sequence[Drawing] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[HtmlTable] = ()
     grid: Grid | None = None
 
 
-class Page(NamedTuple):
-    """A page, in the order in which it is read."""
+class HtmlPage(NamedTuple):
+    """A page from top to bottom."""
 
     title: str
     lead: str
@@ -115,8 +115,8 @@ def environment() -> Any:
     )
 
 
-def html(page: Page) -> str:
-    """Renders the page as one HTML text that needs no network, no font and no other file."""
+def html(page: HtmlPage) -> str:
+    """Renders the page as one HTML text without network, fonts or other files."""
     from markupsafe import Markup
 
     pictures: dict[int, Any] = {}
@@ -141,7 +141,7 @@ def html(page: Page) -> str:
     return rendered
 
 
-def picture(page: Page, why: str = "write an .html file") -> Any:
+def picture(page: HtmlPage, why: str = "write an .html file") -> Any:
     """Puts the page's charts above each other, as one chart.
 
     Raises:

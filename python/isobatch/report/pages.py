@@ -13,7 +13,7 @@ from isobatch.fleet.sweep import Sweep
 from isobatch.planning.plan import Plan
 from isobatch.report import charts
 from isobatch.report.fleet_page import fleet_page, sweep_page
-from isobatch.report.page import Page, html, picture
+from isobatch.report.page import HtmlPage, html, picture
 from isobatch.report.plan_page import curve, plan_page
 from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule, extent
@@ -22,7 +22,7 @@ from isobatch.words import count, real
 
 
 def require_extra() -> None:
-    """Refuses where the packages that draw pages are missing.
+    """Refuses where the drawing packages are missing.
 
     Raises:
         InputError: the extra `report` is not installed.
@@ -35,7 +35,7 @@ def require_extra() -> None:
         raise needs_extra("reports and charts", "report") from None
 
 
-def page_of_file(path: str, *, title: str | None = None, currency: str = "$", **keywords: Any) -> Page:
+def page_of_file(path: str, *, title: str | None = None, currency: str = "$", **keywords: Any) -> HtmlPage:
     """Makes the page of a file: a plan or a validation (.json), the lines of `isobatch sweep --json`, or the table of a fleet.
 
     Args:
@@ -69,7 +69,7 @@ def page_of_file(path: str, *, title: str | None = None, currency: str = "$", **
     raise must_be("that of a plan or of a validation", schema, field="schema", file=path)
 
 
-def page_of_value(value: Any, **keywords: Any) -> Page:
+def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
     """Makes the page of a Plan, a Sweep, a validation's Report, or the table of a fleet; `keywords` are those of `page_of_file`.
 
     Raises:
@@ -86,8 +86,8 @@ def page_of_value(value: Any, **keywords: Any) -> Page:
     raise must_be("a Plan, a Sweep, a Report or a table of plans", type(value), field="value")
 
 
-def content(page: Page, output: str) -> bytes:
-    """Returns what a file of that name holds: the page as .html, or its charts as .svg or .png.
+def content(page: HtmlPage, output: str) -> bytes:
+    """Returns the bytes of a file by its name: the page as .html, or its charts as .svg or .png.
 
     Raises:
         InputError: the name says none of these, or the page has no chart.

@@ -11,7 +11,7 @@ import numpy as np
 from isobatch import words
 from isobatch.planning.plan import Plan
 from isobatch.report.charts import over_run
-from isobatch.report.page import Drawing, Headline, Page, Section, Table
+from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.schedules import Schedule, extent
 from isobatch.words import count, percent
 
@@ -39,7 +39,7 @@ _ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> Page:
+def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> HtmlPage:
     """Makes the page of a plan."""
     possible = plan.status != "infeasible"
     title = title or f"{count(plan.world_size)} GPUs: {_layout(plan) if possible else 'no plan as asked'}"
@@ -51,14 +51,14 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> P
         menu = ways(plan)
         nothing = [] if menu else ["Nothing close to it would work."]
         work = Section("What would work", nothing, tables=[menu] if menu else [])
-        return Page(title, lines[0], [], [in_words, work], plan.status)
+        return HtmlPage(title, lines[0], [], [in_words, work], plan.status)
     tuned = plan.tuned()
     lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
     if tuned is not None:
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
     sections = [_beside(plan, tuned), *_rates(runs), *_stages(plan, runs), in_words]
-    return Page(title, lead, _headlines(plan, currency), sections, plan.status)
+    return HtmlPage(title, lead, _headlines(plan, currency), sections, plan.status)
 
 
 def _split(plan: Plan) -> str:
@@ -72,8 +72,8 @@ def _layout(plan: Plan) -> str:
     return f"{_split(plan)} = {count(plan.layout.effective_batch)} samples per step"
 
 
-def ways(plan: Plan) -> Table | None:
-    """Tables what would work in place of an infeasible plan, by the keywords of `ib.plan`."""
+def ways(plan: Plan) -> HtmlTable | None:
+    """Tables the alternatives to an infeasible plan, by the keywords of `ib.plan`."""
     rows = [
         (
             count(each.world_size),
@@ -86,7 +86,7 @@ def ways(plan: Plan) -> Table | None:
     ]
     columns = dict.fromkeys(("GPUs", "samples per step", "change"), "number")
     columns |= {"split": "text", "ib.plan(…)": "text"}
-    return Table("What would work, best first", columns, rows) if rows else None
+    return HtmlTable("What would work, best first", columns, rows) if rows else None
 
 
 def _keywords(asked: Plan, option: Plan) -> str:
@@ -130,7 +130,7 @@ def _beside(plan: Plan, tuned: Plan | None) -> Section:
         was, becomes = ("" if value is None else write(value) for value in (old, now))
         rows.append((label, was, becomes, "" if was == becomes or not was or not becomes else "changed"))
     columns = {"figure": "text", "as tuned": "number", "this plan": "number", "": "text"}
-    return Section("Old beside new", tables=[Table("The tuned run beside this plan", columns, rows)])
+    return Section("Old beside new", tables=[HtmlTable("The tuned run beside this plan", columns, rows)])
 
 
 def curve(schedule: Schedule, stop: float) -> list[tuple[float, float]]:
@@ -175,7 +175,7 @@ def _course(run: str, plan: Plan) -> str:
 
 
 def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
-    """Draws the stages in which the batch stays, where there are several."""
+    """Draws the stages of the batch, where there are several."""
     stages = plan.stages
     if len(stages) < 2 or plan.total_steps is None:
         return []
@@ -190,7 +190,7 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
     ]
     headers = ("from step", "after samples", "samples per step", "learning rate × peak")
     more = f" (the first {_MAX_STAGES} of {count(len(stages))})" if len(stages) > _MAX_STAGES else ""
-    table = Table(f"The stages of this plan{more}", {"stage": "text", **dict.fromkeys(headers, "number")}, rows)  # fmt: skip
+    table = HtmlTable(f"The stages of this plan{more}", {"stage": "text", **dict.fromkeys(headers, "number")}, rows)  # fmt: skip
     described = f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to {count(stages[-1].batch)}."
     drawing = Drawing(over_run(points, "step", "optimizer steps"), "Samples per step", described)
     return [Section("The batch grows", drawings=[drawing], tables=[table])]

@@ -16,10 +16,10 @@ from isobatch import words
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS
-from isobatch.fleet.made import Made, of_metadata
+from isobatch.fleet.provenance import Provenance, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names
-from isobatch.report.page import Table
+from isobatch.report.page import HtmlTable
 from isobatch.words import printable
 
 INFEASIBLE = STATUS.tolist().index("infeasible")
@@ -34,25 +34,25 @@ class Plans(NamedTuple):
     numbers: dict[str, NDArray[np.float64]]
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
-    made: Made
+    made: Provenance
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the file says it was made with."""
+        """The settings behind the plans, as the file has them."""
         return self.made.settings
 
     @property
     def one_each(self) -> bool:
-        """Whether no job has two rows that could be compared."""
+        """Tells whether every job has one row only."""
         return "job" in self.texts and int(np.bincount(self.texts["job"][1]).max(initial=0)) < 2
 
     @property
     def compares(self) -> bool:
-        """Whether the table tells on which clusters a job is faster or cheaper: all its rows are there, and not only the chosen."""
+        """Tells whether a job's clusters can be compared: all its rows are there, and not only the chosen."""
         return self.made.select in (None, "all") and not self.one_each
 
     def gpu_types(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The GPU types, "" where the file does not say, and which each row has."""
+        """Returns the GPU types, "" where the file does not say, and the place of each row among them."""
         clusters, at = self.text("cluster")
         each = [self.made.gpu_types.get(name or "", "") for name in clusters]
         types = list(dict.fromkeys(each))
@@ -69,22 +69,22 @@ class Plans(NamedTuple):
         return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.made)
 
     def number(self, name: str) -> NDArray[np.float64]:
-        """A column, of which nothing is known where the table has none."""
+        """Returns a column, all unknown where the table has none."""
         found = self.numbers.get(name)
         return np.full(self.rows, np.nan) if found is None else found
 
     def spent(self, name: str) -> NDArray[np.float64]:
-        """The hours, GPU-hours or cost of the rows whose GPU count, hours and GPU-hours are all known: what is drawn and compared."""
+        """Returns hours, GPU-hours or cost to draw and compare: of rows with GPU count, hours and GPU-hours, else NaN."""
         known = (self.gpus >= 1) & (self.number("hours") >= 0) & (self.number("gpu_hours") >= 0)
         return np.where(known, self.number(name), np.nan)
 
     def text(self, name: str) -> tuple[list[str | None], NDArray[np.int64]]:
-        """A column's values, and which each row has; one value where the table has none."""
+        """Returns a column's values, and the place of each row among them; one value where the table has none."""
         return self.texts.get(name, ([""], np.zeros(self.rows, np.int64)))
 
     @property
     def deadline(self) -> float | None:
-        """The hours that a run may take, where the settings have a number that a deadline can be."""
+        """The deadline of the settings, where it is a legal one."""
         asked = self.settings.get("deadline_hours")
         if not isinstance(asked, (int, float)) or isinstance(asked, bool) or not 0 < asked < 1e300:
             return None
@@ -96,12 +96,12 @@ class Plans(NamedTuple):
         return self.numbers["gpus"] if "gpus" in self.numbers else self.number("world_size")
 
     def has(self, reason: Reason) -> NDArray[np.bool_]:
-        """Which rows have a reason."""
+        """Marks the rows with a reason."""
         return (self.reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
 
 
 def plans_of(table: Any, file: str | None = None) -> Plans:
-    """The columns of what `plan_fleet` gave, or of a file that a fleet was written to.
+    """Reads the columns of a fleet's result or of its file.
 
     Raises:
         InputError: it is no fleet's table.
@@ -202,7 +202,7 @@ def _texts(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
 
 
 def _named(numbers: NDArray[np.float64]) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Ids that are numbers, as texts."""
+    """Writes numeric ids as texts."""
     values, at = np.unique(numbers, return_inverse=True)
     return [None if value != value else f"{value:.15g}" for value in values.tolist()], at.astype(np.int64)
 
@@ -261,8 +261,8 @@ _USUAL = (
 """Columns in the order in which people look at them; others come behind."""
 
 
-def rows_of(plans: Plans, caption: str) -> Table:
-    """Packs all rows, as many columns of them as fit; where those that people look at do not, the first rows."""
+def rows_of(plans: Plans, caption: str) -> HtmlTable:
+    """Packs all rows, as many columns of them as fit; where the usual ones do not fit, the first rows."""
     every = plans.rows
     plans, names = _fitting(plans), _ordered(plans)
     kept: dict[str, tuple[str, list[Any], NDArray[np.int64]]] = {}
@@ -284,7 +284,7 @@ def rows_of(plans: Plans, caption: str) -> Table:
         notes.append(f"For the size of the page without the columns {words.few(left_out, 20)}.")
     if plans.rows > _FIRST_ROWS:
         notes.append(f"Without JavaScript, and on paper: the first {_FIRST_ROWS} of {plans.rows:,} rows.")
-    return Table(
+    return HtmlTable(
         caption,
         {name: kind for name, (kind, *_) in kept.items()},
         [[written(values[at[row]], kind) for kind, values, at in kept.values()] for row in first],
@@ -295,7 +295,7 @@ def rows_of(plans: Plans, caption: str) -> Table:
 
 
 def _fitting(plans: Plans) -> Plans:
-    """As many of the first rows as can be shown with the columns that people look at."""
+    """Cuts the rows to as many as fit with the usual columns."""
     usual = [name for name in _ordered(plans) if name in _USUAL]
     if plans.rows > _SAMPLE_ROWS:
         tried = plans.first(_SAMPLE_ROWS)
@@ -307,14 +307,14 @@ def _fitting(plans: Plans) -> Plans:
 
 
 def _packed(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64], str]:
-    """A column's kind, its values, which each row has, and both as the page has them."""
+    """Returns a column's kind, its values, the place of each row among them, and both packed."""
     kind, values, at = _column(plans, name)
     values = [printable(value, 300) if isinstance(value, str) else value for value in values]
     return kind, values, at, _pack({"values": values, "at": at.tolist()})
 
 
 def written(value: Any, kind: str) -> str:
-    """A value as the table shows it.
+    """Writes a value for the table.
 
     >>> written(1281167.0, "count"), written(2e-5, "real"), written(None, "text")
     ('1,281,167', '2e-5', '')
@@ -327,7 +327,7 @@ def written(value: Any, kind: str) -> str:
 
 
 def _ordered(plans: Plans) -> list[str]:
-    """The columns of which something is known."""
+    """Orders the columns with anything known in them."""
     known = {"status", "reasons", *plans.texts}
     known |= {name for name, values in plans.numbers.items() if not np.isnan(values).all()}
     usual = [name for name in _USUAL if name in known]
@@ -335,7 +335,7 @@ def _ordered(plans: Plans) -> list[str]:
 
 
 def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]:
-    """A column's kind, its distinct values, and which each row has."""
+    """Returns a column's kind, its distinct values, and the place of each row among them."""
     if name == "status":
         return "status", STATUS.tolist(), plans.status
     if name == "reasons":

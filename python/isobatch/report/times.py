@@ -11,7 +11,7 @@ from isobatch import words
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, over_gpus
 from isobatch.report.medians import at_most, medians
-from isobatch.report.page import Drawing, Headline, Section, Table
+from isobatch.report.page import Drawing, Headline, HtmlTable, Section
 from isobatch.report.table import Plans
 from isobatch.words import count, counted, percent, printable
 
@@ -24,7 +24,7 @@ _MAX_TYPES = 4
 
 
 def times_known(plans: Plans) -> bool:
-    """Returns whether any row has hours, and the GPUs that they are of."""
+    """Tells whether any row has hours, with its GPUs."""
     return not np.isnan(plans.spent("hours")).all()
 
 
@@ -62,7 +62,7 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
 
 
 def knees(plans: Plans) -> dict[tuple[int, int], int]:
-    """Finds the row at which hours × GPU-hours is least: past it, 1 % less time costs more than 1 % more GPU-hours.
+    """Finds the row of the least hours × GPU-hours: past it, 1 % less time costs more than 1 % more GPU-hours.
 
     By job and GPU type: an hour of one type is no hour of another. A job that runs on one number of GPUs only has no knee.
     """
@@ -126,7 +126,7 @@ def _drawings(plans: Plans, name: str, label: str, deadline: float | None) -> li
 
 
 def _jobs(plans: Plans) -> list[int]:
-    """The jobs of which hours are known, in the order in which they come."""
+    """Lists the jobs with known hours, in order of appearance."""
     _, job = plans.text("job")
     return list(dict.fromkeys(job[~np.isnan(plans.spent("hours"))].tolist()))
 
@@ -150,7 +150,7 @@ def _lines(plans: Plans, name: str, jobs: list[int]) -> list[dict[str, Any]]:
 
 
 def _marked(plans: Plans, name: str) -> list[dict[str, Any]]:
-    """The points at which the knees are."""
+    """Returns the points of the knees."""
     known = ~np.isnan(plans.spent(name))
     return _points(plans, name, [row for row in knees(plans).values() if known[row]])
 
@@ -203,7 +203,7 @@ def _where(plans: Plans, row: int) -> str:
     return f"{many} on {f'cluster {name}' if name.isdecimal() else printable(name, 40)}"
 
 
-def _ends_table(plans: Plans, deadline: float | None, currency: str) -> Table:
+def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTable:
     _, job = plans.text("job")
     types, _ = plans.gpu_types()
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
@@ -231,7 +231,9 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> Table:
     headers += [f"{least} within the deadline"] if deadline else []
     takes = "cheapest" if is_priced else "it takes the fewest GPU-hours"
     caption = f"Where each job is fastest, where {takes}{', and at its knee' if kinds else ''}"
-    return Table(f"{caption}{_first_of(len(jobs))}", {"job": "text", **dict.fromkeys(headers, "parts")}, rows)
+    return HtmlTable(
+        f"{caption}{_first_of(len(jobs))}", {"job": "text", **dict.fromkeys(headers, "parts")}, rows
+    )
 
 
 def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:
@@ -242,8 +244,8 @@ def _first_of(jobs: int) -> str:
     return f" (the first {_MAX_JOBS} of {count(jobs)} jobs)" if jobs > _MAX_JOBS else ""
 
 
-def _chosen(plans: Plans, currency: str) -> Table:
-    """What each job's own row takes, where there is nothing to compare it with."""
+def _chosen(plans: Plans, currency: str) -> HtmlTable:
+    """Tables each job's own row, where there is nothing to compare it with."""
     _, job = plans.text("job")
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
     jobs = _jobs(plans)
@@ -255,4 +257,4 @@ def _chosen(plans: Plans, currency: str) -> Table:
         rows.append([_called(plans, row), _where(plans, row), took, words.figure(work[row]), price])
     columns = {"job": "text", "where": "text", "time": "number", "GPU-hours": "number", "cost": "number"}
     row_of = "The best row of each job" if plans.made.top > 1 else "The row of each job"
-    return Table(f"{row_of}{_first_of(len(jobs))}", columns, rows)
+    return HtmlTable(f"{row_of}{_first_of(len(jobs))}", columns, rows)

@@ -8,13 +8,13 @@ import numpy as np
 
 from isobatch import words
 from isobatch.report.charts import all_reduce, step_parts
-from isobatch.report.page import Drawing, Headline, Page, Section, Table
+from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.validate.figures import AllReduce, Machine, StepTimes
 from isobatch.validate.report import Report
 from isobatch.words import count, counted, percent
 
 
-def validation_page(report: Report, *, title: str | None = None) -> Page:
+def validation_page(report: Report, *, title: str | None = None) -> HtmlPage:
     """Makes the page of a validation."""
     verdicts = [str(proof.verdict) for proof in report.proofs]
     passed, unchecked = verdicts.count("pass"), verdicts.count("unchecked")
@@ -28,7 +28,7 @@ def validation_page(report: Report, *, title: str | None = None) -> Page:
     if report.machine is not None:
         sections.append(_machine(report.machine))
     title = title or "Validation of a plan"
-    return Page(title, lead + rehearsal, _headlines(report), sections, str(report.verdict))
+    return HtmlPage(title, lead + rehearsal, _headlines(report), sections, str(report.verdict))
 
 
 def _headlines(report: Report) -> list[Headline]:
@@ -55,7 +55,7 @@ def _verdicts(report: Report) -> Section:
         for row, proof in zip(rows, report.proofs, strict=True):
             found = proof.diagnosis
             row.append("" if found is None else f"{found.text}: {found.advice}")
-    table = Table("Each claim of the plan, and how it came out", columns, rows)
+    table = HtmlTable("Each claim of the plan, and how it came out", columns, rows)
     return Section("Verdicts", tables=[table])
 
 
@@ -82,7 +82,7 @@ def _all_reduce(found: AllReduce) -> Section:
         f"{_bytes(large.bytes)}, took {words.duration(large.time_us / 1e6)}: {words.figure(large.bus_bw_gb_s)} GB/s bus bandwidth."
     )
     headers = ("latency, µs", "bandwidth, GB/s", "off in the median", "off at worst")
-    tables = [Table("The fitted lines", {"fit": "text", **dict.fromkeys(headers, "number")}, rows)]
+    tables = [HtmlTable("The fitted lines", {"fit": "text", **dict.fromkeys(headers, "number")}, rows)]
     drawings = [Drawing(all_reduce(points, lines), "All-reduce by size", described)] if points else []
     return Section("All-reduce", drawings=drawings, tables=tables if rows else [])
 
@@ -117,12 +117,12 @@ def _step(report: Report, step: StepTimes) -> Section:
         f"{step.workload}, {counted(step.parameters, 'parameter')}, micro-batch {count(step.micro_batch)}"
     )
     drawing = Drawing(step_parts(parts), "A step's time, forecast and measured", described)
-    table = Table(caption, {"figure": "text", "value": "number"}, rows)
+    table = HtmlTable(caption, {"figure": "text", "value": "number"}, rows)
     return Section("The step", drawings=[drawing], tables=[table])
 
 
 def _parts(step: StepTimes) -> list[dict[str, Any]]:
-    """The measured step as computing and what communication adds; a long accumulation by its share."""
+    """Splits the measured step into computing and communication; a long accumulation by its share."""
     scale = step.planned_step_seconds / step.sync_median_seconds if step.sync_median_seconds else 1.0
     added = max(0.0, step.sync_median_seconds - step.compute_median_seconds)
     seconds = {"computing": step.sync_median_seconds - added, "added by communication": added}
@@ -142,5 +142,5 @@ def _machine(machine: Machine) -> Section:
     ]
     columns = {"rank": "text", "host": "text", "device": "text"}
     columns |= {"matrix product, GFLOP/s": "number", "slowest window / fastest": "number"}
-    versions = Table("Versions", {"software": "text", "version": "text"}, list(machine.versions.items()))
-    return Section("The machine", tables=[Table("Ranks", columns, rows), versions])
+    versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(machine.versions.items()))
+    return Section("The machine", tables=[HtmlTable("Ranks", columns, rows), versions])

@@ -49,8 +49,7 @@ from isobatch.schedules.text import (
 def constant(lr: float) -> Schedule:
     """lr at every step.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.constant(0.1).at(1000)
+    >>> constant(0.1).at(1000)
     0.1
     """
     return lone(level(0.0, rate("lr", lr)))
@@ -66,8 +65,7 @@ def _falling(lr: float, steps: float, end: float, shape: Shape) -> Schedule:
 def linear(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − x/steps), then end.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.linear(1.0, 4).values(range(6)).tolist()
+    >>> linear(1.0, 4).values(range(6)).tolist()
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
     return _falling(lr, steps, end, Power())
@@ -77,8 +75,7 @@ def linear(lr: float, steps: float, end: float = 0.0) -> Schedule:
 def linear_to_zero(lr: float, steps: float) -> Schedule:
     """lr·(1 − x/steps), then 0: decay to zero (Bergsma et al. 2025, arXiv:2502.15938).
 
-    >>> import isobatch as ib
-    >>> ib.schedules.linear_to_zero(1.0, 4).at(3)
+    >>> linear_to_zero(1.0, 4).at(3)
     0.25
     """
     return linear(lr, steps)
@@ -88,8 +85,7 @@ def linear_to_zero(lr: float, steps: float) -> Schedule:
 def polynomial(lr: float, steps: float, power: float = 1.0, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − x/steps)^power, then end.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.polynomial(1.0, 4, power=2).at(2)
+    >>> polynomial(1.0, 4, power=2).at(2)
     0.25
     """
     return _falling(lr, steps, end, Power(exponent=factor("power", power)))
@@ -99,8 +95,7 @@ def polynomial(lr: float, steps: float, power: float = 1.0, end: float = 0.0) ->
 def cosine(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 + cos(π·x/steps))/2, then end (Loshchilov, Hutter 2017, arXiv:1608.03983).
 
-    >>> import isobatch as ib
-    >>> ib.schedules.cosine(1.0, 100).at(50)
+    >>> cosine(1.0, 100).at(50)
     0.5
     """
     return _falling(lr, steps, end, Cosine())
@@ -110,8 +105,7 @@ def cosine(lr: float, steps: float, end: float = 0.0) -> Schedule:
 def one_minus_sqrt(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − √(x/steps)), then end: the cooldown of Hägele et al. 2024 (arXiv:2405.18392).
 
-    >>> import isobatch as ib
-    >>> ib.schedules.one_minus_sqrt(1.0, 100).at(25)
+    >>> one_minus_sqrt(1.0, 100).at(25)
     0.5
     """
     return _falling(lr, steps, end, Power(stretch=0.5))
@@ -121,8 +115,7 @@ def one_minus_sqrt(lr: float, steps: float, end: float = 0.0) -> Schedule:
 def rex(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − u)/(1 − u/2) with u = x/steps, then end (Chen et al. 2021, arXiv:2107.04197).
 
-    >>> import isobatch as ib
-    >>> ib.schedules.rex(3.0, 100).at(50)
+    >>> rex(3.0, 100).at(50)
     2.0
     """
     return _falling(lr, steps, end, Rex())
@@ -138,8 +131,7 @@ def tanh(lr: float, steps: float, lower: float = -6.0, upper: float = 3.0, end: 
 
     It starts a little below lr and stays a little above end, by what tanh leaves at the bounds.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.tanh(1.0, 100, lower=-1, upper=1).at(50)
+    >>> tanh(1.0, 100, lower=-1, upper=1).at(50)
     0.5
     """
     return _falling(lr, steps, end, Tanh(lower=number("lower", lower), upper=number("upper", upper)))
@@ -158,8 +150,7 @@ def _build_exponential(run: PlanRun) -> list[Segment]:
 def exponential(lr: float, gamma: float, every: float = 1.0) -> Schedule:
     """lr·gamma^(x/every), without an end.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.exponential(1.0, 0.25, every=10).at(5)
+    >>> exponential(1.0, 0.25, every=10).at(5)
     0.5
     """
     shape = Exponential(rate=factor("gamma", gamma))
@@ -176,8 +167,7 @@ def _build_inverse_sqrt(run: PlanRun) -> list[Segment]:
 def inverse_sqrt(lr: float, timescale: float) -> Schedule:
     """lr/√(1 + x/timescale), without an end. After a warmup of `timescale` steps this is lr·√(W/step).
 
-    >>> import isobatch as ib
-    >>> ib.schedules.inverse_sqrt(1.0, 100).at(300)
+    >>> inverse_sqrt(1.0, 100).at(300)
     0.5
     """
     over = length("timescale", timescale)
@@ -194,8 +184,7 @@ def _build_vaswani(run: PlanRun) -> list[Segment]:
 def vaswani(model_dim: int, warmup_steps: float, factor: float = 1.0) -> Schedule:
     """factor·d^−½·min(n^−½, n·W^−3/2) with n = x + 1, the paper's step number (Vaswani et al. 2017, arXiv:1706.03762).
 
-    >>> import isobatch as ib
-    >>> round(ib.schedules.vaswani(512, 4000).at(3999), 9)
+    >>> round(vaswani(512, 4000).at(3999), 9)
     0.000698771
     """
     up = length("warmup_steps", warmup_steps)
@@ -220,8 +209,7 @@ def _build_step(run: PlanRun) -> list[Segment]:
 def step(lr: float, every: float, gamma: float = 0.1) -> Schedule:
     """lr·gamma^⌊x/every⌋.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.step(1.0, 30, gamma=0.5).values([29, 30, 60]).tolist()
+    >>> step(1.0, 30, gamma=0.5).values([29, 30, 60]).tolist()
     [1.0, 0.5, 0.25]
     """
     shape = Exponential(rate=factor("gamma", gamma), stairs=True)
@@ -237,8 +225,7 @@ def _build_multistep(run: PlanRun) -> list[Segment]:
 def multistep(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> Schedule:
     """lr·gamma^(milestones reached); a milestone listed twice counts twice.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.multistep(1.0, [30, 60], gamma=0.5).values([29, 30, 60]).tolist()
+    >>> multistep(1.0, [30, 60], gamma=0.5).values([29, 30, 60]).tolist()
     [1.0, 0.5, 0.25]
     """
     base, factor = rate("lr", lr), rate("gamma", gamma)
@@ -267,8 +254,7 @@ def goyal(
 
     `start` is the learning rate of the small-batch run; milestones are epochs of the whole run.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.goyal(3.2, 100, start=0.1).values([0, 500, 3000]).round(3).tolist()
+    >>> goyal(3.2, 100, start=0.1).values([0, 500, 3000]).round(3).tolist()
     [0.1, 3.2, 0.32]
     """
     per_epoch = length("steps_per_epoch", steps_per_epoch)
@@ -303,8 +289,7 @@ def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end:
 
     `shape` is the decay: "linear", "cosine", "one_minus_sqrt" or "rex". Put `warmup` in front for its warmup.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.wsd(1.0, 100, 20).values([80, 90, 100]).tolist()
+    >>> wsd(1.0, 100, 20).values([80, 90, 100]).tolist()
     [1.0, 0.5, 0.0]
     """
     peak, bottom = rate("lr", lr), rate("end", end)
@@ -320,8 +305,7 @@ def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end:
 def trapezoid(lr: float, steps: float, warmup_steps: float, decay_steps: float, end: float = 0.0) -> Schedule:
     """0 up to lr over warmup_steps, level, down to end over the last decay_steps, all straight.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.trapezoid(1.0, 100, 10, 20).values([0, 5, 50, 90, 100]).tolist()
+    >>> trapezoid(1.0, 100, 10, 20).values([0, 5, 50, 90, 100]).tolist()
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
     total, up = length("steps", steps), span("warmup_steps", warmup_steps)
@@ -353,8 +337,7 @@ def one_cycle(
     start defaults to lr/25, end to start/10^4. Its boundaries are whole; torch's own, off by one, are those of
     `isobatch.schedules.torch.OneCycleLR`.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.one_cycle(1.0, 100, 30, start=0.5, end=0.0).values([0, 15, 30, 65, 100]).tolist()
+    >>> one_cycle(1.0, 100, 30, start=0.5, end=0.0).values([0, 15, 30, 65, 100]).tolist()
     [0.5, 0.75, 1.0, 0.5, 0.0]
     """
     top, total, up = rate("lr", lr), length("steps", steps), length("rise_steps", rise_steps)
@@ -389,8 +372,7 @@ def cosine_restarts(
 ) -> Schedule:
     """Cosines from lr·decay^i to end, cycle i of period·multiplier^i steps (SGDR, arXiv:1608.03983).
 
-    >>> import isobatch as ib
-    >>> ib.schedules.cosine_restarts(1.0, 10, multiplier=2).values([0, 5, 10, 20, 30]).tolist()
+    >>> cosine_restarts(1.0, 10, multiplier=2).values([0, 5, 10, 20, 30]).tolist()
     [1.0, 0.5, 1.0, 0.5, 1.0]
     """
     over = length("period", period)
@@ -402,8 +384,7 @@ def cosine_restarts(
 def table(values: Sequence[float]) -> Schedule:
     """values[x], straight lines between whole steps, the last value held: what any scheduler printed.
 
-    >>> import isobatch as ib
-    >>> ib.schedules.table([0.1, 0.2, 0.4]).values([1, 1.5, 9]).tolist()
+    >>> table([0.1, 0.2, 0.4]).values([1, 1.5, 9]).tolist()
     [0.2, 0.30000000000000004, 0.4]
     """
     read = tuple(rate("values", value) for value in values)

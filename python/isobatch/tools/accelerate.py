@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isobatch.tools.launchers import PORT, layout, script, variables
-from isobatch.tools.page import Page, clip
-from isobatch.tools.sheet import Job, Plan, Sheet
-from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer
+from isobatch.tools.page import SettingsPage, clip
+from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
 
 
-def read(page: Page) -> None:
+def read(page: SettingsPage) -> None:
     """num_processes counts the processes of all machines together."""
     page.whole("num_processes", "gpus", default=1)
     mixed = page.word("mixed_precision", "no")
@@ -33,9 +33,9 @@ def read(page: Page) -> None:
         page.give("model_parallel", degree, "megatron_lm_config")
 
 
-def write(plan: Plan, job: Job) -> Sheet:
-    """The processes and the precision; the rest as comments, with the command that sets it."""
-    sheet = Sheet()
+def write(plan: Plan, job: Job) -> SettingsSheet:
+    """Writes the processes and the precision; the rest as comments, with the commands to set it."""
+    sheet = SettingsSheet()
     nodes, _ = layout(plan, sheet)
     precision = plan.recipe.precision
     sheet.settings = {
@@ -65,17 +65,17 @@ def write(plan: Plan, job: Job) -> Sheet:
     return sheet
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
     if case.gpus > 1:
-        yield Finding(
+        yield Issue(
             f"a scheduler that accelerator.prepare wraps takes {case.gpus} steps for each step of the optimizer",
             "Accelerate steps it once for every process",
             "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
             f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
         )
     if case.at("gradient_accumulation_steps") is not None:
-        yield Finding(
+        yield Issue(
             "gradient_accumulation_steps in this file is rejected",
             "the launcher's configuration has no such key",
             "accelerate, commands/config/config_args.py: unknown keys",
@@ -83,7 +83,7 @@ def check(case: Case) -> Iterator[Finding]:
         )
     written = case.at("num_processes")
     if written is not None and written != case.gpus:
-        yield Finding(
+        yield Issue(
             f"{written} processes start, not {case.gpus}",
             "num_processes counts all machines together",
             "accelerate, commands/launch.py: --num_processes",

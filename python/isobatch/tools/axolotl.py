@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isobatch.tools.page import Page, precision
-from isobatch.tools.tool import Case, Finding, Reader, Tool
+from isobatch.tools.page import SettingsPage, precision
+from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.tools.transformers import NAMES as TRAINER_NAMES
 from isobatch.tools.transformers import check as check_trainer
 from isobatch.tools.transformers import read as read_trainer
@@ -21,8 +21,8 @@ _NAMES = {
 }
 
 
-def read(page: Page) -> None:
-    """What axolotl hands to the Trainer: its names for the same arguments."""
+def read(page: SettingsPage) -> None:
+    """Reads axolotl's names for arguments of the Trainer."""
     read_batch(page, "micro_batch_size")
     page.number("learning_rate", "lr")
     read_lengths(page, "num_epochs", 1)
@@ -42,7 +42,7 @@ def read(page: Page) -> None:
         )
 
 
-def _read_llama_factory(page: Page) -> None:
+def _read_llama_factory(page: SettingsPage) -> None:
     """As transformers, with its name for the length of a sample."""
     read_trainer(page)
     page.whole("cutoff_len", "seq_len")
@@ -54,11 +54,11 @@ def _read_llama_factory(page: Page) -> None:
         )
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what axolotl does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds axolotl's silent behaviour: the Trainer's, and a warmup."""
     yield from check_trainer(case)
     if case.at("warmup_steps") is None and case.at("warmup_ratio") is None:
-        yield Finding(
+        yield Issue(
             f"the warmup is {share(0.03)} of the steps, at most 100",
             "neither warmup_steps nor warmup_ratio is given",
             "axolotl, core/builders/base.py",

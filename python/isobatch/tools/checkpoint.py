@@ -17,7 +17,7 @@ from typing import Any
 from isobatch.errors import InputError, missing, unreadable
 from isobatch.files.whole import read_whole
 from isobatch.tools import transformers
-from isobatch.tools.page import Found, Page, length
+from isobatch.tools.page import Reading, SettingsPage, length
 from isobatch.tools.parse import parse
 from isobatch.tools.tool import Reader, Tool
 
@@ -25,9 +25,9 @@ MAX_PICKLE_BYTES = 1 << 20
 """Of the pickle; a Trainer's has 6 kB."""
 
 
-def read(page: Page) -> None:
+def read(page: SettingsPage) -> None:
     """`trainer_state.json` alone, without the folder around it."""
-    page.found.step = page.whole("global_step")
+    page.reading.step = page.whole("global_step")
     page.whole("train_batch_size", "batch_per_gpu")
     page.give("convention", "transformers", "")
     steps = page.whole("max_steps")
@@ -35,7 +35,7 @@ def read(page: Page) -> None:
         page.give("duration", length(steps, "st"), "max_steps")
 
 
-def read_folder(folder: Path) -> Found:
+def read_folder(folder: Path) -> Reading:
     """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for the number of
     processes, the files with each one's random state.
 
@@ -44,7 +44,7 @@ def read_folder(folder: Path) -> Found:
     Raises:
         InputError: there is no `trainer_state.json`.
     """
-    found = Found("checkpoint", CHECKPOINT.title, str(folder), {})
+    found = Reading("checkpoint", CHECKPOINT.title, str(folder), {})
     state_file = folder / "trainer_state.json"
     if not state_file.is_file():
         raise missing(
@@ -54,10 +54,10 @@ def read_folder(folder: Path) -> Found:
     arguments = _arguments(folder)
     found.settings = {**arguments, **state}
     if arguments:
-        transformers.read(Page(arguments, found))
+        transformers.read(SettingsPage(arguments, found))
     else:
         found.notes.append("there is no training_args.bin: the arguments of the run are not known")
-    read(Page(state, found))
+    read(SettingsPage(state, found))
     epochs = arguments.get("num_train_epochs")
     if "duration" in found.fields and epochs and not _above_zero(arguments.get("max_steps")):
         # Resumed, the Trainer counts the steps of its epochs anew, on whatever GPUs.
@@ -81,7 +81,7 @@ def _arguments(folder: Path) -> dict[str, object]:
     return {}
 
 
-def _processes(folder: Path, arguments: dict[str, object], found: Found) -> None:
+def _processes(folder: Path, arguments: dict[str, object], found: Reading) -> None:
     """Each process leaves a file of its random state; one process alone leaves `rng_state.pth`."""
     ranks = [file for file in folder.glob("rng_state_*.pth") if re.fullmatch(r"rng_state_\d+", file.stem)]
     state = arguments.get("distributed_state")
@@ -95,13 +95,13 @@ def _processes(folder: Path, arguments: dict[str, object], found: Found) -> None
         found.notes.append("the run used DataParallel: its batch is split over the GPUs of one process")
 
 
-class Record:
-    """What stands for an object of any class."""
+class InertObject:
+    """Stands for an object of any class."""
 
     arguments: tuple[Any, ...]
     attributes: dict[str, Any]
 
-    def __new__(cls, *arguments: Any, **_: Any) -> Record:
+    def __new__(cls, *arguments: Any, **_: Any) -> InertObject:
         record = super().__new__(cls)
         record.arguments, record.attributes = arguments, {}
         return record
@@ -110,8 +110,8 @@ class Record:
         parts = state if isinstance(state, tuple) else (state,)
         self.attributes = {k: v for part in parts if isinstance(part, dict) for k, v in part.items()}
 
-    def __call__(self, *arguments: Any, **_: Any) -> Record:
-        return Record(*arguments)
+    def __call__(self, *arguments: Any, **_: Any) -> InertObject:
+        return InertObject(*arguments)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass  # a dict's subclass is filled in this way
@@ -128,17 +128,17 @@ class Record:
 
 class _Inert(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ARG002 - no name is looked up
-        return Record
+        return InertObject
 
     def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002 - a tensor's storage
         return None
 
     def get_extension(self, code: int) -> Any:  # noqa: ARG002
-        return Record
+        return InertObject
 
 
 def attributes(path: Path) -> dict[str, Any]:
-    """The attributes of the object that torch saved in a file; enumerations are their values.
+    """Reads the attributes of an object saved by torch; enumerations are their values.
 
     Raises:
         InputError: the file is no such pickle, or is larger than any that the Trainer writes.
@@ -161,13 +161,13 @@ def attributes(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # a broken pickle fails in any way that the interpreter has
         raise unreadable(error, file) from None
-    values = found.attributes if isinstance(found, Record) else {}
+    values = found.attributes if isinstance(found, InertObject) else {}
     return {str(name): _plain(value) for name, value in values.items()}
 
 
 def _plain(value: Any) -> Any:
     """A record of one argument is an enumeration's member; one with attributes is those."""
-    if not isinstance(value, Record):
+    if not isinstance(value, InertObject):
         return value
     if value.attributes:
         return value.attributes

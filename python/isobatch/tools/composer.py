@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.page import Page, clip, optimizer, torch_optimizer, unsupported
-from isobatch.tools.tool import Case, Finding, Reader, Tool
+from isobatch.tools.page import SettingsPage, clip, optimizer, torch_optimizer, unsupported
+from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, share
 
 _NAMES = {
@@ -23,9 +23,9 @@ _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}
 
 
-def read(page: Page) -> None:
+def read(page: SettingsPage) -> None:
     """`${name}` is looked up in the same file."""
-    page = Page(_filled(page.settings, page), page.found)
+    page = SettingsPage(_filled(page.settings, page), page.reading)
     page.whole(page.first("global_train_batch_size", "train_batch_size"), "effective_batch")
     if page.raw("device_train_microbatch_size") == "auto":
         page.note(
@@ -48,7 +48,7 @@ def read(page: Page) -> None:
         page.give("drop_last", True, "train_loader.drop_last")
 
 
-def _optimizer(page: Page) -> None:
+def _optimizer(page: SettingsPage) -> None:
     name = page.word("optimizer.name")
     optimizer(page, "optimizer.name", name)
     page.number("optimizer.lr", "lr")
@@ -64,7 +64,7 @@ def _optimizer(page: Page) -> None:
         )
 
 
-def _schedule(page: Page) -> None:
+def _schedule(page: SettingsPage) -> None:
     name = page.word("scheduler.name")
     if name is None:
         page.give("schedule", "constant", "scheduler")
@@ -82,18 +82,18 @@ def _schedule(page: Page) -> None:
     page.give("schedule", kinds[name], "scheduler.name")
     if page.has("scheduler.t_max") and _time(page, "scheduler.t_max") not in (
         "100%",
-        page.found.fields.get("duration"),
+        page.reading.fields.get("duration"),
     ):
         unsupported(page, "scheduler.t_max", "a decay that does not end with the run")
     warmup = _time(page, "scheduler.t_warmup") if page.has("scheduler.t_warmup") else None
     if warmup and not warmup.startswith("0"):
         page.give("warmup", warmup, "scheduler.t_warmup")
-    bottom, lr = page.number("scheduler.alpha_f", default=0.0), page.found.fields.get("lr")
+    bottom, lr = page.number("scheduler.alpha_f", default=0.0), page.reading.fields.get("lr")
     if bottom and lr and kinds[name] != "constant":
         page.give("min_lr", lr * bottom, "scheduler.alpha_f")
 
 
-def _time(page: Page, key: str) -> str | None:
+def _time(page: SettingsPage, key: str) -> str | None:
     """A time string as a length of ours."""
     value = page.raw(key)
     if value is None:
@@ -108,8 +108,8 @@ def _time(page: Page, key: str) -> str | None:
     return share(float(text)) if match[2] == "dur" else f"{text}{_UNITS[match[2]]}"
 
 
-def _filled(settings: Mapping[str, Any], page: Page) -> dict[str, Any]:
-    """The settings with every text that is one `${name}` replaced by what it names, if that is a plain value."""
+def _filled(settings: Mapping[str, Any], page: SettingsPage) -> dict[str, Any]:
+    """Replaces every text of one `${name}` by the plain value of that name."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -123,39 +123,39 @@ def _filled(settings: Mapping[str, Any], page: Page) -> dict[str, Any]:
     return {str(key): fill(value) for key, value in settings.items()}
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """The global batch is split over the GPUs, and then into micro-batches of at most the size that is given."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds batches that do not split: over the GPUs, and then into micro-batches of at most the given size."""
     batch, micro = case.fields.get("effective_batch"), case.at("device_train_microbatch_size")
     if batch and batch % case.gpus:
-        yield Finding(
+        yield Issue(
             f"the run stops: {count(batch)} samples are no multiple of {case.gpus} GPUs",
             "llm-foundry refuses a batch that it would have to truncate",
             "llm-foundry, utils/config_utils.py: calculate_batch_size_info",
             f"global_train_batch_size: {max(1, batch // case.gpus) * case.gpus}",
         )
     elif batch and type(micro) is int and micro > batch // case.gpus:
-        yield Finding(
+        yield Issue(
             f"a micro-batch has {batch // case.gpus} samples, not {micro}",
             f"{count(batch)} samples over {case.gpus} GPUs are {batch // case.gpus} each, and more is reduced to that",
             "llm-foundry, utils/config_utils.py: calculate_batch_size_info",
             f"device_train_microbatch_size: {batch // case.gpus}",
         )
     elif batch and type(micro) is int and batch // case.gpus % micro:
-        yield Finding(
+        yield Issue(
             f"the last micro-batch of a step has {batch // case.gpus % micro} samples, not {micro}",
             f"{batch // case.gpus} samples of a GPU are split into micro-batches of {micro}; Composer weighs each by its size",
             "composer, trainer/trainer.py: device_train_microbatch_size",
             f"device_train_microbatch_size: {next(size for size in range(micro, 0, -1) if batch // case.gpus % size == 0)}",
         )
     if micro == "auto":
-        yield Finding(
+        yield Issue(
             "the micro-batch is found during the run",
             "device_train_microbatch_size: auto begins with the batch of a GPU and goes down when memory runs out; the batch stays",
             "composer, trainer/trainer.py: device_train_microbatch_size",
             "device_train_microbatch_size: isobatch plan --from ... --set micro_batch=N plans with one",
         )
     if case.at("accumulate_train_batch_on_tokens") is False:
-        yield Finding(
+        yield Issue(
             "samples with few tokens weigh as much as long ones: a mean of means",
             "accumulate_train_batch_on_tokens is off: micro-batches are weighed by their samples",
             "composer, trainer/trainer.py: accumulate_train_batch_on_tokens",

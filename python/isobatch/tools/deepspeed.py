@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import Page, clip, length, optimizer, pair, unsupported
-from isobatch.tools.sheet import Curve, Job, Plan, Sheet, curve
-from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer
+from isobatch.tools.page import SettingsPage, clip, length, optimizer, pair, unsupported
+from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
 
 _NAMES = {
     "accumulation": "gradient_accumulation_steps",
@@ -26,8 +26,8 @@ _BATCH = {
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
 
 
-def read(page: Page) -> None:
-    """Two of the three batch numbers are enough where the GPUs are known; three that contradict each other are an error."""
+def read(page: SettingsPage) -> None:
+    """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an error."""
     autos = [key for key in _BATCH if page.raw(key) == "auto"]
     for key, field in _BATCH.items():
         if key not in autos:
@@ -47,7 +47,7 @@ def read(page: Page) -> None:
             page.give("precision", ours, key)
 
 
-def _read_optimizer(page: Page) -> None:
+def _read_optimizer(page: SettingsPage) -> None:
     name = page.word("optimizer.type")
     if name is None:
         page.note("there is no optimizer in the file: the training script has it")
@@ -68,7 +68,7 @@ def _read_optimizer(page: Page) -> None:
         pair(inner, "betas")
 
 
-def _schedule(page: Page) -> None:
+def _schedule(page: SettingsPage) -> None:
     name = page.word("scheduler.type")
     inner = page.table("scheduler.params")
     if name is None:
@@ -92,15 +92,15 @@ def _schedule(page: Page) -> None:
         total = inner.whole("total_num_steps")
         if total:
             page.give("duration", length(total, "st"), "total_num_steps")
-    if name == "WarmupCosineLR" and (lr := page.found.fields.get("lr")):
+    if name == "WarmupCosineLR" and (lr := page.reading.fields.get("lr")):
         page.give("min_lr", lr * (inner.number("cos_min_ratio", default=0.0001) or 0.0), "cos_min_ratio")
     if inner.word("warmup_type", "log") != "linear":
         page.note('warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line')
 
 
-def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
-    """The three batch numbers, which must multiply out with the data-parallel replicas, the optimizer and the scheduler."""
-    sheet = Sheet()
+def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+    """Writes the optimizer, the scheduler and the three batch numbers, whose product DeepSpeed checks."""
+    sheet = SettingsSheet()
     sheet.settings = {
         "train_batch_size": plan.effective_batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
@@ -115,7 +115,7 @@ def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
     return sheet
 
 
-def _write_optimizer(plan: Plan, sheet: Sheet) -> None:
+def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name not in _OPTIMIZERS:
         sheet.note(
@@ -134,7 +134,7 @@ def _write_optimizer(plan: Plan, sheet: Sheet) -> None:
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 
-def _scheduler(plan: Plan, line: Curve, sheet: Sheet) -> None:
+def _scheduler(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     warmup = {"warmup_num_steps": line.warmup, "warmup_type": "linear"}
     ends = {"warmup_min_lr": line.first, "warmup_max_lr": line.peak}
     match line.kind:
@@ -175,18 +175,18 @@ def _rate(line: Curve, step: int) -> float:
     return line.first + (line.peak - line.first) * max(0.0, (line.total - at) / max(1.0, line.total - warmup))
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
-    autos = [key for key in _strings(case.found.settings) if key[1] == "auto"]
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
+    autos = [key for key in _strings(case.reading.settings) if key[1] == "auto"]
     if autos:
-        yield Finding(
+        yield Issue(
             f'{", ".join(key for key, _ in autos)}: "auto"',
             "another program fills these in when the run starts; alone DeepSpeed refuses them",
             "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
             "write the numbers down: isobatch plan --to deepspeed",
         )
     if case.at("scheduler", "type") and case.at("scheduler", "params", "warmup_type") != "linear":
-        yield Finding(
+        yield Issue(
             "the warmup is logarithmic",
             'warmup_type is "log" unless it is named',
             "deepspeed, runtime/lr_schedules.py: WARMUP_LOG_RATE",
@@ -195,7 +195,7 @@ def check(case: Case) -> Iterator[Finding]:
     if case.at("scheduler", "type") in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         # The cosine itself counts from the step before, so that only the warmup of WarmupCosineLR is late.
         late = "the warmup" if case.at("scheduler", "type") == "WarmupCosineLR" else "the learning rate"
-        yield Finding(
+        yield Issue(
             f"{late} is one step late",
             "its schedulers start at step 0, and are asked once before the first step",
             "deepspeed, runtime/lr_schedules.py: WarmupLR.get_lr; measured in bench/results/exports.md",
@@ -205,7 +205,7 @@ def check(case: Case) -> Iterator[Finding]:
         str(case.at("optimizer", "type")).lower() == "adam"
         and case.at("optimizer", "params", "adam_w_mode") is not False
     ):
-        yield Finding(
+        yield Issue(
             "Adam is AdamW",
             "adam_w_mode is on unless it is switched off",
             "deepspeed, runtime/config.py: ADAM_W_MODE_DEFAULT",
@@ -217,7 +217,7 @@ def check(case: Case) -> Iterator[Finding]:
     )
     replicas = case.replicas
     if all(type(value) is int for value in (total, micro, steps)) and total != micro * steps * replicas:
-        yield Finding(
+        yield Issue(
             f"DeepSpeed stops: {total} samples are not {micro} × {steps} × {replicas} replicas",
             "the three numbers must multiply out on these GPUs",
             "deepspeed, runtime/config.py: _batch_assertion",

@@ -1,4 +1,4 @@
-"""Detects which tool wrote a file, from keys that only that tool uses; of a file that nobody's tool wrote, what its keys may mean."""
+"""Detects the tool of a file, by keys of that tool alone; guesses at the meaning of keys in a file of nobody's tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isobatch.tools.tool import Tool
 
 
 class Keys(NamedTuple):
-    """Keys by which a tool's files are known; none of a tool whose files are not read. No tool is imported for them.
+    """Keys to know a tool's files by; none for a tool without a reader. No tool is imported for them.
 
     Attributes:
         own: of this tool alone.
@@ -138,12 +138,12 @@ def tool_of(name: str) -> Tool:
 
 
 def readers() -> list[str]:
-    """The tools whose files are read."""
+    """Lists the tools with a reader."""
     return [name for name, keys in TOOLS.items() if keys.own]
 
 
 def reader(name: str) -> Tool:
-    """The tool of this name, whose files are read.
+    """Returns the tool of this name, with its reader.
 
     Raises:
         InputError: there is none.
@@ -155,7 +155,7 @@ def reader(name: str) -> Tool:
 
 
 def writer(name: str) -> Tool:
-    """The tool of this name, whose files are written.
+    """Returns the tool of this name, with its writer.
 
     Raises:
         InputError: there is none.
@@ -175,7 +175,7 @@ def writer(name: str) -> Tool:
 
 
 def detect(settings: Mapping[str, Any], file: str) -> str:
-    """Detects the tool that most of a file's keys belong to.
+    """Detects the tool with most of a file's keys.
 
     Raises:
         InputError: it is a recipe or a plan of isobatch, or no tool's clearly; the message says what to do.
@@ -198,7 +198,7 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
 
 
 def looks_like(settings: Mapping[str, Any]) -> str | None:
-    """The title of the tool whose names a file has, as people write it; None where they are not clearly one's.
+    """Returns the title of the tool with a file's names, as people write it; None where no tool clearly has them.
 
     >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
     'transformers TrainingArguments'
@@ -231,7 +231,7 @@ def refuse_ours(settings: Mapping[str, Any], file: str) -> None:
 
 
 def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
-    """How many keys of each tool a file has, of those that have one of their own there, or many."""
+    """Counts the keys of each tool in a file, for tools with a key of their own there, or many."""
     scores = {}
     for name in readers():
         own, common = _present(settings, name)
@@ -253,7 +253,7 @@ def _present(settings: Mapping[str, Any], name: str) -> tuple[int, int]:
 
 
 def nobodys(settings: Mapping[str, Any], file: str) -> InputError:
-    """A file that no tool clearly owns, and what it may mean."""
+    """Returns the error for a file of no tool, with its possible meaning."""
     near = [name for name in readers() if any(_present(settings, name))]
     hint = f" (some names are also of {', '.join(near)})" if near else ""
     lines = "\n".join(f"  --set {line}" for line in as_recipe(settings))
@@ -288,7 +288,7 @@ def is_recipe(settings: Mapping[str, Any]) -> bool:
 
 
 def looks(key: str) -> str | None:
-    """What a name looks like: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
+    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
 
     >>> [looks(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "seed")]
     ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
@@ -313,7 +313,7 @@ def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Ite
 
 
 def unused(settings: Mapping[str, Any], used: set[str]) -> list[str]:
-    """The keys that look as if they decided on the batch, the learning rate or a length, and were not read.
+    """Lists keys that were not read and look like a batch, a learning rate or a length.
 
     >>> unused({"batch_size": 16, "lr": 0.1, "seed": 1}, {"lr"})
     ['batch_size']
@@ -326,7 +326,7 @@ def unused(settings: Mapping[str, Any], used: set[str]) -> list[str]:
 
 
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:
-    """The lines of a recipe that a file of nobody's tool might mean, for whoever wrote it to check.
+    """Guesses the lines of a recipe for a file of nobody's tool; its author checks them.
 
     >>> print("\\n".join(as_recipe({"batch_size": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
     effective_batch=N   batch_size 16 × accum 4 × the GPUs of that run (without them if batch_size counts all GPUs)
@@ -364,7 +364,7 @@ def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
 
 
 def _value(field: str, key: str, value: Any) -> str:
-    """A length with the unit that its name implies."""
+    """Adds the unit implied by its name to a length."""
     name = key.rpartition(".")[2].lower()
     if field not in ("duration", "warmup") or not isinstance(value, int | float):
         return str(value)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.page import Page, clip, inherited, length, unsupported
-from isobatch.tools.tool import Case, Finding, Reader, Tool
+from isobatch.tools.page import SettingsPage, clip, inherited, length, unsupported
+from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, real
 
 _NAMES = {
@@ -19,7 +19,7 @@ _NAMES = {
 }
 
 
-def read(page: Page) -> None:
+def read(page: SettingsPage) -> None:
     """IMS_PER_BATCH counts all GPUs. What the file leaves out has detectron2's default, unless it inherits from another."""
     inherits = inherited(page, "_BASE_")
     if page.raw("VERSION") not in (None, 1, 2):
@@ -52,7 +52,7 @@ def read(page: Page) -> None:
         page.give("precision", "fp16", "SOLVER.AMP.ENABLED")
 
 
-def _schedule(page: Page) -> None:
+def _schedule(page: SettingsPage) -> None:
     name = page.word("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR")
     if name == "WarmupCosineLR":
         page.give("schedule", "cosine", "SOLVER.LR_SCHEDULER_NAME")
@@ -69,8 +69,8 @@ def _schedule(page: Page) -> None:
         unsupported(page, "SOLVER.LR_SCHEDULER_NAME", f"the scheduler {name!r}")
 
 
-def _steps(page: Page, value: Any) -> list[int]:
-    """`(60000, 80000)`, which YAML takes for a text."""
+def _steps(page: SettingsPage, value: Any) -> list[int]:
+    """Reads `(60000, 80000)`, a text to YAML."""
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value.strip())
@@ -87,20 +87,20 @@ def _steps(page: Page, value: Any) -> list[int]:
     return sorted(point for point in points if point < last)
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
     workers = case.at("SOLVER", "REFERENCE_WORLD_SIZE")
     lr, batch = case.fields.get("lr"), case.fields.get("effective_batch")
     if type(workers) is int and workers > 0 and workers != case.gpus and lr and batch:
         k = case.gpus / workers
-        yield Finding(
+        yield Issue(
             f"a step has {count(batch * k)} samples at learning rate {real(lr * k)}",
             f"REFERENCE_WORLD_SIZE {workers} makes detectron2 rescale batch, learning rate and steps by {k:g}",
             "detectron2, engine/defaults.py: DefaultTrainer.auto_scale_workers",
             f"SOLVER.REFERENCE_WORLD_SIZE: 0  (to keep {batch})",
         )
     elif not workers and batch and batch % case.gpus:
-        yield Finding(
+        yield Issue(
             f"detectron2 stops: {batch} images are no multiple of {case.gpus} GPUs",
             "IMS_PER_BATCH is split over the GPUs",
             "detectron2, data/build.py: build_batch_data_loader",

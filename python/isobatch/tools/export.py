@@ -12,7 +12,7 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.formats import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
-from isobatch.tools.sheet import Job, Plan, Sheet
+from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted
 
@@ -55,7 +55,7 @@ class Export:
 
 
 def form_of(tool: str, path: str | os.PathLike[str] | None) -> str:
-    """The format of a tool's file that is to have this name.
+    """Returns the format of a tool's file by its name.
 
     Raises:
         InputError: the tool has no such files.
@@ -163,7 +163,7 @@ def _would_be(plan: Plan) -> int:
 
 
 def _text(
-    how: Writer, form: str, sheet: Sheet, remarks: Mapping[str, str], header: list[str], job: Job
+    how: Writer, form: str, sheet: SettingsSheet, remarks: Mapping[str, str], header: list[str], job: Job
 ) -> str:
     if form == "json":
         return json_text(sheet.settings)

@@ -81,7 +81,7 @@ class Row(Fields):
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportCount:
     """How many jobs were written, and why others were not."""
 
     jobs: int
@@ -99,7 +99,7 @@ def export_rows(
     gpus_per_node: int | None = None,
     force: bool = False,
     source: str,
-) -> Written:
+) -> ExportCount:
     """Writes `folder/JOB/FILE` for each feasible row; `folder/JOB/CLUSTER/FILE` where a job has several.
 
     Args:
@@ -142,7 +142,7 @@ def export_rows(
         except OSError as error:
             raise unwritable(error, str(path)) from None
     lost = len(rows) - len(feasible)
-    return Written(len(made), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
+    return ExportCount(len(made), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
 
 
 def _joined(
@@ -151,7 +151,7 @@ def _joined(
     clusters: Mapping[str, Mapping[str, Any]],
     gpus_per_node: int | None,
 ) -> dict[str, Any]:
-    """The row, with what only its job's or its cluster's row has."""
+    """Fills a row up from its job's and its cluster's rows."""
     values = {**clusters.get(str(row.get("cluster")), {}), **jobs.get(str(row.get("job")), {})}
     values.update({name: value for name, value in row.items() if value is not None or name not in values})
     for name, kind in _NUMBERS.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import number_text, remark
-from isobatch.tools.sheet import Job, Plan, Sheet, listed, parts, shell
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, listed, parts, shell
 from isobatch.tools.tool import Tool, Writer
 
 GPUS_PER_NODE = 8
@@ -22,7 +22,7 @@ PORT = 29500
 
 
 def variables(plan: Plan) -> dict[str, str]:
-    """All that the plan decides, by name; what is not known is left out."""
+    """Names the plan's decisions as environment variables, without unknown ones."""
     return {
         f"ISOBATCH_{name.upper()}": number_text(value) if type(value) is float else str(value)
         for name, value in parts(plan).items()
@@ -30,7 +30,7 @@ def variables(plan: Plan) -> dict[str, str]:
     }
 
 
-def layout(plan: Plan, sheet: Sheet) -> tuple[int, int]:
+def layout(plan: Plan, sheet: SettingsSheet) -> tuple[int, int]:
     """Nodes, and processes on each. A plan for a bare number of GPUs does not say how they stand in machines."""
     nodes, each = plan.cluster.nodes, plan.cluster.gpus_per_node
     if nodes == 1 and each > MAX_NODE_GPUS:
@@ -43,9 +43,9 @@ def layout(plan: Plan, sheet: Sheet) -> tuple[int, int]:
     return nodes, each
 
 
-def launcher(plan: Plan) -> Sheet:
-    """The sheet that every launcher starts from."""
-    sheet = Sheet()
+def launcher(plan: Plan) -> SettingsSheet:
+    """Returns the settings common to all launchers."""
+    sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
     sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": variables(plan)}
     sheet.note(
@@ -67,7 +67,7 @@ def script(job: Job) -> str:
 
 
 def safe_name(name: str, *, dns: bool = False, most: int = 63) -> str:
-    """A job's name that no launcher or file system reads as something else.
+    """Makes a job's name safe for any launcher and file system.
 
     >>> safe_name("a b; $(rm)"), safe_name("My_Job", dns=True), safe_name("..")
     ('a-b-rm', 'my-job', 'job')
@@ -77,7 +77,7 @@ def safe_name(name: str, *, dns: bool = False, most: int = 63) -> str:
     return plain or "job"
 
 
-def _torchrun(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the name is rendered
+def _torchrun(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the name is rendered
     """Nodes, processes and the environment."""
     sheet = launcher(plan)
     if sheet.settings["nodes"] > 1:
@@ -85,7 +85,7 @@ def _torchrun(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the name is rend
     return sheet
 
 
-def _torchrun_script(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
+def _torchrun_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """The script."""
     command = start(sheet.settings["nodes"], sheet.settings["gpus_per_node"], safe_name(job.name))
     return f"#!/usr/bin/env bash\n{top}set -euo pipefail\n{exports(sheet.settings['env'], remarks)}exec {command} {script(job)}\n"
@@ -102,7 +102,7 @@ def start(nodes: int, each: int, name: str) -> str:
     )
 
 
-def _slurm(plan: Plan, job: Job) -> Sheet:
+def _slurm(plan: Plan, job: Job) -> SettingsSheet:
     """Nodes, GPUs, the time where it is forecast, and the environment."""
     sheet = launcher(plan)
     name = safe_name(job.name)
@@ -115,7 +115,7 @@ def _slurm(plan: Plan, job: Job) -> Sheet:
     return sheet
 
 
-def _slurm_script(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
+def _slurm_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """One task a node, and torchrun in it: it starts a process for each GPU."""
     settings = sheet.settings
     head = ["#!/usr/bin/env bash", f"#SBATCH --job-name={settings['name']}"]
@@ -133,7 +133,7 @@ def _slurm_script(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) 
     )
 
 
-def _ray_train(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the name is rendered
+def _ray_train(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the name is rendered
     """Workers and the environment. Ray places a worker on any GPU that is free: it needs no nodes."""
     sheet = launcher(plan)
     sheet.comments = [comment for comment in sheet.comments if "nodes" not in str(comment)]
@@ -141,8 +141,8 @@ def _ray_train(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the name is ren
     return sheet
 
 
-def _ray_train_script(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Every worker runs the script as it is, with the environment that Ray gives its process group."""
+def _ray_train_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
+    """Runs the script as it is in every worker, in the environment of Ray's process group."""
     environment = "\n".join(
         f"    {name!r}: {value!r},{remark(remarks, f'env.{name}')}"
         for name, value in sheet.settings["env"].items()
@@ -174,8 +174,8 @@ if __name__ == "__main__":
 '''
 
 
-def _kubeflow(plan: Plan, job: Job) -> Sheet:
-    """A TrainJob of the runtime torch-distributed, which calls torchrun."""
+def _kubeflow(plan: Plan, job: Job) -> SettingsSheet:
+    """Writes a TrainJob of the runtime torch-distributed, a caller of torchrun."""
     sheet = launcher(plan)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
     name = safe_name(job.name, dns=True)
@@ -208,7 +208,7 @@ def _literal(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
-def _skypilot(plan: Plan, job: Job) -> Sheet:
+def _skypilot(plan: Plan, job: Job) -> SettingsSheet:
     """A task of nodes with accelerators.
 
     Raises:
@@ -238,12 +238,12 @@ def _skypilot(plan: Plan, job: Job) -> Sheet:
     return sheet
 
 
-def _torchx(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the name is rendered
+def _torchx(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the name is rendered
     """Nodes by processes, and the environment."""
     return launcher(plan)
 
 
-def _torchx_script(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
+def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """`torchx run dist.ddp -j NxM`; add `--scheduler` for where it runs.
 
     Raises:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.tools.launchers import layout
-from isobatch.tools.page import Page, clip, length, optimizer, torch_optimizer, unsupported
-from isobatch.tools.sheet import Job, Plan, Sheet, curve
-from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer, number
+from isobatch.tools.page import SettingsPage, clip, length, optimizer, torch_optimizer, unsupported
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 
 _NAMES = {
     "accumulation": "trainer.accumulate_grad_batches",
@@ -32,7 +32,7 @@ _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf3
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
 
-def read(page: Page) -> None:
+def read(page: SettingsPage) -> None:
     """Batch and learning rate are the user's own arguments: they are looked for under the usual names."""
     page.whole(page.first(*_BATCH), "batch_per_gpu")
     page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
@@ -55,7 +55,7 @@ def read(page: Page) -> None:
     page.give("convention", "lightning", "")
 
 
-def _devices(page: Page) -> None:
+def _devices(page: SettingsPage) -> None:
     devices, nodes = page.raw("trainer.devices"), page.whole("trainer.num_nodes", default=1) or 1
     if isinstance(devices, list):
         page.give("gpus", len(devices) * nodes, "trainer.devices")
@@ -69,7 +69,7 @@ def _devices(page: Page) -> None:
             page.give("gpus", count * nodes, "trainer.devices")
 
 
-def _length(page: Page) -> None:
+def _length(page: SettingsPage) -> None:
     steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "trainer.max_steps")
@@ -85,7 +85,7 @@ def _length(page: Page) -> None:
         )
 
 
-def _schedule(page: Page) -> None:
+def _schedule(page: SettingsPage) -> None:
     name = page.word("lr_scheduler.class_path")
     arguments: Any = page.raw("lr_scheduler.init_args")
     arguments = arguments if isinstance(arguments, Mapping) else {}
@@ -116,9 +116,9 @@ def _schedule(page: Page) -> None:
     page.note("LightningCLI steps the lr_scheduler once an epoch; the plan's learning rate moves every step")
 
 
-def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
+def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """The Trainer, the optimizer, and the batch of the data module."""
-    sheet = Sheet()
+    sheet = SettingsSheet()
     line = curve(plan)
     nodes, each = layout(plan, sheet)
     trainer: dict[str, Any] = {
@@ -154,7 +154,7 @@ def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
     return sheet
 
 
-def _optimizer(plan: Plan, sheet: Sheet) -> dict[str, Any]:
+def _optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, Any]:
     name = plan.recipe.optimizer
     if name not in _OPTIMIZERS:
         sheet.note(f"optimizer {name}, learning rate {plan.lr!r}: torch has none of that name")
@@ -167,10 +167,10 @@ def _optimizer(plan: Plan, sheet: Sheet) -> dict[str, Any]:
     return {"optimizer": {"class_path": f"torch.optim.{_OPTIMIZERS[name]}", "init_args": arguments}}
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
     if case.at("lr_scheduler") is not None:
-        yield Finding(
+        yield Issue(
             "the scheduler moves once an epoch",
             "LightningCLI leaves interval at epoch",
             "lightning, pytorch/cli.py: LightningCLI.configure_optimizers; core/optimizer.py: interval",
@@ -178,21 +178,21 @@ def check(case: Case) -> Iterator[Finding]:
         )
     trainer = case.at("trainer") or {}
     if number(trainer.get("max_steps")) > 0 and trainer.get("max_epochs") is not None:
-        yield Finding(
+        yield Issue(
             "the run ends at max_steps or max_epochs, whichever is first",
             "both are given",
             "lightning, pytorch/trainer/trainer.py: max_epochs, max_steps",
             "remove one of them",
         )
     if trainer.get("max_steps") is None and trainer.get("max_epochs") is None:
-        yield Finding(
+        yield Issue(
             "the run takes 1,000 epochs",
             "neither max_steps nor max_epochs is given",
             "lightning, pytorch/trainer/trainer.py: max_epochs",
             "trainer.max_epochs: ...",
         )
     if (case.fields.get("accumulation") or 1) > 1:
-        yield Finding(
+        yield Issue(
             "the last step of an epoch with fewer micro-batches is divided by all of accumulate_grad_batches",
             "Lightning divides each loss by accumulate_grad_batches",
             "Lightning-AI/pytorch-lightning#19987",

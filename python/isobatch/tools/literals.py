@@ -16,7 +16,7 @@ _RETURNS = re.compile(r"^def \w+\([^)]*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE
 
 
 class Scope:
-    """The names of a file or a function, and the values that are written down for them: `dict(...)`, numbers, texts, lists, and
+    """Names of a file or a function, with their literal values: `dict(...)`, numbers, texts, lists, and
     names that were assigned before.
 
     Args:
@@ -30,7 +30,7 @@ class Scope:
         self.known, self.call = dict(known), call
 
     def statement(self, node: ast.stmt) -> None:
-        """An assignment or an import; of anything else, what it may assign is unknown afterwards."""
+        """Follows an assignment or an import; any other statement makes its targets unknown."""
         if isinstance(node, ast.Assign):
             value = self.value(node.value)
             for target in node.targets:
@@ -103,7 +103,7 @@ class Scope:
         return self.call(name, [self.value(item) for item in node.args], named)
 
     def _updated(self, node: ast.expr) -> None:
-        """`name.update(dict(...))`, as mmengine's newer configurations change what they import."""
+        """Follows `name.update(dict(...))`, mmengine's way to change an import."""
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return
         holder, how = self.value(node.func.value), node.func.attr
@@ -118,7 +118,7 @@ class Scope:
         holder.update(changes)
 
     def _number(self, node: ast.UnaryOp | ast.BinOp) -> Any:
-        """-1, 8 * 2 and 1 / 3, as configurations write them; of powers nothing, which could be as large as they like."""
+        """Computes -1, 8 * 2 and 1 / 3; no powers, as their size is unbounded."""
         parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
         values = [self.value(part) for part in parts]
         if not all(type(value) in (int, float) and abs(value) < 2**53 for value in values):
@@ -142,7 +142,7 @@ class Scope:
 def python_literals(
     text: str, file: str, base: Callable[[Any], dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """What a file assigns to names, as far as it is written down.
+    """Reads the literals assigned in a file.
 
     Args:
         base: gives the settings of the files that `_base_` names, or of the modules that `with read_base():` imports from,
@@ -168,7 +168,7 @@ def python_literals(
 
 
 def merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings over those that they build on: tables are merged, unless one says `_delete_`; anything else is replaced.
+    """Merges settings over their base: tables are merged, unless one says `_delete_`; anything else is replaced.
 
     >>> merged({"a": {"x": 1}, "b": {"_delete_": True, "y": 2}}, {"a": {"z": 0}, "b": {"w": 0}})
     {'a': {'z': 0, 'x': 1}, 'b': {'y': 2}}
@@ -213,12 +213,12 @@ def _modules(body: Iterable[ast.stmt]) -> Iterable[str]:
 
 
 def has_functions(text: str) -> bool:
-    """Whether a file has functions that return a configuration: `def llama3_8b() -> Trainer.Config:`."""
+    """Tells whether functions of a file return a configuration: `def llama3_8b() -> Trainer.Config:`."""
     return bool(_RETURNS.search(text))
 
 
 def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
-    """What one function returns, as far as it is written down: `Trainer.Config(training=TrainingConfig(steps=10))` is a table of
+    """Reads the literals returned by a function: `Trainer.Config(training=TrainingConfig(steps=10))` is a table of
     tables, and so is what `config.training.steps = 10` changes in it afterwards.
 
     Args:
@@ -256,7 +256,7 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
 def _returned(
     functions: dict[str, ast.FunctionDef], name: str, known: dict[str, Any], callers: tuple[str, ...]
 ) -> Any:
-    """What a function returns; one that starts from another's configuration starts from what that returns."""
+    """Follows a function to its return; a call of another function in the file is followed in turn."""
 
     def call(called: str, given: list[Any], named: dict[str, Any]) -> Any:
         if called in functions and not given and not named and not functions[called].args.args:
@@ -274,7 +274,7 @@ def _returned(
 
 
 def _table(called: str, given: list[Any], named: dict[str, Any]) -> Any:
-    """A call that only sets fields by name is a table of them. A function of another file, which takes none, is a table that says
+    """Takes a call with named fields alone as a table of them. A function of another file, which takes none, is a table that says
     whose it is: what follows may still change it.
     """
     last = called.rpartition(".")[2]

@@ -7,9 +7,20 @@ from fractions import Fraction
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import Page, betas, clip, launched, length, optimizer, precision, unsupported
-from isobatch.tools.sheet import Curve, Job, Plan, Sheet, curve, differs, flags, intervals, listed, shell
-from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer, stops
+from isobatch.tools.page import SettingsPage, betas, clip, launched, length, optimizer, precision, unsupported
+from isobatch.tools.sheet import (
+    Curve,
+    Job,
+    Plan,
+    SettingsSheet,
+    curve,
+    differs,
+    flags,
+    intervals,
+    listed,
+    shell,
+)
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, stops
 from isobatch.words import counted, share
 
 _NAMES = {
@@ -31,8 +42,8 @@ _STYLES = {
 _SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
 
 
-def read(page: Page) -> None:
-    """Values that the arguments leave out have Megatron's defaults."""
+def read(page: SettingsPage) -> None:
+    """Reads the arguments; those left out have Megatron's defaults."""
     _batch(page)
     page.number("lr", "lr")
     page.number("min_lr", "min_lr")
@@ -54,7 +65,7 @@ def read(page: Page) -> None:
     _read_schedule(page)
 
 
-def _batch(page: Page) -> None:
+def _batch(page: SettingsPage) -> None:
     page.whole("micro_batch_size", "micro_batch")
     page.whole("global_batch_size", "effective_batch")
     steps = page.raw("step_batch_size_schedule")
@@ -84,10 +95,10 @@ def _batch(page: Page) -> None:
         )
     if parallel > 1:
         page.give("model_parallel", parallel, "tensor_model_parallel_size")
-    gpus = page.found.fields.get("gpus")
+    gpus = page.reading.fields.get("gpus")
     if gpus is not None and gpus % parallel:
         # A script that its users edit before they launch it on more nodes.
-        del page.found.fields["gpus"], page.found.keys["gpus"]
+        del page.reading.fields["gpus"], page.reading.keys["gpus"]
         page.note(
             f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica needs; taken as not known: --set gpus=N"
         )
@@ -104,19 +115,19 @@ def _batch(page: Page) -> None:
             page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
 
 
-def _read_length(page: Page) -> None:
+def _read_length(page: SettingsPage) -> None:
     for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
         count = page.whole(key)
         if count:
             page.give("duration", length(count, unit), key)
-            if unit == "st" and "ramp" in page.found.fields:
+            if unit == "st" and "ramp" in page.reading.fields:
                 page.note(
                     f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
                 )
             return
 
 
-def _intervals(page: Page) -> None:
+def _intervals(page: SettingsPage) -> None:
     for key, field in (
         ("eval_interval", "eval_every"),
         ("save_interval", "save_every"),
@@ -127,7 +138,7 @@ def _intervals(page: Page) -> None:
             page.give(field, length(steps, "st"), key)
 
 
-def _read_schedule(page: Page) -> None:
+def _read_schedule(page: SettingsPage) -> None:
     style = page.word("lr_decay_style", "linear") or "linear"
     for key, unit in (("lr_warmup_iters", "st"), ("lr_warmup_samples", "sp")):
         count = page.whole(key)
@@ -151,8 +162,8 @@ def _read_schedule(page: Page) -> None:
         unsupported(page, "lr_decay_style", f"the style {style!r}")
 
 
-def _own_end(page: Page, style: str) -> None:
-    """A decay that does not end with the run."""
+def _own_end(page: SettingsPage, style: str) -> None:
+    """Reads a decay with an end of its own."""
     for end, run, unit, warm in (
         ("lr_decay_iters", "train_iters", "st", "lr_warmup_iters"),
         ("lr_decay_samples", "train_samples", "sp", "lr_warmup_samples"),
@@ -169,9 +180,9 @@ def _own_end(page: Page, style: str) -> None:
             page.give("warmup", length(int(fraction * last), unit), "lr_warmup_fraction")
 
 
-def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the command is rendered
+def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command is rendered
     """All of it: Megatron has an argument for each."""
-    sheet = Sheet()
+    sheet = SettingsSheet()
     line = curve(plan)
     sheet.settings = {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
     _write_length(plan, line, sheet)
@@ -203,8 +214,8 @@ def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - the command is rende
     return sheet
 
 
-def _write_length(plan: Plan, line: Curve, sheet: Sheet) -> None:
-    """In iterations; in samples where the batch ramps, which Megatron demands."""
+def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+    """Writes the length in iterations; in samples where the batch ramps, as Megatron demands."""
     ramp = plan.recipe.ramp
     if ramp is None:
         sheet.settings |= {
@@ -259,7 +270,7 @@ def _as_given(plan: Plan, field: str, samples: int) -> int:
     return own if near else samples
 
 
-def _write_schedule(plan: Plan, line: Curve, sheet: Sheet) -> None:
+def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     style = _STYLES.get(line.kind or "")
     if line.shape in _SHAPES:
         style, decay = "WSD", line.last_steps(_counted(plan, line.total))
@@ -295,7 +306,7 @@ def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
     return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
 
 
-def _optimizer(plan: Plan, sheet: Sheet) -> None:
+def _optimizer(plan: Plan, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     sheet.settings["weight_decay"] = plan.weight_decay
     if name == "adamw":
@@ -311,26 +322,26 @@ def _optimizer(plan: Plan, sheet: Sheet) -> None:
         sheet.note(f"optimizer is not set: Megatron's adam and sgd are not {name}")
 
 
-def render(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """The arguments behind the script's name."""
     return f"{top}{listed(remarks)}{shell([list(job.command), *flags(sheet.settings, dashes=True)])}\n"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
     yield from stops(case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator")
-    if case.found.settings.get("clip_grad") is None:
-        yield Finding(
+    if case.reading.settings.get("clip_grad") is None:
+        yield Issue(
             "gradients are clipped at norm 1",
             "--clip-grad is not there, and 1.0 is its default",
             "megatron/training/arguments.py: --clip-grad",
             "--clip-grad 0.0  (for none)",
         )
     if (
-        case.found.settings.get("adam_beta2") is None
-        and case.found.settings.get("optimizer", "adam") == "adam"
+        case.reading.settings.get("adam_beta2") is None
+        and case.reading.settings.get("optimizer", "adam") == "adam"
     ):
-        yield Finding(
+        yield Issue(
             "beta2 is 0.999",
             "--adam-beta2 is not there",
             "megatron/training/arguments.py: --adam-beta2",
@@ -339,9 +350,9 @@ def check(case: Case) -> Iterator[Finding]:
     yield from _ramps(case)
 
 
-def _ramps(case: Case) -> Iterator[Finding]:
+def _ramps(case: Case) -> Iterator[Issue]:
     if case.at("step_batch_size_schedule") is not None and case.at("global_batch_size") is not None:
-        yield Finding(
+        yield Issue(
             "the run stops: --step-batch-size-schedule and --global-batch-size are both given",
             "the schedule has the full batch at its end",
             "megatron/training/arguments.py since core 0.18",
@@ -349,14 +360,14 @@ def _ramps(case: Case) -> Iterator[Finding]:
         )
     if case.at("rampup_batch_size") is None:
         return
-    yield Finding(
+    yield Issue(
         "since core 0.18 the batch does not ramp: --rampup-batch-size has no effect",
         "the calculator that used it was replaced",
         "NVIDIA/Megatron-LM#4411",
         '--step-batch-size-schedule "0:START TOKENS:BATCH ..."',
     )
     if case.at("train_iters") is not None:
-        yield Finding(
+        yield Issue(
             "before core 0.18 the run stops: a batch ramp needs --train-samples",
             "--train-iters is given: expected no batch-size rampup for iteration-based training",
             "megatron/training/arguments.py at core_v0.16.0",

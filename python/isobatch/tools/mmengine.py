@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import Page, clip, inherited, length, optimizer, torch_optimizer, unsupported
-from isobatch.tools.tool import Case, Finding, Reader, Tool
+from isobatch.tools.page import SettingsPage, clip, inherited, length, optimizer, torch_optimizer, unsupported
+from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import real
 
 _NAMES = {
@@ -16,8 +16,8 @@ _NAMES = {
 }
 
 
-def read(page: Page) -> None:
-    """`auto_scale_lr.base_batch_size` is the batch that the learning rate was tuned at; with the batch of one GPU it gives
+def read(page: SettingsPage) -> None:
+    """Reads `auto_scale_lr.base_batch_size` as the tuned batch; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
     inherited(page, "_base_")
@@ -42,8 +42,8 @@ def read(page: Page) -> None:
             _scheduler(page, part)
 
 
-def _scheduler(page: Page, part: Mapping[str, Any]) -> None:
-    """One of the schedulers, which run one after the other."""
+def _scheduler(page: SettingsPage, part: Mapping[str, Any]) -> None:
+    """Reads one of the schedulers; they run one after the other."""
     kind, unit = part.get("type"), "ep" if part.get("by_epoch", True) else "st"
     end: Any = part.get("end")
     start = part.get("begin") or 0
@@ -72,13 +72,13 @@ def _scheduler(page: Page, part: Mapping[str, Any]) -> None:
         unsupported(page, "param_scheduler", f"the scheduler {kind!r}")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
     base, enabled = case.at("auto_scale_lr", "base_batch_size"), case.at("auto_scale_lr", "enable")
     lr = case.fields.get("lr")
     if type(base) is int and case.batch is not None and base != case.batch and lr:
         scaled = f"{real(lr * case.batch / base)} with --auto-scale-lr"
-        yield Finding(
+        yield Issue(
             f"the learning rate is {scaled if enabled else real(lr) + ', and ' + scaled}",
             f"base_batch_size is {base}, a step here has {case.batch}; mmengine scales linearly, whatever the optimizer",
             "mmengine, runner/runner.py: Runner.scale_lr; open-mmlab/mmdetection#3079, #3080",

@@ -26,7 +26,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class Unknown:
-    """A value that is no literal: a call, a sum of names, something imported. Nothing takes it for a value.
+    """A value without a literal: a call, a sum of names, something imported. Nothing takes it for a value.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
@@ -50,8 +50,8 @@ def value_at(settings: Any, key: str) -> Any:
 
 
 @dataclass
-class Found:
-    """What a tool's file says.
+class Reading:
+    """The contents of a tool's file.
 
     Attributes:
         tool: the reader's name.
@@ -79,17 +79,17 @@ class Found:
     guessed: bool = False
 
 
-class Page:
+class SettingsPage:
     """Reads settings by name; dots go into tables (`optimizer.params.lr`)."""
 
     def __init__(
-        self, settings: Mapping[str, Any], found: Found, *, dashes: bool = False, inside: str = ""
+        self, settings: Mapping[str, Any], reading: Reading, *, dashes: bool = False, inside: str = ""
     ) -> None:
-        self.settings, self.found, self.dashes, self.inside = settings, found, dashes, inside
+        self.settings, self.reading, self.dashes, self.inside = settings, reading, dashes, inside
 
     def raw(self, key: str) -> Any:
         """The value as it is written; None where there is none."""
-        self.found.used.add(f"{self.inside}{key}")
+        self.reading.used.add(f"{self.inside}{key}")
         return value_at(self.settings, key)
 
     def has(self, key: str) -> bool:
@@ -97,7 +97,7 @@ class Page:
         return self.raw(key) is not None
 
     def first(self, *keys: str) -> str:
-        """The first of several names that the file uses; the first of all where it uses none."""
+        """Returns the first name in use, or the first of all."""
         return next((key for key in keys if self.has(key)), keys[0])
 
     def name(self, key: str) -> str:
@@ -105,20 +105,20 @@ class Page:
         return f"--{key.replace('_', '-')}" if self.dashes else f"{self.inside}{key}"
 
     def give(self, field: str, value: Any, key: str) -> None:
-        """Sets a field of the recipe, and which setting it comes from."""
-        self.found.fields[field] = value
-        self.found.keys[field] = self.name(key)
+        """Sets a field of the recipe, and its source in the file."""
+        self.reading.fields[field] = value
+        self.reading.keys[field] = self.name(key)
 
     def note(self, text: str) -> None:
-        """Something that whoever reads the plan should know."""
-        if text not in self.found.notes:
-            self.found.notes.append(text)
+        """Adds a note for readers of the plan."""
+        if text not in self.reading.notes:
+            self.reading.notes.append(text)
 
     def fault(self, to: str, error: InputError) -> None:
-        """Something that cannot be used, unless field `to` is given by hand."""
-        fault = error.at(file=self.found.file)
-        if str(fault) not in [str(known) for _, known in self.found.faults]:
-            self.found.faults.append((to, fault))
+        """Adds a fault; the field `to`, given by hand, mends it."""
+        fault = error.at(file=self.reading.file)
+        if str(fault) not in [str(known) for _, known in self.reading.faults]:
+            self.reading.faults.append((to, fault))
 
     def number(self, key: str, to: str | None = None, *, default: float | None = None) -> float | None:
         """A finite number, also as a text such as "2e-5"."""
@@ -160,14 +160,14 @@ class Page:
             return value.lower() in _TRUE
         return value is True or value == 1
 
-    def table(self, key: str) -> Page:
+    def table(self, key: str) -> SettingsPage:
         """A table inside, as a page of its own."""
         value = self.raw(key)
         inner = value if isinstance(value, Mapping) else {}
-        return Page(inner, self.found, dashes=self.dashes, inside=f"{self.inside}{key}.")
+        return SettingsPage(inner, self.reading, dashes=self.dashes, inside=f"{self.inside}{key}.")
 
     def as_number(self, key: str, value: Any, to: str) -> float | None:
-        """A setting's value as a number; one that is none is a fault that `to` mends."""
+        """Reads a setting's value as a number, or adds a fault."""
         name = self.name(key)
         why = None
         if isinstance(value, str) and value.strip().lower() == "auto":
@@ -205,7 +205,7 @@ def length(number: float, unit: str) -> str:
     return f"{int(number) if number == int(number) else repr(float(number))}{unit}"
 
 
-def optimizer(page: Page, key: str, name: str | None) -> None:
+def optimizer(page: SettingsPage, key: str, name: str | None) -> None:
     """The optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
     if name is None:
         return
@@ -219,7 +219,7 @@ def optimizer(page: Page, key: str, name: str | None) -> None:
     page.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=page.name(key)))
 
 
-def betas(page: Page, first: str, second: str, default: tuple[float, float] | None = None) -> None:
+def betas(page: SettingsPage, first: str, second: str, default: tuple[float, float] | None = None) -> None:
     """Adam's betas from two settings; where one is there, the other is Adam's own."""
     one_is_there = page.has(first) or page.has(second)
     fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
@@ -229,16 +229,16 @@ def betas(page: Page, first: str, second: str, default: tuple[float, float] | No
         page.give("betas", (one, two), first)
 
 
-def torch_optimizer(page: Page) -> None:
+def torch_optimizer(page: SettingsPage) -> None:
     """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
-    name = page.found.fields.get("optimizer")
+    name = page.reading.fields.get("optimizer")
     pair(page, "betas")
     page.number("eps", "eps")
     page.number("weight_decay", "weight_decay", default=0.01 if name == "adamw" else None)
     page.number("momentum", "momentum", default=0.0 if name == "sgd" else None)
 
 
-def pair(page: Page, key: str) -> None:
+def pair(page: SettingsPage, key: str) -> None:
     """Adam's betas from a list of two."""
     value = page.raw(key)
     if isinstance(value, list | tuple) and len(value) == 2:
@@ -249,15 +249,15 @@ def pair(page: Page, key: str) -> None:
         page.number(key, "betas")  # says what is wrong
 
 
-def clip(page: Page, key: str, *, default: float | None = None) -> None:
+def clip(page: SettingsPage, key: str, *, default: float | None = None) -> None:
     """A gradient norm; 0 and below switch clipping off."""
     value = page.number(key, default=default)
     if value is not None and value > 0:
         page.give("clip_norm", value, key)
 
 
-def precision(page: Page, names: dict[str, str]) -> None:
-    """The first of several switches that is on: {"bf16": "bf16", "fp16": "fp16"}."""
+def precision(page: SettingsPage, names: dict[str, str]) -> None:
+    """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
     for key, ours in names.items():
         if page.flag(key):
             page.give("precision", ours, key)
@@ -267,10 +267,10 @@ def precision(page: Page, names: dict[str, str]) -> None:
             return
 
 
-def launched(page: Page) -> None:
+def launched(page: SettingsPage) -> None:
     """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
     first = {key: value[0] for key, value in page.settings.items() if isinstance(value, list) and value}
-    page = Page({**page.settings, **first}, page.found, dashes=page.dashes)
+    page = SettingsPage({**page.settings, **first}, page.reading, dashes=page.dashes)
     nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
     for key in ("nproc_per_node", "num_gpus"):
         if page.has(key):
@@ -282,15 +282,15 @@ def launched(page: Page) -> None:
         page.whole("num_processes", "gpus")
 
 
-def unsupported(page: Page, key: str, what: str) -> None:
-    """A schedule that no text of a recipe can say."""
+def unsupported(page: SettingsPage, key: str, what: str) -> None:
+    """Adds the fault of a schedule beyond a recipe's texts."""
     page.fault(
         "schedule", InputError(f"{what} cannot be planned: give schedule a value", field=page.name(key))
     )
 
 
-def inherited(page: Page, key: str) -> bool:
-    """Whether the file builds on others that are not read, which is said: then what it leaves out has no default."""
+def inherited(page: SettingsPage, key: str) -> bool:
+    """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
     names = page.raw(key)
     if names is None:
         return False

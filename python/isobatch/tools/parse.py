@@ -44,7 +44,7 @@ _DEEPSPEEDS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optim
 def parse(
     text: str, *, file: str, suffix: str = "", bases: Bases | None = None, name: str = ""
 ) -> dict[str, Any]:
-    """The table that a file holds; the format is found by what is in it, and by the suffix where that leaves it open.
+    """Parses the table in a file; the format is found by its content, then by its suffix.
 
     Args:
         bases: reads the files that this one builds on; None: they stay names.
@@ -132,7 +132,7 @@ def _json(text: str, file: str) -> Any:
 
 
 def without_comments(text: str) -> str:
-    """The JSON that is left without `//`, `#` and `/* */`, and without commas before a closing bracket; texts stay as they are.
+    """Removes `//`, `#` and `/* */` from JSON, and commas before a closing bracket; texts stay as they are.
 
     >>> without_comments('{"a": "//x", // one\\n "b": [1, 2,], }')
     '{"a": "//x",  \\n "b": [1, 2] }'
@@ -143,7 +143,7 @@ def without_comments(text: str) -> str:
 
 @dataclass
 class Bases:
-    """Reads the files that one file names, relative to it.
+    """Reads the base files of a file, by paths relative to it.
 
     Attributes:
         file: that names them.
@@ -158,7 +158,7 @@ class Bases:
     unread: dict[str, list[str]] = field(default_factory=dict)
 
     def settings(self, names: Any, key: str = "_base_") -> dict[str, Any]:
-        """What the named files say together.
+        """Reads the named files together.
 
         Raises:
             InputError: one is missing, names itself, or cannot be read; or two of mmengine's set the same.
@@ -238,7 +238,7 @@ def _words(line: str) -> list[str]:
 
 
 def _take(found: dict[str, Any], words: list[str]) -> None:
-    """The flags of a line; what follows one up to the next are its values."""
+    """Takes the flags of a line; words up to the next flag are its values."""
     flag = None
     for word in words:
         if word.startswith("--") and len(word) > 2:
@@ -253,7 +253,7 @@ def _take(found: dict[str, Any], words: list[str]) -> None:
 
 
 def _expanded(words: list[str], known: dict[str, str]) -> list[str]:
-    """The words with the variables that the file itself sets; a variable that holds several words gives several."""
+    """Replaces variables set in the file itself; one of several words gives several."""
     out: list[str] = []
     for word in words:
         text = _NAMED.sub(lambda m: known.get(m[1] or m[2], m[0]), word)

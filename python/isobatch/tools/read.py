@@ -1,4 +1,4 @@
-"""Reads files of other tools as the fields of a recipe, and asks for what they cannot say."""
+"""Reads files of other tools as the fields of a recipe, and asks for the rest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, looks, nobodys, reader, unused
-from isobatch.tools.page import Found, Page, value_at
+from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
 from isobatch.words import few
 
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
-def read_file(path: Any, tool: str | None = None) -> Found:
-    """What one file of a tool says, as far as it goes.
+def read_file(path: Any, tool: str | None = None) -> Reading:
+    """Reads one file of a tool.
 
     Args:
         path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
@@ -55,8 +55,8 @@ def read_file(path: Any, tool: str | None = None) -> Found:
     return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
 
 
-def _given(settings: Any, tool: str | None) -> Found:
-    """Settings that are in no file."""
+def _given(settings: Any, tool: str | None) -> Reading:
+    """Reads settings from memory."""
     name = "the settings" if isinstance(settings, Mapping) else type(settings).__name__
     if not isinstance(settings, Mapping) and hasattr(settings, "to_dict"):
         settings = settings.to_dict()
@@ -78,13 +78,13 @@ def _named(file: str) -> tuple[Path, str]:
     return Path(file), ""
 
 
-def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Found:
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Reading:
     name = (tool or detect(settings, file)).lower().replace("-", "_")
     known = reader(name)
-    found = Found(name, known.title, file, settings, guessed=tool is None)
+    found = Reading(name, known.title, file, settings, guessed=tool is None)
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
     assert known.reader is not None
-    known.reader.read(Page(settings, found, dashes=in_flags))
+    known.reader.read(SettingsPage(settings, found, dashes=in_flags))
     left = unused(settings, found.used)
     if found.guessed and _another_batch(left, found):
         raise nobodys(settings, file)
@@ -99,8 +99,8 @@ def recipe_fields(
     *,
     tool: str | None = None,
     ends: bool = False,
-) -> tuple[dict[str, Any], list[Found]]:
-    """The fields of a recipe from one or several files that describe the same run, and from what is given beside them.
+) -> tuple[dict[str, Any], list[Reading]]:
+    """Reads the fields of a recipe from one or several files of the same run, and from values given beside them.
 
     Args:
         paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
@@ -153,7 +153,7 @@ def recipe_fields(
 
 
 def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
-    """What the files do not say and a plan needs: (field, an example, why)."""
+    """Lists the needs of a plan not met by the files: (field, an example, why)."""
     if "lr" not in fields:
         yield "lr", "LR", "the peak learning rate"
     if "effective_batch" not in fields:
@@ -183,7 +183,7 @@ def _uses(text: str, unit: str) -> bool:
     )
 
 
-def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> InputError:
+def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:
     file, title = pages[0].file, pages[0].title
     width = max(len(f"--set {field}={example}") for field, example, _ in missing)
     lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
@@ -195,8 +195,8 @@ def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Found]) -> I
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 
 
-def _another_batch(left: Sequence[str], found: Found) -> bool:
-    """Whether the file has a batch that was not read, and the one that was read is the tool's default."""
+def _another_batch(left: Sequence[str], found: Reading) -> bool:
+    """Tells whether a batch in the file was not read, and the tool's default was taken."""
     if not any(looks(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
         return False
     batches = [

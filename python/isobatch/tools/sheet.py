@@ -1,4 +1,4 @@
-"""What a writer needs of a plan, and what it gives: the settings, the notes, and the plan's curve beside the tool's own."""
+"""Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Plan: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher needs beside the plan.
+    """A launcher's needs beside the plan.
 
     Attributes:
         name: of the job.
@@ -45,7 +45,7 @@ class Job:
 
 
 @dataclass
-class Sheet:
+class SettingsSheet:
     """Settings for a tool, and notes on them.
 
     Attributes:
@@ -64,7 +64,7 @@ class Sheet:
     def compare(
         self, plan: Plan, theirs: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
     ) -> None:
-        """Adds comments for the case that the tool's learning rate is not the plan's.
+        """Adds comments in case the tool's learning rate is not the plan's.
 
         Args:
             plan: with its own curve.
@@ -84,7 +84,7 @@ class Sheet:
 
 
 def parts(plan: Plan) -> dict[str, Any]:
-    """All that a plan decides for a training script, by name; None where it is not known. Each writer says them or lists them as left out."""
+    """Names a plan's decisions for a training script; None where one is not known. Each writer says them or lists them as left out."""
     recipe = plan.recipe
     return {
         "micro_batch": plan.micro_batch,
@@ -113,7 +113,7 @@ def parts(plan: Plan) -> dict[str, Any]:
 
 
 def intervals(plan: Plan, evaluate: str, save: str, log: str) -> dict[str, int]:
-    """How often a tool evaluates, saves and logs, by its names for that; without those that the recipe leaves open.
+    """Names the intervals of evaluating, saving and logging, without those left open by the recipe.
 
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, eval_every="500st"), 8, policy=512)

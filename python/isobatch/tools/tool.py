@@ -1,4 +1,4 @@
-"""What a tool is here: one record at the end of its file, and what its functions take and give."""
+"""The record of a tool, at the end of its file, and the cases and issues of its checks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isobatch.words import count
 
 if TYPE_CHECKING:
-    from isobatch.tools.page import Found, Page
-    from isobatch.tools.sheet import Job, Sheet
+    from isobatch.tools.page import Reading, SettingsPage
+    from isobatch.tools.sheet import Job, SettingsSheet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class Reader:
     """
 
     versions: str
-    read: Callable[[Page], None]
-    check: Callable[[Case], Iterator[Finding]]
+    read: Callable[[SettingsPage], None]
+    check: Callable[[Case], Iterator[Issue]]
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -49,17 +49,17 @@ class Writer:
     versions: str
     file: str
     forms: tuple[str, ...]
-    write: Callable[[Any, Job], Sheet]
+    write: Callable[[Any, Job], SettingsSheet]
     runs_ragged: bool
     runs_ramps: bool
     is_part: bool
     leaves_out: str
-    render: Callable[[Sheet, Mapping[str, str], str, Job], str] | None = None
+    render: Callable[[SettingsSheet, Mapping[str, str], str, Job], str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A tool, with its name on the command line and the one that people write.
+    """A tool, with its name on the command line and its title for people.
 
     Attributes:
         reader: None where its files are only written.
@@ -74,8 +74,8 @@ class Tool:
     written_as: str = ""
 
 
-class Finding(NamedTuple):
-    """Something about a configuration that its author may not have meant.
+class Issue(NamedTuple):
+    """A surprise in a configuration for its author.
 
     Attributes:
         what: happens.
@@ -111,7 +111,7 @@ class Case(NamedTuple):
 
     Attributes:
         tool: of the file.
-        found: the file's settings.
+        reading: of the file.
         fields: of the recipe, with those that were given beside the file.
         gpus: of the run to come.
         batch: samples in a step there, as the file is; None where it does not say.
@@ -120,7 +120,7 @@ class Case(NamedTuple):
     """
 
     tool: Tool
-    found: Found
+    reading: Reading
     fields: Mapping[str, Any]
     gpus: int
     batch: int | None
@@ -129,7 +129,7 @@ class Case(NamedTuple):
 
     def at(self, *path: str) -> Any:
         """A value of the file, by its place there; None where there is none."""
-        value: Any = self.found.settings
+        value: Any = self.reading.settings
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
@@ -141,7 +141,7 @@ class Case(NamedTuple):
 
     def key(self, field: str) -> str:
         """The file's name of a recipe's field; where it does not have one, its tool's, else plain words."""
-        keys = self.found.keys
+        keys = self.reading.keys
         alias = keys.get(_ALIASES[field]) if field in _ALIASES else None
         names = self.tool.reader.names if self.tool.reader else {}
         return keys.get(field) or alias or names.get(field) or _WORDS[field]
@@ -166,12 +166,12 @@ def number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def stops(case: Case, source: str) -> Iterator[Finding]:
+def stops(case: Case, source: str) -> Iterator[Issue]:
     """Finds a global batch that the GPUs do not divide."""
     batch, replicas = case.fields.get("effective_batch"), case.replicas
     micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
     if batch and micro and replicas and batch % (micro * replicas):
-        yield Finding(
+        yield Issue(
             f"the run stops: {count(batch)} samples are no multiple of {micro} × {replicas} replicas",
             f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
             source,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import remark
-from isobatch.tools.page import Page, betas, clip, inherited, length, optimizer, pair, unsupported
-from isobatch.tools.sheet import Curve, Job, Plan, Sheet, curve
-from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer, stops
+from isobatch.tools.page import SettingsPage, betas, clip, inherited, length, optimizer, pair, unsupported
+from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, stops
 
 _NAMES = {
     "accumulation": "training.global_batch_size",
@@ -24,8 +24,8 @@ NO_CLIPPING = 1e30
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
 
 
-def read(page: Page) -> None:
-    """Values that the file leaves out have torchtitan's defaults, unless it starts from another."""
+def read(page: SettingsPage) -> None:
+    """Reads the file; values left out have torchtitan's defaults, unless it starts from another."""
     whole = not inherited(page, "_from_")
     _batch(page, whole)
     _read_optimizer(page)
@@ -44,7 +44,7 @@ def read(page: Page) -> None:
         page.give("precision", precision, "training.mixed_precision_param")
 
 
-def _read_optimizer(page: Page) -> None:
+def _read_optimizer(page: SettingsPage) -> None:
     """Of a list of groups of parameters each has its own: the plan has one."""
     groups = page.raw("optimizer.param_groups")
     inner = page.table("optimizer")
@@ -52,8 +52,9 @@ def _read_optimizer(page: Page) -> None:
         if len(groups) != 1 or not isinstance(groups[0], dict):
             page.fault("lr", InputError("are several: give lr a value", field="optimizer.param_groups"))
             return
-        inner = Page(
-            {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})}, page.found
+        inner = SettingsPage(
+            {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})},
+            page.reading,
         )
     inner.number("lr", "lr")
     optimizer(inner, "name", inner.word("name", "AdamW"))
@@ -66,7 +67,7 @@ def _read_optimizer(page: Page) -> None:
     page.give("decay", "lr_multiplied", "optimizer.name")
 
 
-def _batch(page: Page, whole: bool) -> None:
+def _batch(page: SettingsPage, whole: bool) -> None:
     tokens = page.whole("training.num_tokens_per_microbatch_per_dp_rank")
     if tokens is not None:
         _tokens(page, tokens)
@@ -76,7 +77,7 @@ def _batch(page: Page, whole: bool) -> None:
     total = page.whole("training.global_batch_size", default=-1)
     if total and total > 0:
         page.give("effective_batch", total, "training.global_batch_size")
-    elif whole and "effective_batch" not in page.found.fields:
+    elif whole and "effective_batch" not in page.reading.fields:
         page.give("accumulation", 1, "training.global_batch_size")
     degrees = {
         name: page.whole(f"parallelism.{name}_degree", default=1) or 1
@@ -93,7 +94,7 @@ def _batch(page: Page, whole: bool) -> None:
         page.give("gpus", replicate * shard * parallel, "parallelism.data_parallel_shard_degree")
 
 
-def _tokens(page: Page, micro: int) -> None:
+def _tokens(page: SettingsPage, micro: int) -> None:
     """After 0.3 batches are counted in tokens: of the longest sequence a whole number."""
     length = page.whole("training.max_context_length", default=2048) or 2048
     for key, tokens, field in (
@@ -111,7 +112,7 @@ def _tokens(page: Page, micro: int) -> None:
                 page.give(field, tokens // length, key)
 
 
-def _schedule(page: Page, steps: int) -> None:
+def _schedule(page: SettingsPage, steps: int) -> None:
     warmup = page.whole("lr_scheduler.warmup_steps", default=200) or 0
     own = page.whole("lr_scheduler.total_steps")
     if own is not None and own != steps:
@@ -131,13 +132,13 @@ def _schedule(page: Page, steps: int) -> None:
         decay = min(round(steps * ratio), max(1, steps - warmup))
         page.give("schedule", f"wsd(decay={decay}st, shape={shape})", "lr_scheduler.decay_ratio")
     factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"), default=0.0)
-    if factor and (lr := page.found.fields.get("lr")):
+    if factor and (lr := page.reading.fields.get("lr")):
         page.give("min_lr", lr * factor, "lr_scheduler.min_lr_factor")
 
 
-def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
+def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """Batch, optimizer and schedule; how the model is split stays as it is."""
-    sheet = Sheet()
+    sheet = SettingsSheet()
     line = curve(plan)
     training: dict[str, object] = {
         "local_batch_size": plan.micro_batch,
@@ -170,7 +171,7 @@ def write(plan: Plan, job: Job) -> Sheet:  # noqa: ARG001 - no launcher
     return sheet
 
 
-def _write_optimizer(plan: Plan, sheet: Sheet) -> dict[str, object]:
+def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, object]:
     name = plan.recipe.optimizer
     if name not in ("adamw", "adam"):
         sheet.note(f"torchtitan has no {name}: optimizer.name is not set")
@@ -185,7 +186,7 @@ def _write_optimizer(plan: Plan, sheet: Sheet) -> dict[str, object]:
     }
 
 
-def _scheduler(plan: Plan, line: Curve, sheet: Sheet) -> dict[str, object]:
+def _scheduler(plan: Plan, line: Curve, sheet: SettingsSheet) -> dict[str, object]:
     shape = line.shape or line.kind or ""
     decay = line.last_steps() if line.shape else line.decay
     settings: dict[str, object] = {"warmup_steps": line.warmup}
@@ -213,7 +214,7 @@ def _scheduler(plan: Plan, line: Curve, sheet: Sheet) -> dict[str, object]:
 
 
 def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
-    """torchtitan's learning rate at a step, the first of which is 0."""
+    """Computes torchtitan's learning rate at a step, counted from 0."""
     if step < line.warmup:
         return line.peak * (step + 1) / line.warmup
     start = line.total - decay
@@ -226,7 +227,7 @@ def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
     return line.bottom + (line.peak - line.bottom) * factor
 
 
-def render(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
     """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters is the optimizer."""
     lines = [
         f"    config.training.{name} = {value!r}{remark(remarks, f'training.{name}')}"
@@ -259,10 +260,10 @@ def planned(config):
 '''
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
     yield from stops(case, "torchtitan, train.py (0.2), trainer.py (0.3)")
-    yield Finding(
+    yield Issue(
         "the warmup is one step ahead",
         "torchtitan computes (step + 1) / warmup_steps, so that no step is at 0",
         "torchtitan, components/lr_scheduler.py: linear_warmup_stable_decay",

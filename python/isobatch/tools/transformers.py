@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import Page, betas, clip, launched, length, optimizer, precision, unsupported
-from isobatch.tools.sheet import Curve, Job, Plan, Sheet, curve, flags, intervals, listed, shell
-from isobatch.tools.tool import Case, Finding, Reader, Tool, Writer, number
+from isobatch.tools.page import SettingsPage, betas, clip, launched, length, optimizer, precision, unsupported
+from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, listed, shell
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 from isobatch.words import share
 
 NAMES = {
@@ -30,8 +30,8 @@ _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 _SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
 
 
-def read(page: Page) -> None:
-    """What the Trainer would train with.
+def read(page: SettingsPage) -> None:
+    """Reads the arguments of the Trainer.
 
     What the file leaves out has the tool's own default, said in a note where the batch or the length depends on it; the
     learning rate is asked for.
@@ -53,7 +53,7 @@ def read(page: Page) -> None:
         page.give("drop_last", True, "dataloader_drop_last")
 
 
-def read_batch(page: Page, per_gpu: str) -> None:
+def read_batch(page: SettingsPage, per_gpu: str) -> None:
     """Samples per GPU, and micro-batches a step."""
     for key, field in ((per_gpu, "batch_per_gpu"), ("gradient_accumulation_steps", "accumulation")):
         default = DEFAULTS.get(key, 1)
@@ -66,22 +66,22 @@ def read_batch(page: Page, per_gpu: str) -> None:
         )
 
 
-def _loader(page: Page) -> None:
+def _loader(page: SettingsPage) -> None:
     """How Accelerate deals out the batches: `split_batches` counts one over all processes, `even_batches` fills up the last."""
-    config, fields = page.table("accelerator_config"), page.found.fields
+    config, fields = page.table("accelerator_config"), page.reading.fields
     if config.has("even_batches") and not config.flag("even_batches"):
         page.give("even_batches", False, "accelerator_config.even_batches")
     if config.flag("split_batches") and type(fields.get("batch_per_gpu")) is int:
         of_all, accumulation = fields.pop("batch_per_gpu"), fields.get("accumulation") or 1
-        page.found.keys.pop("batch_per_gpu", None)
+        page.reading.keys.pop("batch_per_gpu", None)
         page.give("effective_batch", of_all * accumulation, "per_device_train_batch_size")
         page.note(
             f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all processes together"
         )
 
 
-def read_intervals(page: Page) -> None:
-    """How often it evaluates, saves and logs, in steps; a number below 1 is a share of the run, which any batch leaves alone."""
+def read_intervals(page: SettingsPage) -> None:
+    """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run at any batch."""
     for key, field in (
         ("eval_steps", "eval_every"),
         ("save_steps", "save_every"),
@@ -92,7 +92,7 @@ def read_intervals(page: Page) -> None:
             page.give(field, length(int(steps), "st"), key)
 
 
-def read_lengths(page: Page, epochs: str, default_epochs: int | None) -> None:
+def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
     """The run and its warmup. max_steps wins over epochs, warmup_steps over warmup_ratio; a warmup_steps below 1 is a share."""
     steps, count = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
@@ -110,24 +110,24 @@ def read_lengths(page: Page, epochs: str, default_epochs: int | None) -> None:
         page.give("warmup", share(ratio), "warmup_ratio")
 
 
-def read_adam(page: Page, key: str, default: str) -> None:
+def read_adam(page: SettingsPage, key: str, default: str) -> None:
     """The optimizer and its numbers."""
     optimizer(page, key, page.word(key, default))
     betas(page, "adam_beta1", "adam_beta2")
     page.number("adam_epsilon", "eps")
     page.number("weight_decay", "weight_decay")
-    if page.found.fields.get("optimizer") == "adamw":
+    if page.reading.fields.get("optimizer") == "adamw":
         page.give("decay", "lr_multiplied", key)
     clip(page, "max_grad_norm", default=1.0)
 
 
-def read_schedule(page: Page, key: str, default: str) -> None:
+def read_schedule(page: SettingsPage, key: str, default: str) -> None:
     """A scheduler of transformers as a recipe's schedule."""
     name = (page.word(key, default) or default).lower()
     kwargs = page.table("lr_scheduler_kwargs")
     if name in ("constant", "constant_with_warmup"):
         page.give("schedule", "constant", key)
-        if name == "constant" and page.found.fields.pop("warmup", None):
+        if name == "constant" and page.reading.fields.pop("warmup", None):
             page.note("lr_scheduler_type constant ignores the warmup; constant_with_warmup does not")
     elif name == "linear":
         page.give("schedule", "linear", key)
@@ -150,15 +150,15 @@ def read_schedule(page: Page, key: str, default: str) -> None:
         unsupported(page, key, f"the scheduler {name!r}")
 
 
-def _bottom(page: Page, kwargs: Page) -> None:
-    lr, rate = page.found.fields.get("lr"), kwargs.number("min_lr_rate")
+def _bottom(page: SettingsPage, kwargs: SettingsPage) -> None:
+    lr, rate = page.reading.fields.get("lr"), kwargs.number("min_lr_rate")
     if rate is not None and lr is not None:
         page.give("min_lr", lr * rate, "lr_scheduler_kwargs")
     else:
         kwargs.number("min_lr", "min_lr")
 
 
-def _wsd(page: Page, kwargs: Page, key: str) -> None:
+def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
     theirs = {name: ours for ours, name in _SHAPES.items()}
     shape = theirs.get(kwargs.word("decay_type", "cosine") or "")
     decay, ratio = kwargs.whole("num_decay_steps"), kwargs.number("min_lr_ratio", default=0.0)
@@ -166,16 +166,16 @@ def _wsd(page: Page, kwargs: Page, key: str) -> None:
         unsupported(page, key, "this warmup_stable_decay")
         return
     page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
-    if ratio and (lr := page.found.fields.get("lr")):
+    if ratio and (lr := page.reading.fields.get("lr")):
         page.give("min_lr", lr * ratio, "lr_scheduler_kwargs")
         page.fault(
             "schedule", InputError("its warmup starts at the minimum: give schedule a value", field=key)
         )
 
 
-def write(plan: Plan, job: Job) -> Sheet:
-    """The arguments that the plan decides."""
-    sheet, line = Sheet(), curve(plan)
+def write(plan: Plan, job: Job) -> SettingsSheet:
+    """Writes the arguments decided by the plan."""
+    sheet, line = SettingsSheet(), curve(plan)
     settings = sheet.settings
     settings |= {
         "per_device_train_batch_size": plan.micro_batch,
@@ -209,8 +209,8 @@ def write(plan: Plan, job: Job) -> Sheet:
     return sheet
 
 
-def _saved_where_evaluated(plan: Plan, sheet: Sheet) -> None:
-    """Rounded each by itself, two intervals lose their ratio; with load_best_model_at_end the Trainer refuses a save_steps that is no
+def _saved_where_evaluated(plan: Plan, sheet: SettingsSheet) -> None:
+    """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer refuses a save_steps that is no
     multiple of eval_steps (transformers, training_args.py)."""
     evaluated, saved = plan.eval_steps, plan.save_steps
     tuned = [_LENGTH.fullmatch(text or "") for text in (plan.recipe.eval_every, plan.recipe.save_every)]
@@ -224,7 +224,7 @@ def _saved_where_evaluated(plan: Plan, sheet: Sheet) -> None:
         )
 
 
-def _write_optimizer(plan: Plan, sheet: Sheet) -> None:
+def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name in _OPTIMIZERS:
         sheet.settings["optim"] = _OPTIMIZERS[name]
@@ -243,7 +243,7 @@ def _write_optimizer(plan: Plan, sheet: Sheet) -> None:
         sheet.settings["optim_args"] = f"momentum={plan.momentum!r}"
 
 
-def _write_schedule(plan: Plan, line: Curve, sheet: Sheet) -> None:
+def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     kind, kwargs = _scheduler(line)
     own = "for the plan's own curve: Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
     if kind is None:
@@ -277,7 +277,7 @@ def _theirs(line: Curve, kind: str, kwargs: dict[str, Any]) -> Callable[[int], f
 
 
 def _scheduler(line: Curve) -> tuple[str | None, dict[str, Any]]:
-    """The name and arguments of the scheduler that has this curve."""
+    """Returns the name and arguments of the scheduler with this curve."""
     match line.kind:
         case "constant":
             return "constant_with_warmup", {}
@@ -306,68 +306,68 @@ def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, A
     return "warmup_stable_decay", kwargs
 
 
-def render(sheet: Sheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
     """The arguments alone."""
     return f"{top}{listed(remarks)}{shell(list(flags(sheet.settings)))}\n"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the Trainer, and what is built on it, does without a word in the file."""
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the Trainer, and of tools built on it."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
-    steps = 0.0 if case.found.tool == "checkpoint" else number(case.at("max_steps"))
+    steps = 0.0 if case.reading.tool == "checkpoint" else number(case.at("max_steps"))
     ratio = case.at("warmup_ratio")
     for epochs in ("num_train_epochs", "num_epochs"):
         if steps > 0 and case.at(epochs) is not None:
-            yield Finding(
+            yield Issue(
                 f"{epochs} {case.at(epochs)} has no effect",
                 "max_steps wins over it",
                 "transformers, training_args.py: max_steps",
                 f"remove {epochs}",
             )
     if ratio and number(case.at("warmup_steps")) > 0:
-        yield Finding(
+        yield Issue(
             f"warmup_ratio {ratio} has no effect",
             "warmup_steps wins over it",
             "transformers 4, training_args.py: get_warmup_steps",
             "remove warmup_ratio",
         )
-    elif ratio and case.found.tool == "transformers":
-        yield Finding(
+    elif ratio and case.reading.tool == "transformers":
+        yield Issue(
             "warmup_ratio is unknown to transformers 5",
             "a warmup_steps below 1 is the ratio there",
             "transformers 5, training_args.py: get_warmup_steps",
             f"warmup_steps: {ratio}",
         )
     if case.at("lr_scheduler_type") == "constant" and (ratio or case.at("warmup_steps")):
-        yield Finding(
+        yield Issue(
             "the warmup has no effect",
             "the scheduler constant has none",
             "transformers, optimization.py: get_scheduler",
             "lr_scheduler_type: constant_with_warmup",
         )
     if case.at("max_grad_norm") is None:
-        yield Finding(
+        yield Issue(
             "gradients are clipped at norm 1",
             "max_grad_norm is not in the file, and 1.0 is its default",
             "transformers, training_args.py: max_grad_norm",
             "max_grad_norm: 0.0  (for none)",
         )
     if case.at("average_tokens_across_devices") is False and case.gpus > 1:
-        yield Finding(
+        yield Issue(
             "samples on a GPU with few tokens weigh more: a mean of means",
             "average_tokens_across_devices is off: each GPU divides by its own tokens",
             "huggingface/transformers#34242, #34373",
             "average_tokens_across_devices: true",
         )
     elif (case.fields.get("accumulation") or 1) > 1:
-        yield Finding(
+        yield Issue(
             "before transformers 4.46 a step under accumulation is a mean of means: micro-batches with few tokens weigh more",
             f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each micro-batch by its own tokens",
             "huggingface/transformers#34191",
             "transformers>=4.46",
         )
     if case.at("auto_find_batch_size"):
-        yield Finding(
+        yield Issue(
             "the batch may halve during the run",
             "auto_find_batch_size retries with a smaller one",
             "huggingface/transformers#33281, axolotl-ai-cloud/axolotl#1885: the accumulation stays",

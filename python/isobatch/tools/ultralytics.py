@@ -1,12 +1,12 @@
-"""ultralytics' args.yaml, which every run leaves in its folder."""
+"""ultralytics' args.yaml, left by every run in its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from isobatch.errors import InputError
-from isobatch.tools.page import Page, length, optimizer
-from isobatch.tools.tool import Case, Finding, Reader, Tool, number
+from isobatch.tools.page import SettingsPage, length, optimizer
+from isobatch.tools.tool import Case, Issue, Reader, Tool, number
 from isobatch.words import real
 
 _NAMES = {
@@ -17,7 +17,7 @@ _NAMES = {
 }
 
 
-def read(page: Page) -> None:
+def read(page: SettingsPage) -> None:
     """`batch` counts all GPUs. Steps accumulate to about `nbs` samples: round(nbs / batch) micro-batches, at least one."""
     batch, nominal = page.number("batch", default=16), page.whole("nbs", default=64)
     if batch is not None and (batch < 1 or batch != int(batch)):
@@ -61,7 +61,7 @@ def read(page: Page) -> None:
             "older versions of ultralytics warm up over at least 100 batches; the plan over warmup_epochs as they are"
         )
     page.give("schedule", "cosine" if page.flag("cos_lr") else "linear", "cos_lr")
-    final, lr = page.number("lrf", default=0.01), page.found.fields.get("lr")
+    final, lr = page.number("lrf", default=0.01), page.reading.fields.get("lr")
     if final and lr:
         page.give("min_lr", lr * final, "lrf")
     if page.raw("amp") is not False:
@@ -70,7 +70,7 @@ def read(page: Page) -> None:
     page.note("ultralytics moves the learning rate once an epoch; the plan every step")
 
 
-def _devices(page: Page) -> None:
+def _devices(page: SettingsPage) -> None:
     device = page.raw("device")
     if isinstance(device, list):
         page.give("gpus", len(device), "device")
@@ -80,12 +80,12 @@ def _devices(page: Page) -> None:
         page.give("gpus", 1, "device")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """Finds what the tool does without a word in the file."""
-    settings = case.found.settings
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the tool."""
+    settings = case.reading.settings
     batch, nominal = settings.get("batch", 16), settings.get("nbs", 64)
     if settings.get("optimizer", "auto") == "auto":
-        yield Finding(
+        yield Issue(
             "lr0 and momentum have no effect",
             'optimizer "auto" chooses them by the number of steps',
             "ultralytics, engine/trainer.py: build_optimizer",
@@ -93,21 +93,21 @@ def check(case: Case) -> Iterator[Finding]:
         )
     if type(batch) is int and type(nominal) is int and batch > 0:
         accumulation = max(round(nominal / batch), 1)
-        yield Finding(
+        yield Issue(
             f"a step has {batch * accumulation} samples, in {accumulation} batches of {batch}",
             f"ultralytics accumulates to about nbs {nominal}",
             "ultralytics, engine/trainer.py: _build_train_pipeline",
             f"nbs: {batch}  (for steps of {batch})",
         )
         if accumulation > 1:
-            yield Finding(
+            yield Issue(
                 f"the first {number(settings.get('warmup_epochs', 3.0)):g} epochs have smaller steps",
                 f"during the warmup the accumulation grows from 1 to {accumulation}",
                 "ultralytics, engine/trainer.py: _do_train",
                 f"batch: {nominal}  (nothing is accumulated then), or warmup_epochs: 0",
             )
         if batch % case.gpus:
-            yield Finding(
+            yield Issue(
                 f"a batch has {batch // case.gpus * case.gpus} samples, not {batch}",
                 f"each of {case.gpus} GPUs takes {batch} // {case.gpus}",
                 "ultralytics, engine/trainer.py: _build_train_pipeline",
@@ -115,7 +115,7 @@ def check(case: Case) -> Iterator[Finding]:
             )
         if batch * accumulation != nominal:
             decay = settings.get("weight_decay", 0.0005)
-            yield Finding(
+            yield Issue(
                 f"weight_decay is {real(decay * batch * accumulation / nominal)}, not {real(decay)}",
                 "ultralytics multiplies it by batch × accumulation / nbs",
                 "ultralytics, engine/trainer.py: _build_train_pipeline",

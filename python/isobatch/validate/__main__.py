@@ -20,7 +20,7 @@ FLAGS = {"memory_limit_gib": "--memory-limit", "soak_minutes": "--soak"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a validation that do not concern its launch."""
+    """Adds the options of a validation, but for its launch."""
     option = parser.add_argument
     option("plan", metavar="PLAN", nargs="?", help="a plan's JSON file (`isobatch plan -o`)")
     option("-o", "--output", metavar="FILE", type=Path, help="write the report as JSON")
@@ -61,7 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """Returns the options that were given.
+    """Returns the given options.
 
     Raises:
         InputError: some of them cannot be used; all of those are named.

@@ -23,7 +23,7 @@ class Difference(NamedTuple):
     residual: float
 
     def after(self, other: Difference) -> Difference:
-        """Of what is off from a reference that itself is off from another one: the larger error, and both factors."""
+        """Combines it with the reference's own difference: the larger error, and both factors."""
         return Difference(
             max(self.error, other.error), self.ratio * other.ratio, max(self.residual, other.residual)
         )
@@ -75,7 +75,7 @@ def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
 
 
 def trained(model: nn.Module) -> list[Tensor]:
-    """Returns the weights that are trained."""
+    """Returns the trained weights."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -85,7 +85,7 @@ def grads(model: nn.Module) -> list[Tensor | None]:
 
 
 def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
-    """Gives the weights that are trained these values, and these gradients."""
+    """Sets the trained weights to these values, and their gradients."""
     for p, value in zip(trained(model), weights, strict=True):
         assert value is not None
         p.data.copy_(value)

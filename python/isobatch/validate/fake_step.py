@@ -1,4 +1,4 @@
-"""A training step on fake tensors, and a ledger of the storages that live in it."""
+"""A training step on fake tensors, and a ledger of its living storages."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FakeStep:
         self.gradients = 2 * (before - self.weights)
 
     def peak(self, n: int) -> int:
-        """Computes the most bytes that live at once in a step with micro-batches of `n` samples."""
+        """Computes the peak bytes of a step with micro-batches of `n` samples."""
         self._ledger.peak = self._ledger.now
         self._step(n)
         return self._ledger.peak
@@ -96,7 +96,7 @@ class FakeStep:
 
 
 class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the storages that live at once: `now`, and the most so far (`peak`)."""
+    """Counts the bytes of all living storages: `now`, and the most so far (`peak`)."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a validation measured, part by part, as the report has it."""
+"""The measured figures of a validation, part by part, as the report has them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PairSpeed(ReportPart, frozen=True, kw_only=True):
 
 
 class Machine(ReportPart, frozen=True, kw_only=True):
-    """What it ran on. `emulated`: several ranks share a device, so function is proven and performance is not."""
+    """The hardware and software under it. `emulated`: several ranks share a device, so function is proven and performance is not."""
 
     ranks: list[Rank]
     nodes: int
@@ -136,9 +136,6 @@ class StepTimes(ReportPart, frozen=True, kw_only=True):
     planned_step_seconds: float
     samples_per_second: float
     micro_batches: list[MicroBatchTimes]
-    ddp: dict[str, str | int]
-    compiled: bool
-    channels_last: bool
 
 
 class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
@@ -156,7 +153,7 @@ class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
-    """The largest micro-batch that fits on all ranks, None where not even one sample does; and the one that is recommended, the largest
+    """The largest micro-batch for all ranks, None where not even one sample does; and the one that is recommended, the largest
     that leaves room on a GPU for NCCL's buffers and for fragmentation: max(2 GiB, 4 %). Where the time was over before the
     next larger one was known not to fit, it is not `complete`."""
 
@@ -215,7 +212,7 @@ class Port(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hosts(ReportPart, frozen=True, kw_only=True):
-    """What the hosts say of themselves: their GPUs by rank, their network ports by host."""
+    """The hosts by themselves: their GPUs by rank, their network ports by host."""
 
     gpus: list[Gpu] = []
     ports: dict[str, list[Port]] = {}

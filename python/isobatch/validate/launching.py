@@ -30,7 +30,7 @@ REFUSED = "refused.txt"
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Freezes the garbage collector, so that nothing that is there now is looked through: torch alone is a million objects, which takes
+    """Freezes the garbage collector's present objects: torch alone is a million objects, which takes
     a third of a second each time, and makes a forked rank copy its parent's memory. For processes of our own."""
     gc.freeze()
     try:
@@ -40,7 +40,7 @@ def gc_frozen() -> Iterator[None]:
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
-    """One rank. Gives the text of an InputError: over a pipe, since a traceback would hide it."""
+    """Runs one rank. Returns the text of an InputError over a pipe, since a traceback would hide it."""
     import torch
 
     from isobatch.validate.worker import run
@@ -127,7 +127,7 @@ def launch(
 
 
 def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, fork: bool | None) -> Any:
-    """How ranks start: forked, spawned, or as this host allows."""
+    """Returns torchrun's configuration: ranks are forked, spawned, or as this host allows."""
     # Each rank would else take all cores; OpenMP reads it when torch is first imported.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     if fork or fork is None:
@@ -175,7 +175,7 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
 
 
 def _preload() -> None:
-    """Imports here, once, what every rank needs. Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
+    """Imports here, once, for all ranks. Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
     of the time."""
     collecting = gc.isenabled()
     gc.disable()
@@ -208,7 +208,7 @@ def start_ranks(
 
 
 def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]) -> str | None:
-    """Runs the ranks; gives what is known of those that were lost."""
+    """Runs the ranks; returns an account of the lost ones."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 

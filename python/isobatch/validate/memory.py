@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from isobatch.checked import real, wholes
 from isobatch.errors import missing, must_be
+from isobatch.limits import real, wholes
 from isobatch.recipes.recipe import Precision
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def memory_of(
 
 
 def _room(memory_gib: float | None, reserve_gib: float | None) -> tuple[float, float] | None:
-    """Returns the memory and what of it stays free, GiB."""
+    """Returns the memory and its free reserve, GiB."""
     if memory_gib is None:
         if reserve_gib is not None:
             raise missing("memory_gib", "a reserve is a part of it")

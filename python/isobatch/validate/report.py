@@ -1,4 +1,4 @@
-"""What a validation found: its verdicts, the report with its JSON and its table, and what changed between two."""
+"""The result of a validation: its verdicts, the report with its JSON and its table, and what changed between two."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def by(cls, off: float, options: Options) -> Verdict:
-        """Judges a figure by the fraction that it is off.
+        """Judges a figure by its relative deviation.
 
         >>> Verdict.by(0.2, Options(caution=0.1, fail=0.25)).value
         'caution'
@@ -115,12 +115,12 @@ def judged(
 
 
 def passing(name: str, text: str, gate: float | None = None, **values: Any) -> Proof:
-    """Returns a claim that holds."""
+    """Returns a proven claim."""
     return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
 
 
 def unchecked(name: str, text: str, **values: Any) -> Proof:
-    """Returns a claim that was not looked at, and why."""
+    """Returns a claim without a verdict, and why."""
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
 
@@ -162,7 +162,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
 
     @property
     def max_micro_batch(self) -> int:
-        """The largest micro-batch that fits, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
+        """The largest fitting micro-batch, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
 
         Raises:
             InputError: it was not searched for, or nothing fits.
@@ -230,7 +230,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a report that `save` wrote.
+        """Reads a report of `save`.
 
         Raises:
             InputError: the file cannot be read, or holds no report of this version.
@@ -289,7 +289,7 @@ class Draft:
 
 
 class _Measured(NamedTuple):
-    """A measured figure, and half the width of what noise makes of it."""
+    """A measured figure, and half the width of its noise."""
 
     value: float
     spread: float
@@ -301,7 +301,7 @@ class _Measured(NamedTuple):
 
 
 def compare(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
-    """Finds what differs from one report to another, by name: verdicts and causes of proofs, versions, options, the plan's
+    """Finds the differences between two reports, by name: verdicts and causes of proofs, versions, options, the plan's
     fields; and the main figures that both have, where they moved by more than their spread.
 
     >>> from isobatch.validate import Options, Verdict

@@ -26,7 +26,7 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 
 
 class _Wrapper:
-    """The DDP wrapper and what is called in its place, shared by all shortened copies of a training: each wrapper has buckets as large
+    """The DDP wrapper or its compiled form, shared by all shortened copies of a training: each wrapper has buckets as large
     as the gradients, so that there must never be two."""
 
     ddp: DistributedDataParallel
@@ -96,11 +96,11 @@ class Training:
             self.rewrap(self.hook)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The workload's optimizer over a model's parameters."""
+        """Makes the workload's optimizer over a model's parameters."""
         return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
 
     def still_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over
+        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over
         they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
         optimizer = self.optimizer(self.model)
         for group in optimizer.param_groups:
@@ -108,13 +108,13 @@ class Training:
         return optimizer
 
     def scaler(self, scale: float = LOSS_SCALE) -> torch.amp.GradScaler | None:
-        """The loss scaler, which float16 needs: small gradients would vanish in it."""
+        """Makes the loss scaler for float16: small gradients would vanish in it."""
         if self.dtype != torch.float16:
             return None
         return torch.amp.GradScaler(self.group.device.type, init_scale=scale)
 
     def samples(self, n: int, seed: int, rank: int, index: int, dtype: torch.dtype | None = None) -> Any:
-        """A micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
+        """Makes a micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
         batch = self.workload.batch(n, generator, self.group.device)
 
@@ -130,12 +130,12 @@ class Training:
     def micro_batches(
         self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
     ) -> Iterator[Any]:
-        """The micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
+        """Yields the micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
         rank = self.group.rank if rank is None else rank
         return (self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank]))
 
     def few_in_turn(self, seed: int) -> list[Any]:
-        """Micro-batches for a step that is timed, and must not wait until they are made: of this rank's sizes, and the same two in
+        """Makes micro-batches in advance, for a timed step: of this rank's sizes, and the same two in
         turn, or one of each size where a ragged plan has several."""
         sizes = self.sizes[self.group.rank]
         turns = 2 if len(set(sizes)) == 1 else 1
@@ -146,7 +146,7 @@ class Training:
         return [made[n, index % turns] for index, n in enumerate(sizes)]
 
     def weights(self, batches: Iterable[Any]) -> list[float]:
-        """The factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
+        """Returns the factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
         plan; in other units by a sum over ranks first."""
         ranks, summed = self.group.world_size, self.workload.reduction == "sum"
         units = self.units(batches)
@@ -154,14 +154,14 @@ class Training:
         return [ranks / total if summed else n * ranks / total for n in units]
 
     def units(self, batches: Iterable[Any]) -> list[float]:
-        """What the loss of each of this rank's micro-batches is a mean or sum over. They are looked at only where the plan does not
+        """Counts the units under the loss of each of this rank's micro-batches. They are looked at only where the plan does not
         know it."""
         if self.workload.weight is None:
             return list(map(float, self.sizes[self.group.rank]))
         return [float(self.workload.weight(batch)) for batch in batches]
 
     def loss(self, model: nn.Module, batch: Any, dtype: torch.dtype | None) -> Tensor:
-        """The workload's loss, under autocast where a format is given."""
+        """Computes the workload's loss, under autocast where a format is given."""
         with torch.autocast(self.group.device.type, dtype, enabled=dtype is not None):
             return self.workload.loss(model, batch)
 
@@ -174,7 +174,7 @@ class Training:
         scaler: torch.amp.GradScaler | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
+        """Runs forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
         coming = iter(batches)
         for index, weight in enumerate(weights):
             batch = next(coming)  # zip would keep the first one to the end
@@ -184,7 +184,7 @@ class Training:
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
-        """Clipping as planned, then the optimizer."""
+        """Clips as planned, then steps the optimizer."""
         if self.plan.recipe.clip_norm is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
@@ -196,11 +196,11 @@ class Training:
             scaler.update()
 
     def lone_backward(self, batch: Any, weight: float, dtype: torch.dtype | None) -> None:
-        """Forward and backward by this rank alone, past DDP."""
+        """Runs forward and backward by this rank alone, past DDP."""
         (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
 
     def lone_step(self, n: int) -> None:
-        """A step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
+        """Takes a step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
         optimizer, scaler = self.still_optimizer(), self.scaler()
         batch = self.samples(n, 1, self.group.rank, 0)
         self.model.train()
@@ -267,7 +267,7 @@ class Training:
         return max(map(max, self.sizes))
 
     def shortened(self, count: int) -> Training:
-        """The same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
+        """Returns the same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
         ragged plan has smaller."""
         count = max(2, count)
         return self.of_sizes(
@@ -275,7 +275,7 @@ class Training:
         )
 
     def of_sizes(self, sizes: list[list[int]]) -> Training:
-        """The same training with other micro-batches, by rank."""
+        """Returns the same training with other micro-batches, by rank."""
         other = copy.copy(self)
         other.sizes, other.batch = sizes, sum(map(sum, sizes))
         return other

@@ -58,13 +58,13 @@ class Trial:
 
     @contextlib.contextmanager
     def connecting(self) -> Iterator[None]:
-        """Around the first collective, in which NCCL says which transports it takes."""
+        """Listens to NCCL around the first collective."""
         with self.nccl_log.writing() if self.group.backend == "nccl" else contextlib.nullcontext():
             yield
 
     @property
     def allowance_seconds(self) -> float:
-        """What a phase gets beyond its limit, for a large model and for one that is compiled."""
+        """The seconds of a phase beyond its limit, for a large or compiled model."""
         size = sum(p.numel() * p.element_size() for p in self.workload.model.parameters())
         return size / BYTES_PER_SECOND + COMPILED_AGAIN * self.compile_seconds
 
@@ -90,7 +90,7 @@ class Trial:
 
     @cached_property
     def largest(self) -> int:
-        """The largest micro-batch that is known to fit: the planned one, until a search finds a larger one."""
+        """The largest micro-batch known to fit: the planned one, until a search finds a larger one."""
         return self.training.micro_batch
 
 

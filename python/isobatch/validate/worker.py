@@ -125,7 +125,7 @@ def _cause(text: str) -> Cause:
 
 
 def _prove(trial: Trial, draft: Draft) -> None:
-    """All claims in turn, until a decisive one fails. Those of the hosts come before the training's own connections are made."""
+    """Proves all claims in turn, until a decisive one fails. Those of the hosts come before the training's own connections are made."""
     try:
         connected = False
         for claim in CLAIMS:

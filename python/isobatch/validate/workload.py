@@ -1,4 +1,4 @@
-"""What is trained in a validation: built in, or the user's own."""
+"""The training step to validate: built in, or the user's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Workload:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tells whether an error says that memory ran out: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    """Tells whether an error means want of memory: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
     signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
@@ -60,7 +60,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Turns what the user's own function raises into an InputError that says where.
+    """Turns an exception of the user's own function into an InputError with its place.
 
     Raises:
         InputError: something was raised that is neither one already, nor want of memory.
@@ -81,7 +81,7 @@ def user_code(what: str) -> Iterator[None]:
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """The workload of that name: a built-in one of about this many parameters, or what `package.module:factory` returns.
+    """Loads the workload of that name: a built-in one of about this many parameters, or what `package.module:factory` returns.
 
     Raises:
         InputError: there is no such built-in, module or factory, or the factory returns something else.
@@ -94,7 +94,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
 
 
 def factory_of(name: str) -> Callable[[], Any]:
-    """The function that `package.module:factory` names; modules in the current folder are found, too.
+    """Finds the function of `package.module:factory`; modules in the current folder are found, too.
 
     Raises:
         InputError: there is no such module or function.
@@ -123,7 +123,7 @@ def factory_of(name: str) -> Callable[[], Any]:
 
 
 def _arguments(factory: Callable[..., Any]) -> list[str]:
-    """The arguments that a function cannot be called without."""
+    """Lists the arguments without a default."""
     try:
         every = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # of C, which says nothing of them
@@ -163,7 +163,7 @@ def call_factory(factory: Callable[[], Any]) -> Workload:
 
 
 def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """The plan's optimizer where torch has it; else AdamW, which is as good for a stand-in model."""
+    """Returns the plan's optimizer where torch has it; else AdamW, which is as good for a stand-in model."""
     lr, decay = plan.lr or 0.0, plan.weight_decay or 0.0
     betas = (plan.beta1 if plan.beta1 is not None else 0.9, plan.beta2 if plan.beta2 is not None else 0.999)
     eps = plan.eps if plan.eps is not None else 1e-8
@@ -194,7 +194,7 @@ def _images(shape: tuple[int, ...]) -> Callable[[int, torch.Generator, torch.dev
 
 
 def mlp(plan: Plan, parameters: int) -> Workload:
-    """A multilayer perceptron: 64 inputs, three hidden layers, 10 classes."""
+    """Makes a multilayer perceptron: 64 inputs, three hidden layers, 10 classes."""
     width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
     model = nn.Sequential(
         nn.Linear(64, width),
@@ -209,7 +209,7 @@ def mlp(plan: Plan, parameters: int) -> Workload:
 
 
 def convnet(plan: Plan, parameters: int) -> Workload:
-    """A convolutional network with batch norm, for 3 × 32 × 32 images in 10 classes."""
+    """Makes a convolutional network with batch norm, for 3 × 32 × 32 images in 10 classes."""
     width = max(4, round(math.sqrt(parameters / 234)))
 
     def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
@@ -248,7 +248,7 @@ class _Transformer(nn.Module):
 
 
 def transformer(plan: Plan, parameters: int) -> Workload:
-    """A causal transformer with dropout: two layers, 256 tokens of vocabulary, sequences of at most 64."""
+    """Makes a causal transformer with dropout: two layers, 256 tokens of vocabulary, sequences of at most 64."""
     seq_len, vocabulary, layers = min(plan.recipe.seq_len or 64, 64), 256, 2
     width = 16 * max(1, round((math.sqrt(600**2 + 96 * parameters) - 600) / 48 / 16))
 

@@ -11,7 +11,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet.folder import blocks, parts
+from isobatch.fleet.folder import parts, work
 from jobs_in_files import names_in, plans_in
 
 CLUSTERS = pa.table(
@@ -50,7 +50,7 @@ def test_the_manifest_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
 
 
 def test_a_large_file_is_planned_in_several_parts(make_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "PART_ROWS", 400)
+    monkeypatch.setattr(parts, "MAX_PART_ROWS", 400)
     jobs = make_jobs(files=2, rows=500, row_group_size=100)
     manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     names = [f"{file:02}-{part:05}.parquet" for file in range(2) for part in range(3)]
@@ -62,9 +62,8 @@ def test_a_large_file_is_planned_in_several_parts(make_jobs, tmp_path, monkeypat
 
 
 def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
-    from isobatch.fleet.folder import blocks
 
-    monkeypatch.setattr(blocks, "BLOCK", 64)
+    monkeypatch.setattr(work, "BLOCK", 64)
     jobs = make_jobs(files=2, rows=301, row_group_size=100)
     ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
@@ -73,7 +72,7 @@ def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("row_group_size", [70, 1000])
 def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
-    monkeypatch.setattr(blocks, "BLOCK", 300)
+    monkeypatch.setattr(work, "BLOCK", 300)
     table = make_jobs(files=1, rows=1000).tables[0]
     steps = pa.array([f"{number}st" for number in range(1, 1001)])
     table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(
@@ -339,7 +338,7 @@ def test_the_command_line(make_jobs, tmp_path, capsys):
 
 
 def test_reading_planning_and_writing_overlap():
-    from isobatch.fleet.folder.blocks import ahead
+    from isobatch.fleet.folder.work import ahead
 
     names = []
     made = threading.Event()
@@ -361,7 +360,7 @@ def test_reading_planning_and_writing_overlap():
 
 
 def test_an_error_ahead_arrives_where_it_would_have():
-    from isobatch.fleet.folder.blocks import ahead
+    from isobatch.fleet.folder.work import ahead
 
     def items():
         yield 1

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import isobatch as ib
-from isobatch.fleet.folder import blocks, local, work
+from isobatch.fleet.folder import run as run_module
+from isobatch.fleet.folder import work
 from isobatch.fleet.folder.folder import Folder
-from isobatch.fleet.folder.parts import MOST_TOGETHER, Part, grouped
-from isobatch.fleet.folder.threads import in_threads
+from isobatch.fleet.folder.parts import MAX_GROUP_PARTS, Part, grouped, in_threads
 from jobs_in_files import names_in, plans_in
 
 GPUS = [8, 96]
@@ -24,7 +24,7 @@ def test_groups_are_of_small_parts_and_leave_no_worker_idle():
     tiny = [part(n, rows=10) for n in range(10_000)]
     groups = grouped(tiny, 2, 1 << 17, 2)
     assert [it for group in groups for it in group] == tiny
-    assert {len(group) for group in groups[:-1]} == {MOST_TOGETHER}
+    assert {len(group) for group in groups[:-1]} == {MAX_GROUP_PARTS}
     # Of few parts none is held back by another.
     assert [len(group) for group in grouped(tiny[:6], 2, 1 << 17, 2)] == [1] * 6
     assert len(grouped(tiny[:100], 2, 1 << 17, 3)) == 25
@@ -48,7 +48,7 @@ def test_results_come_in_the_order_of_the_items():
 @pytest.fixture
 def together(monkeypatch):
     """All parts in one group."""
-    monkeypatch.setattr(local, "grouped", lambda parts, *_: [parts] if parts else [])
+    monkeypatch.setattr(run_module, "grouped", lambda parts, *_: [parts] if parts else [])
 
 
 def test_a_corrupt_file_in_a_group_stops_no_other(make_jobs, tmp_path, together):
@@ -145,14 +145,14 @@ def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
     def refused(_):
         raise AssertionError("a thread for a file of one block")
 
-    monkeypatch.setattr(blocks, "ahead", refused)
+    monkeypatch.setattr(work, "ahead", refused)
     jobs = make_jobs(files=2, rows=20)
     (jobs.folder / "00.parquet").unlink()
     (jobs.folder / "one.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     (jobs.folder / "01.parquet").rename(tmp_path / "01.parquet")
     assert ib.plan_files(jobs.folder, GPUS, tmp_path / "plans").rows == 2
     assert ib.plan_files(tmp_path / "01.parquet", GPUS, tmp_path / "of one").rows == 40
-    monkeypatch.setattr(blocks, "BLOCK", 30)
+    monkeypatch.setattr(work, "BLOCK", 30)
     with pytest.raises(AssertionError, match="a thread"):
         ib.plan_files(tmp_path / "01.parquet", GPUS, tmp_path / "of two")
 

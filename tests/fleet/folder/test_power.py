@@ -10,7 +10,7 @@ import isobatch as ib
 from disk import Disk, restore
 from isobatch.cli import main
 from isobatch.files.whole import sync, write_whole
-from isobatch.fleet.folder import local
+from isobatch.fleet.folder import run as run_module
 from jobs_in_files import Jobs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks up open files in /proc")
@@ -77,7 +77,7 @@ def test_so_does_one_with_folders_in_it(jobs, tmp_path, monkeypatch, every):
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_so_do_files_that_get_their_places_together(jobs, tmp_path, monkeypatch, every):
-    monkeypatch.setattr(local, "grouped", lambda parts, *_: [parts])
+    monkeypatch.setattr(run_module, "grouped", lambda parts, *_: [parts])
     disk = Disk(tmp_path / "disk", monkeypatch)
     ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans")
     monkeypatch.undo()

@@ -20,21 +20,120 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from isobatch.errors import InputError
-from isobatch.files.find import below, location, named
-from isobatch.files.whole import sync_up
-from isobatch.files.write import unique, whole
-from isobatch.fleet.folder.arguments import refuse_other
-from isobatch.fleet.folder.digest import digest_of_stream
-from isobatch.fleet.folder.manifest import Manifest, Receipt
-from isobatch.fleet.folder.summary import Summary
-from isobatch.fleet.folder.threads import in_threads
+from isobatch.files.find import below, location
+from isobatch.files.whole import sync_up, unique, whole
+from isobatch.fleet.folder.parts import Part, digest_of, in_threads
+from isobatch.fleet.results import STATUS
+from isobatch.fleet.rows import Fleet
+from isobatch.reason import Reason
+from isobatch.words import counted, few, shown
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
+
+_INFEASIBLE = STATUS.tolist().index("infeasible")
+
+
+class Summary(msgspec.Struct):
+    """Counts rows by status and by reason; for each reason of a wrong or missing value, the first such row in words."""
+
+    rows: int = 0
+    feasible: int = 0
+    reasons: dict[str, int] = {}
+    examples: dict[str, str] = {}
+
+    @property
+    def infeasible(self) -> int:
+        """Rows that cannot be planned."""
+        return self.rows - self.feasible
+
+    def add(self, block: Fleet, status: Any, reasons: Any) -> None:
+        """Counts a block: its status codes and reason bits."""
+        present = int(np.bitwise_or.reduce(reasons, initial=0))
+        for reason in Reason:
+            bit = reason.bit
+            if not present >> bit & 1:
+                continue
+            hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
+            self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
+            if reason.value not in self.examples and (example := _example(reason, block, hit)):
+                self.examples[reason.value] = example
+        self.rows += len(status)
+        self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
+
+    def merge(self, other: Summary) -> None:
+        """Adds what another has counted."""
+        self.rows += other.rows
+        self.feasible += other.feasible
+        for name, count in other.reasons.items():
+            self.reasons[name] = self.reasons.get(name, 0) + count
+        self.examples = {**other.examples, **self.examples}
+
+    def lines(self) -> list[str]:
+        """The summary as people read it."""
+        lines = [f"{counted(self.rows, 'row')}: {self.feasible:,} feasible, {self.infeasible:,} infeasible"]
+        for name, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
+            reason = Reason(name)
+            detail = f"; first in {self.examples[name]}" if name in self.examples else ""
+            lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
+        return lines
+
+
+def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
+    """The first row that has a reason, where there is something to correct in it."""
+    if reason.startswith("invalid_"):
+        return block.fault(int(np.argmax(hit)), reason)
+    return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A part that is done."""
+
+    part: Part
+    digest: str
+    """BLAKE2b of the bytes that it was made of."""
+    jobs: int
+    files: dict[str, int]
+    """Its files in the output, and the rows in each."""
+    summary: Summary
+    digests: dict[str, str] = {}
+    """BLAKE2b of each of its files."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.files, *self.digests):
+            parts = name.split("/")
+            if "\0" in name or name.startswith("_") or any(part in ("", ".", "..") for part in parts):
+                raise ValueError(f"{shown(name)} is no file of the folder")
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Describes a folder of plans.
+
+    `state` is "running", "complete", or "incomplete" where files of jobs, named in `failed` with the reason, could not be used.
+    """
+
+    version: int = 1
+    state: str
+    run: dict[str, Any]
+    """The arguments; clusters and profiles as digests, with a few words for people."""
+    parts: list[Receipt]
+    failed: dict[str, str]
+    summary: Summary
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result."""
+        return self.summary.rows
+
+    @property
+    def jobs(self) -> int:
+        """Jobs that were planned."""
+        return sum(receipt.jobs for receipt in self.parts)
 
 
 @dataclass(frozen=True)
@@ -46,24 +145,24 @@ class Folder:
 
     @classmethod
     def at(cls, path: str) -> Folder:
-        """The folder of a path or URL; it need not be there yet."""
+        """Returns the folder of a path or URL; it need not be there yet."""
         fs, base = location(path)
         return cls(fs, base.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Of a file in it."""
+        """Returns the path of a file in it."""
         return f"{self.base}/{name}"
 
     def partial(self) -> str:
-        """A new path for a file that is not whole yet."""
+        """Returns a new path for a file that is not whole yet."""
         return self.path(f"{PARTIAL}/{unique()}")
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the folder for this run, where its filesystem has locks: two runs would remove each other's files.
+    def locked(self) -> Iterator[None]:
+        """Locks the folder for this run, where its filesystem has locks: two runs would remove each other's files.
 
         Raises:
-            InputError: another run holds it.
+            InputError: another run has locked it.
         """
         if self.fs.type_name != "local":
             yield
@@ -86,20 +185,15 @@ class Folder:
                 os.close(handle)
 
     def done(self, run: dict[str, Any], *, resume: bool) -> tuple[dict[str, Receipt], set[str]]:
-        """The receipts of the parts that this run has done before, by their names; and the other files of plans, which are to go: all of
-        them without resuming, else those of parts whose files are missing or damaged. All bytes of all files are read.
+        """Returns the receipts of the parts that are done, by their names; and the other files of plans, which are to go: all of them
+        without resuming, else those of parts with missing or damaged files. All bytes of all files are read.
 
         Raises:
             InputError: it holds other files, or the plans of other arguments.
         """
         from pyarrow.fs import FileSelector
 
-        try:
-            every = self._recorded()
-        except InputError:
-            if resume:
-                raise
-            return {}, self._recognized()
+        every = self._recorded()
         if every is None:
             listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
             if any(PurePosixPath(info.path).name != PARTIAL for info in listed):
@@ -110,7 +204,7 @@ class Folder:
         earlier, receipts = every
         if not resume:
             return {}, {file for receipt in receipts for file in receipt.files}
-        refuse_other(earlier, run, self.base)
+        _refuse_other_arguments(earlier, run, self.base)
         sound: dict[str, Receipt] = {}
         other: set[str] = set()
         for receipt, is_sound in zip(receipts, in_threads(self._is_sound, receipts), strict=True):
@@ -121,7 +215,7 @@ class Folder:
         return sound, other
 
     def _recorded(self) -> tuple[dict[str, Any], list[Receipt]] | None:
-        """The arguments and the receipts of the run that made the folder; None where none did."""
+        """Returns the arguments and the receipts of the run that made the folder; None where none did."""
         manifest = self._manifest()
         if manifest is None:
             return None
@@ -130,43 +224,6 @@ class Folder:
             receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some
         }
         return manifest.run, list(by_name.values())
-
-    def _recognized(self) -> set[str]:
-        """The files of plans where no manifest can be read that names them: only a folder in which there is nothing else is surely ours.
-
-        Raises:
-            InputError: there is something else in it.
-        """
-        from pyarrow.fs import FileSelector, FileType
-
-        found = set()
-        for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
-            name = below(info.path, self.base)
-            if (
-                info.type != FileType.File
-                or name == MANIFEST
-                or name.startswith((f"{RECEIPTS}/", f"{PARTIAL}/"))
-            ):
-                continue
-            if not self._is_plans(name):
-                raise InputError(
-                    f"is not known to be isobatch's, and {MANIFEST}, which would say so, is damaged: move it elsewhere, or plan "
-                    "into another folder",
-                    file=info.path,
-                )
-            found.add(name)
-        return found
-
-    def _is_plans(self, name: str) -> bool:
-        """Whether a file was written by a run."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with self.fs.open_input_file(self.path(name)) as source:
-                return b"isobatch.version" in (pq.read_metadata(source).metadata or {})
-        except (pa.ArrowException, OSError):
-            return False
 
     def _is_sound(self, receipt: Receipt) -> bool:
         """Whether the files are those that were written."""
@@ -177,12 +234,12 @@ class Folder:
     def _digest_of(self, name: str) -> str | None:
         try:
             with self.fs.open_input_stream(self.path(name)) as stream:
-                return digest_of_stream(stream)
+                return digest_of(stream)[0]
         except OSError:
             return None
 
     def begin(self, run: dict[str, Any], done: Collection[Receipt], other: Collection[str]) -> None:
-        """Makes the folder that of this run; the `other` files go, as long as their receipts are there to name them."""
+        """Makes the folder this run's; the `other` files go, as long as their receipts are there to name them."""
         kept = {file for receipt in done for file in receipt.files}
         for file in set(other) - kept:
             self._remove(file)
@@ -202,41 +259,22 @@ class Folder:
         name = receipts[0].part.name.replace("%", "%25").replace("/", "%2F")
         self._write(f"{RECEIPTS}/{name}.json", receipts)
 
-    def finish(
-        self,
-        run: dict[str, Any],
-        parts: Iterable[Receipt],
-        failed: dict[str, str],
-        sound: Collection[str] = (),
-    ) -> Manifest:
-        """Checks that the folder holds what the receipts say, each row once, and writes the manifest. Of the parts that `done` has
-        found sound, by their names, the rows are not counted again.
+    def finish(self, run: dict[str, Any], parts: Iterable[Receipt], failed: dict[str, str]) -> Manifest:
+        """Checks that the folder holds the files of the receipts and no others, and writes the manifest.
 
         Raises:
             InputError: it does not.
         """
         receipts = sorted(parts, key=lambda receipt: receipt.part.name)
-        self._check(receipts, sound)
+        self._check(receipts)
         manifest = self._write_manifest("incomplete" if failed else "complete", run, receipts, failed)
         self._clear(RECEIPTS)
         self._clear(PARTIAL)
         return manifest
 
-    def _check(self, receipts: list[Receipt], sound: Collection[str]) -> None:
-        import pyarrow.parquet as pq
+    def _check(self, receipts: list[Receipt]) -> None:
         from pyarrow.fs import FileSelector, FileType
 
-        def rows_in(file: str) -> int:
-            with named(self.path(file)), self.fs.open_input_file(self.path(file)) as source:
-                return int(pq.read_metadata(source).num_rows)
-
-        new = [it for receipt in receipts if receipt.part.name not in sound for it in receipt.files.items()]
-        for (file, rows), there in zip(new, in_threads(rows_in, [file for file, _ in new]), strict=True):
-            if rows != there:
-                raise InputError(
-                    f"has {there:,} rows, and {rows:,} were written: rerun the same command",
-                    file=self.path(file),
-                )
         missing = {file for receipt in receipts for file in receipt.files}
         for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
             name = below(info.path, self.base)
@@ -278,8 +316,7 @@ class Folder:
             return msgspec.json.decode(text, type=kind)
         except msgspec.MsgspecError as error:
             raise InputError(
-                f"is not a manifest or receipt of this version: {error}. Plan into another folder, or replan all with --no-resume "
-                "(resume=False)",
+                f"is not a manifest or receipt of this version: {error}. Plan into another folder, or delete this one",
                 file=self.path(name),
             ) from None
 
@@ -315,3 +352,31 @@ class Folder:
         self.fs.delete_dir_contents(self.path(name), missing_dir_ok=True)
         with suppress(FileNotFoundError):
             self.fs.delete_dir(self.path(name))
+
+
+def _refuse_other_arguments(before: dict[str, Any], now: dict[str, Any], base: str) -> None:
+    """Refuses a run into the folder of a run with other arguments.
+
+    Raises:
+        InputError: naming those that differ, and how.
+    """
+    now = msgspec.json.decode(msgspec.json.encode(now))
+    differing = [
+        _difference(name, before.get(name), now.get(name))
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    if differing:
+        raise InputError(
+            f"holds plans made with other arguments: {few(differing, 10)}. Plan into another folder, or replan all with "
+            "--no-resume (resume=False)",
+            file=base,
+        )
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    # Clusters and profiles are compared by their digests.
+    words = [it.get("words") if isinstance(it, dict) else it for it in (before, now)]
+    if words[0] == words[1]:
+        return f"{name} has other values"
+    return f"{name} was {shown(words[0])}, is {shown(words[1])}"

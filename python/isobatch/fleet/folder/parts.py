@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from isobatch.errors import InputError
 from isobatch.files.find import Files, below, format_of, named
 from isobatch.files.read import blocks
-from isobatch.fleet.folder.threads import in_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileInfo, FileSystem
 
-PART_ROWS = 1 << 24
+MAX_PART_ROWS = 1 << 24
 """Rows of the result in one part, about: a file of more is planned in several, each at least a row group."""
+
+MAX_GROUP_PARTS = 64
+"""Small parts that are planned one after the other and put in their places together."""
+
+_THREADS = 16
+_MAX_TASK_ITEMS = 64
+"""Handing an item to a thread costs as much as opening a file."""
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -45,15 +55,52 @@ class Part(msgspec.Struct, frozen=True):
         """Whether both are the same piece of work, but for the file's place and time."""
         return msgspec.structs.replace(other, file=self.file, modified=self.modified) == self
 
+    def digest(self, fs: FileSystem) -> str:
+        """Returns the digest of its bytes.
 
-MOST_TOGETHER = 64
-"""Small parts that are planned one after the other and put in their places together, at most."""
+        Raises:
+            InputError: the file cannot be read.
+        """
+        start, stop = self.span
+        with named(self.file), fs.open_input_file(self.file) as stream:
+            stream.seek(start)
+            digest, size = digest_of(stream, stop - start)
+        if size < stop - start:
+            raise InputError("has become shorter while it was read", file=self.file)
+        return digest
+
+
+def new_digest() -> Any:
+    """Returns a digest of nothing yet: BLAKE2b."""
+    return hashlib.blake2b(digest_size=16)
+
+
+def digest_of(stream: Any, size: int = 1 << 62) -> tuple[str, int]:
+    """Returns the digest of the rest of a stream, or of its next `size` bytes, and how many there were."""
+    digest, read = new_digest(), 0
+    while data := stream.read(min(1 << 22, size - read)):
+        digest.update(data)
+        read += len(data)
+    return str(digest.hexdigest()), read
+
+
+def in_threads(call: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
+    """Calls for many items in threads, as mostly it waits for a disk or a store, and gives the results in their order.
+
+    >>> list(in_threads(str, range(3)))
+    ['0', '1', '2']
+    """
+    step = max(1, min(_MAX_TASK_ITEMS, len(items) // (4 * _THREADS)))
+    tasks = [items[start : start + step] for start in range(0, len(items), step)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for results in pool.map(lambda task: [call(item) for item in task], tasks):
+            yield from results
 
 
 def grouped(parts: Sequence[Part], rows_per_job: int, limit: int, workers: int) -> list[Sequence[Part]]:
-    """The parts in groups that become whole together, since waiting for a disk costs more than planning a small file: of up to `limit`
+    """Groups parts that become whole together, since waiting for a disk costs more than planning a small file: of up to `limit`
     rows, or bytes of text, and few enough that each worker gets several groups."""
-    most = max(1, min(MOST_TOGETHER, len(parts) // (8 * workers)))
+    most = max(1, min(MAX_GROUP_PARTS, len(parts) // (8 * workers)))
     groups: list[Sequence[Part]] = []
     first = size = 0
     for at, part in enumerate(parts):
@@ -75,39 +122,42 @@ class Listing:
 
 
 def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing:
-    """The parts, in the order of the files; `needs` are the columns that jobs must have."""
-    limit = max(1, PART_ROWS // max(1, rows_per_job))
+    """Lists the parts, in the order of the files; `needs` are the columns that jobs must have."""
+    limit = max(1, MAX_PART_ROWS // max(1, rows_per_job))
     found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
     failed: dict[str, str] = {}
     number: int | None = 0
     numbers = []
-    schemas = _Schemas(needs)
+    # By their names, how many files have such columns, and a schema that the rows of all these fit in.
+    schemas: dict[tuple[str, ...], tuple[int, pa.Schema]] = {}
     for info, some in zip(files.infos, found, strict=True):
         if isinstance(some, InputError):
             failed[info.path] = str(some)
             number = None
             continue
-        schemas.add(some[1])
-        for part in some[0]:
+        of_file, schema = some
+        if schema is not None and set(needs) <= set(schema.names):
+            count, common = schemas.get(tuple(schema.names), (0, schema))
+            schemas[tuple(schema.names)] = count + 1, _common(common, schema)
+        for part in of_file:
             parts.append(part)
             numbers.append(number)
             number = None if number is None or part.rows is None else number + part.rows
-    schema = schemas.common()
-    if schema is None:
-        schema = _first_schema(files, parts, needs)
-    if schema is not None and "job" not in schema.names:
+    # Most files decide, the others fail when they are read: a file that is no table of jobs condemns none. Ties go to the first.
+    model = max(schemas.values(), key=lambda it: it[0])[1] if schemas else _first_schema(files, parts, needs)
+    if model is not None and "job" not in model.names:
         parts = [
             msgspec.structs.replace(part, number=number) for part, number in zip(parts, numbers, strict=True)
         ]
-    return Listing(parts, schema, failed)
+    return Listing(parts, model, failed)
 
 
 def refuse_same_names(parts: Sequence[Part]) -> None:
-    """In a folder of plans each part has a file of its own.
+    """Refuses two files of jobs that would become one file of plans.
 
     Raises:
-        InputError: two files of jobs would become one of plans.
+        InputError: naming both.
     """
     names: dict[str, str] = {}
     for part in parts:
@@ -115,45 +165,12 @@ def refuse_same_names(parts: Sequence[Part]) -> None:
             raise InputError(f"becomes {part.name}.parquet, as {other} does: rename one", file=part.file)
 
 
-class _Schemas:
-    """The schemas of files of jobs. Of 100,000 files that have the same one, it is kept once."""
-
-    def __init__(self, needs: Sequence[str]) -> None:
-        self._needs = set(needs)
-        self._joined: dict[tuple[str, ...], pa.Schema] = {}
-        self._files: Counter[tuple[str, ...]] = Counter()
-        self._last: pa.Schema | None = None
-
-    def add(self, schema: pa.Schema | None) -> None:
-        """Takes a file's schema; None: it is not known."""
-        if schema is None:
-            return
-        if self._last is not None and schema.equals(self._last, check_metadata=True):
-            schema, is_new = self._last, False
-        else:
-            self._last, is_new = schema, True
-        names = tuple(schema.names)
-        if not self._needs <= set(names):
-            return
-        self._files[names] += 1
-        if names not in self._joined:
-            self._joined[names] = schema
-        elif is_new:
-            self._joined[names] = _joined(self._joined[names], schema)
-
-    def common(self) -> pa.Schema | None:
-        """A schema that the rows of most files of jobs fit in; the others fail when they are read. A file that is no table of jobs,
-        such as one that happens to come first, condemns none. None where no file is known to be one."""
-        if not self._files:
-            return None
-        # Ties go to the first.
-        return self._joined[max(self._files, key=self._files.__getitem__)]
-
-
-def _joined(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """A schema that the rows of both files fit in, else the first: the second file then fails when it is read."""
+def _common(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Returns a schema that the rows of both files fit in, else the first: the second file then fails when it is read."""
     import pyarrow as pa
 
+    if schema.equals(other, check_metadata=True):
+        return schema
     try:
         return pa.unify_schemas([schema, other], promote_options="permissive")
     except pa.ArrowException:
@@ -161,17 +178,17 @@ def _joined(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 
 def _first_schema(files: Files, parts: Sequence[Part], needs: Sequence[str]) -> pa.Schema | None:
-    """That of the first file of jobs, where none can be known without reading a file: JSON lines."""
+    """Returns the schema of the first file of jobs, where none can be known without reading a file: JSON lines."""
     first: pa.Schema | None = None
     for part in parts:
-        schema = _schema(files.fs, part.file)
+        schema = _read_schema(files.fs, part.file)
         if schema is not None and set(needs) <= set(schema.names):
             return schema
         first = first or schema
     return first
 
 
-def _schema(fs: FileSystem, path: str) -> pa.Schema | None:
+def _read_schema(fs: FileSystem, path: str) -> pa.Schema | None:
     try:
         return next(blocks(fs, path, 1)).schema
     except InputError:
@@ -184,7 +201,7 @@ def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.
     whole = Part(name, info.path, (0, info.size), info.mtime_ns)
     how = format_of(info.path)
     if how != "parquet":
-        return [whole], _schema(files.fs, info.path) if how == "csv" else None
+        return [whole], _read_schema(files.fs, info.path) if how == "csv" else None
     import pyarrow.parquet as pq
 
     try:
@@ -197,39 +214,36 @@ def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.
 
 def _of_parquet(footer: Any, whole: Part, limit: int) -> list[Part]:
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    whole = msgspec.structs.replace(whole, rows=footer.num_rows)
     cuts, rows = [0], 0
     for number, group in enumerate(groups):
         if rows and rows + group.num_rows > limit:
             cuts.append(number)
             rows = 0
         rows += group.num_rows
-    whole = msgspec.structs.replace(whole, rows=footer.num_rows)
     if len(cuts) == 1:
         return [whole]
+    ends = [*(_start(groups[cut]) for cut in cuts[1:]), whole.span[1]]
     parts: list[Part] = []
-    before = 0
-    for index, (start, stop) in enumerate(zip(cuts, [*cuts[1:], len(groups)], strict=True)):
-        rows = sum(group.num_rows for group in groups[start:stop])
-        span = (
-            parts[-1].span[1] if parts else 0,
-            _start(groups[stop]) if stop < len(groups) else whole.span[1],
+    start = before = 0
+    for index, (first, stop, end) in enumerate(zip(cuts, [*cuts[1:], len(groups)], ends, strict=True)):
+        rows = sum(group.num_rows for group in groups[first:stop])
+        part = Part(
+            f"{whole.name}-{index:05}",
+            whole.file,
+            (start, end),
+            whole.modified,
+            row_groups=(first, stop),
+            rows=rows,
+            before=before,
         )
-        parts.append(
-            msgspec.structs.replace(
-                whole,
-                name=f"{whole.name}-{index:05}",
-                span=span,
-                row_groups=(start, stop),
-                rows=rows,
-                before=before,
-            )
-        )
-        before += rows
+        parts.append(part)
+        start, before = end, before + rows
     return parts
 
 
 def _start(group: Any) -> int:
-    """The offset of a row group's first byte."""
+    """Returns the offset of a row group's first byte."""
     columns = (group.column(number) for number in range(group.num_columns))
     offsets = ((column.dictionary_page_offset, column.data_page_offset) for column in columns)
     return min(int(offset) for pair in offsets for offset in pair if offset is not None)

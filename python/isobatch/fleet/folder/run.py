@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
-from importlib import import_module
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any
 
+import msgspec
+
+from isobatch import _core
 from isobatch.errors import InputError, unknown, unwritable
 from isobatch.files.find import Files, find, refuse_output
-from isobatch.fleet.folder.arguments import arguments_of
-from isobatch.fleet.folder.folder import Folder
-from isobatch.fleet.folder.manifest import Manifest, Receipt
-from isobatch.fleet.folder.parts import Listing, Part, list_parts, refuse_same_names
-from isobatch.fleet.folder.work import Failure, Work, digest_of
+from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
+from isobatch.fleet.folder.parts import Listing, Part, grouped, list_parts, new_digest, refuse_same_names
+from isobatch.fleet.folder.work import BLOCK, Failure, Work, plan_parts
 from isobatch.fleet.query import Query
-from isobatch.fleet.results import ON_REQUEST, USUAL
-from isobatch.fleet.said import SAID
-from isobatch.words import few, shown
+from isobatch.fleet.results import USUAL
+from isobatch.fleet.table import InputTable
+from isobatch.words import counted, few, printable, shown
 
-ENGINES = ("local", "ray")
+MAX_RETRIES = 5
+"""Of a part whose worker or node was lost. Planning it again does no harm: its files appear under the same names."""
 
 
 def run(
@@ -45,16 +52,16 @@ def run(
     refuse_same_names(listing.parts)
     if listing.schema is not None:
         _refuse_columns(query, listing.schema.names, partition_by)
-        query.say_strays(listing.schema.names, note)
+        query.tell_unknown_columns(listing.schema.names, note)
     folder = Folder.at(os.fspath(output))
     refuse_output(files, folder.fs, folder.base)
     work = Work(query, files.fs, listing.schema, folder, partition_by)
     try:
-        with folder.held():
+        with folder.locked():
             return _run(work, files, listing, engine, resume=resume, progress=progress)
     except OSError as error:
-        said = unwritable(error, folder.base)
-        raise InputError(f"{said.message}. What is done is kept: rerun to go on", file=folder.base) from None
+        why = unwritable(error, folder.base).message
+        raise InputError(f"{why}. What is done is kept: rerun to go on", file=folder.base) from None
 
 
 def _run(
@@ -67,31 +74,27 @@ def _run(
     progress: Callable[[int, int], None],
 ) -> Manifest:
     folder, parts, failed = work.folder, listing.parts, listing.failed
-    arguments = arguments_of(work.query, work.partition_by)
+    arguments = _arguments(work.query, work.partition_by)
     done, other = folder.done(arguments, resume=resume)
     _refuse_changed(folder, files, parts, failed, done)
-    sound = set(done)
     folder.begin(arguments, list(done.values()), other)
     left = [part for part in parts if part.name not in done]
     progress(len(done), len(parts))
-    for outcome in import_module(f"isobatch.fleet.folder.{engine}").run(work, left):
+    for outcome in ENGINES[engine](work, left):
         if isinstance(outcome, Failure):
             failed[outcome.part.file] = outcome.why
         else:
             done[outcome.part.name] = outcome
         progress(len(done), len(parts))
-    return folder.finish(arguments, done.values(), failed, sound)
+    return folder.finish(arguments, done.values(), failed)
 
 
 def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:
-    """What no file has is refused before anything is written."""
-    carried = () if query.clusters is None else query.clusters.carried
+    """Refuses columns that no file has, before anything is written."""
+    extra = () if query.clusters is None else query.clusters.extra
     own = (name for name in jobs if name not in query.fields)
-    every = tuple(dict.fromkeys(("job", *own, "cluster", *carried, *USUAL)))
-    asked = (*every, *ON_REQUEST, *SAID)
-    for name in query.columns or ():
-        if name not in asked:
-            raise unknown("column", name, asked, field="columns")
+    every = tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL)))
+    query.refuse_unknown_names(every)
     legal = query.columns or every
     if partition_by is not None and partition_by not in legal:
         raise unknown("column", partition_by, legal, field="partition_by")
@@ -105,7 +108,7 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
 def _refuse_changed(
     folder: Folder, files: Files, parts: Sequence[Part], failed: dict[str, str], done: dict[str, Receipt]
 ) -> None:
-    """What is done must be what would be done now."""
+    """Refuses plans of jobs that are others now."""
     now = {part.name: part for part in parts}
     changed = []
     for name, receipt in done.items():
@@ -115,7 +118,7 @@ def _refuse_changed(
                 f"{receipt.part.file} {'cannot be read' if receipt.part.file in failed else 'is gone'}"
             )
         elif not part.same_as(receipt.part) or (
-            part.modified != receipt.part.modified and digest_of(files.fs, part) != receipt.digest
+            part.modified != receipt.part.modified and part.digest(files.fs) != receipt.digest
         ):
             changed.append(f"{part.file} has changed since it was planned")
     if changed:
@@ -124,3 +127,155 @@ def _refuse_changed(
             "(resume=False)",
             file=folder.base,
         )
+
+
+# What makes a run the same run
+
+
+def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
+    """Returns all that the result depends on beside the jobs; large things as digests, with a few words for people."""
+    clusters = query.clusters
+    return {
+        "isobatch": _core.__version__,
+        **query.settings,
+        "columns": query.columns,
+        "select": query.select,
+        "top": query.top,
+        "partition_by": partition_by,
+        "clusters": None
+        if clusters is None
+        else {"digest": _digest_of_table(clusters), "words": counted(clusters.rows, "cluster")},
+        "profile": {
+            "digest": _digest_of_texts(*(msgspec.json.encode(it) for it in query.profiles)),
+            "words": few(printable(str(it.gpu), 60) for it in query.profiles) or "none",
+        },
+    }
+
+
+def _digest_of_table(table: InputTable) -> str:
+    columns: list[bytes] = [b"arrow" if table.arrow else b"numpy"]
+    for name, data in table.fields:
+        values = (data[0].tobytes(), repr(data[1]).encode()) if isinstance(data, tuple) else (data.tobytes(),)
+        columns += [name.encode(), *values]
+    for name, column in {**table.extra, table.kind: table.row_ids}.items():
+        columns += [name.encode(), repr(column.to_pylist() if table.arrow else column.tolist()).encode()]
+    return _digest_of_texts(*columns)
+
+
+def _digest_of_texts(*data: bytes) -> str:
+    """Returns a digest of several texts, and of where one ends and the next begins."""
+    digest = new_digest()
+    for some in data:
+        digest.update(len(some).to_bytes(8, "little"))
+        digest.update(some)
+    return str(digest.hexdigest())
+
+
+# Engines
+
+
+def in_this_process(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
+    """Plans the parts in this process, a thread for each core, and gives their outcomes as they come.
+
+    Raises:
+        OSError: the output cannot be written.
+    """
+    threads = len(os.sched_getaffinity(0))
+    groups = grouped(parts, work.query.rows_per_job, BLOCK, threads)
+    pool = ThreadPoolExecutor(threads)
+    stopped = threading.Event()
+    flying: set[Future[list[Receipt | Failure]]] = set()
+    waiting = iter(groups)
+    try:
+        while True:
+            # Few, as each takes a kilobyte while it waits, and there may be 100,000; enough that no thread waits.
+            for group in itertools.islice(waiting, 2 * threads - len(flying)):
+                flying.add(pool.submit(plan_parts, work, group, stopped.is_set))
+            if not flying:
+                return
+            done, flying = wait(flying, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def on_ray(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
+    """Plans the parts by Ray tasks, to which paths travel and rows do not: on the cluster that is connected, else on one in this machine, and gives their outcomes as they come.
+    Every node must see the same files. A part whose worker was lost again and again is a failure.
+
+    Raises:
+        OSError: the output cannot be written.
+        InputError: Ray is not there.
+    """
+    ray = connect()
+    # A copy without what the core holds, which does not travel.
+    shared = ray.put(replace(work, query=replace(work.query)))
+    task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_task)
+    workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    flying: dict[Any, Sequence[Part]] = {}
+    waiting = iter(grouped(parts, work.query.rows_per_job, BLOCK, workers))
+    try:
+        while True:
+            # Few enough that the driver holds little, enough that no worker waits.
+            wanted = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while len(flying) < wanted and (group := next(waiting, None)) is not None:
+                flying[task.remote(shared, group)] = group
+            if not flying:
+                return
+            for done in ray.wait(list(flying), num_returns=1)[0]:
+                yield from _outcomes(ray, done, flying.pop(done))
+    finally:
+        for task_ref in flying:
+            ray.cancel(task_ref)
+
+
+def connect(address: str | None = None) -> Any:
+    """The module of Ray, connected: to the cluster at the address, else to the one that is connected already, else to a new one on
+    this machine.
+
+    Raises:
+        InputError: Ray is not there, or no cluster at the address.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise InputError("needs ray: pip install 'isobatch[ray]'", field="engine") from None
+    if address is not None or not ray.is_initialized():
+        try:
+            _knock(address)
+            ray.init(address, log_to_driver=False, logging_level="WARNING")
+        except (OSError, ValueError) as error:
+            raise InputError(f"no Ray cluster at {address}: {error}", field="address") from None
+    return ray
+
+
+def _knock(address: str | None) -> None:
+    """Ray itself would try for many minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _outcomes(ray: Any, done: Any, parts: Sequence[Part]) -> list[Receipt | Failure]:
+    try:
+        outcomes: list[Receipt | Failure] = ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, OSError) else error) from None
+    except ray.exceptions.RayError as error:
+        why = f"its worker was lost {MAX_RETRIES + 1} times: {error}"
+        return [Failure(part, f"{part.file}: {why}") for part in parts]
+    return outcomes
+
+
+def _task(work: Work, parts: Sequence[Part]) -> list[Receipt | Failure]:
+    # Ray gives a task one core.
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    return plan_parts(work, parts)
+
+
+ENGINES: dict[str, Callable[[Work, Sequence[Part]], Iterator[Receipt | Failure]]] = {
+    "local": in_this_process,
+    "ray": on_ray,
+}

@@ -1,32 +1,174 @@
-"""Parts of a fleet: read, planned, written whole, their receipts left beside."""
+"""Parts of a fleet: read and planned block by block, written whole, their receipts left beside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 
 from isobatch.errors import InputError
-from isobatch.files.find import named
-from isobatch.files.write import Write, parquet_writer, removed_if_failed, whole
-from isobatch.fleet.folder.blocks import planned_of
-from isobatch.fleet.folder.digest import new_digest
-from isobatch.fleet.folder.folder import Folder
-from isobatch.fleet.folder.manifest import Receipt
-from isobatch.fleet.folder.parts import Part
-from isobatch.fleet.folder.summary import Summary
+from isobatch.files.find import Files
+from isobatch.files.read import blocks
+from isobatch.files.whole import removed_if_failed, whole
+from isobatch.files.write import Write, parquet_writer
+from isobatch.fleet.folder.folder import Folder, Receipt, Summary
+from isobatch.fleet.folder.parts import Listing, Part, list_parts, new_digest
+from isobatch.fleet.ids import MAX_HASHED_IDS, HashedIds, Hashes, duplicate_id, hashes_of
 from isobatch.fleet.query import Query
+from isobatch.fleet.rows import Fleet
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-MOST_VALUES = 1000
+BLOCK = 1 << 17
+"""Rows of the result that are planned, and written, at a time, about: a job is not divided."""
+
+_SMALL_FILE_BYTES = 1 << 16
+"""Of text that is read, planned and written without threads of its own."""
+
+MAX_PARTITION_VALUES = 1000
 """Of the column that an output is partitioned by: each holds a file open."""
+
+T = TypeVar("T")
+PlannedBlock = tuple[Fleet, Any, Any, Any]
+"""A block, its plans, and their status codes and reason bits."""
+
+
+# Reading and planning
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """Gives the items, and makes the next one in another thread while this one is used."""
+    end: Any = object()
+    iterator = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, iterator, end)
+        while (item := coming.result()) is not end:
+            coming = thread.submit(next, iterator, end)
+            yield item
+
+
+def read_part(
+    query: Query, fs: FileSystem, part: Part, schema: pa.Schema, number: int | None
+) -> Iterator[Fleet]:
+    """Reads the jobs of a part, one block at least; those without ids are numbered from `number`.
+
+    Raises:
+        InputError: the file cannot be read, has other columns than the schema, or needs ids.
+    """
+    step = max(1, BLOCK // max(1, query.rows_per_job))
+    done = 0
+    groups = None if part.row_groups is None else range(*part.row_groups)
+    for table in blocks(fs, part.file, step, groups, query.fields):
+        table = _fitted(table, schema, part.file)
+        if number is None and query.clusters is not None and "job" not in schema.names:
+            raise InputError(
+                "the column job is missing: only a single file, or Parquet files, can do without ids",
+                file=part.file,
+                field="job",
+            )
+        yield query.fleet(table, file=part.file, row_offset=part.before + done, first_id=(number or 0) + done)
+        done += table.num_rows
+
+
+def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
+    import pyarrow as pa
+
+    if table.column_names != schema.names:
+        missing = [name for name in schema.names if name not in table.column_names]
+        new = [name for name in table.column_names if name not in schema.names]
+        what = f"missing: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}"
+        if not missing and not new:
+            what = "another order, or one of them twice"
+        raise InputError(f"its columns are not those of the other files: {what}", file=file)
+    # What came as a dictionary may stay one.
+    encoded = {f.name: f.type for f in table.schema if pa.types.is_dictionary(f.type)}
+    fields = [f.with_type(encoded.get(f.name, f.type)) if pa.types.is_string(f.type) else f for f in schema]
+    try:
+        return table.cast(pa.schema(fields, schema.metadata))
+    except pa.ArrowException as error:
+        raise InputError(f"its columns do not fit those of the other files: {error}", file=file) from None
+
+
+def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = None) -> Iterator[Fleet]:
+    """Reads the jobs of all files, one after the other; `note` as in `run`.
+
+    Raises:
+        InputError: one of them cannot be used, or, at the end, two jobs have one id.
+    """
+    listing = list_parts(files, query.rows_per_job, query.needs)
+    for why in listing.failed.values():
+        raise InputError(why)
+    if listing.schema is not None:
+        query.tell_unknown_columns(listing.schema.names, note)
+    ids = HashedIds()
+    for _, fleet in _read_all(query, files.fs, listing):
+        # A row that has its own cluster may be one of several of its job.
+        if query.clusters is not None and fleet.jobs.ids is not None and ids.count < MAX_HASHED_IDS:
+            ids.add(fleet.jobs.present_ids)
+            if note is not None and ids.count == MAX_HASHED_IDS:
+                note(f"duplicate ids are looked for among the first {MAX_HASHED_IDS:,} jobs only")
+        yield fleet
+    _refuse_duplicates(query, files.fs, listing, ids.duplicates())
+
+
+def _read_all(query: Query, fs: FileSystem, listing: Listing) -> Iterator[tuple[Part, Fleet]]:
+    number = 0
+    for part in listing.parts:
+        for fleet in read_part(query, fs, part, listing.schema, number):
+            yield part, fleet
+        number = fleet.jobs.first_id + fleet.jobs.rows
+
+
+def _refuse_duplicates(query: Query, fs: FileSystem, listing: Listing, hashes: Hashes) -> None:
+    """Refuses a fleet in which two jobs have one id and so one of these hashes. The files are read again, as far as to the first such
+    id: two ids may have one hash.
+
+    Raises:
+        InputError: naming both rows.
+    """
+    if not len(hashes):
+        return
+    first: dict[Any, tuple[str, int]] = {}
+    for part, fleet in _read_all(query, fs, listing):
+        jobs = fleet.jobs
+        rows = np.arange(jobs.rows) if jobs.missing_ids is None else np.flatnonzero(~jobs.missing_ids)
+        for row in rows[np.isin(hashes_of(jobs.present_ids), hashes)].tolist():
+            name, here = jobs.ids[row].as_py(), (part.file, jobs.row_offset + row + 1)
+            file, other = first.setdefault(name, here)
+            if (file, other) != here:
+                place = f"{'' if file == part.file else f'{file}, '}row {other:,}"
+                raise duplicate_id("job", name, part.file, here[1], place)
+
+
+def planned(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
+    """Plans blocks; reading, planning and the use of what comes out overlap."""
+    return ahead(_plans(ahead(fleets)))
+
+
+def _plans(fleets: Iterable[Fleet], *, encoded: bool = False) -> Iterator[PlannedBlock]:
+    return ((fleet, *fleet.plan_with_status(encoded=encoded)) for fleet in fleets)
+
+
+def _plan_blocks(work: Work, part: Part) -> Iterator[PlannedBlock]:
+    """Plans the blocks of a part. Of a single one nothing can overlap, and two threads would cost more than a thousand rows."""
+    encoded = work.partition_by != "status"
+    found = read_part(work.query, work.fs, part, work.schema, part.number)
+    if part.rows is None:
+        is_one = part.span[1] - part.span[0] <= _SMALL_FILE_BYTES
+    else:
+        is_one = part.rows * work.query.rows_per_job <= BLOCK
+    return _plans(found, encoded=encoded) if is_one else ahead(_plans(ahead(found), encoded=encoded))
+
+
+# Writing
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -78,17 +220,14 @@ def plan_parts(
 
 
 def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Receipt, dict[str, str]]:
-    """The receipt of a part whose files are not in their places yet, and these by where the files are now."""
+    """Returns the receipt of a part whose files are not in their places yet, and these by where the files are now."""
     summary = Summary()
     jobs = 0
-    digest = digest_of(work.fs, part)
+    digest = part.digest(work.fs)
     places: dict[str, str] = {}
-    written: dict[str, _Written] = {}
+    written: dict[str, _PlanFile] = {}
     with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
-        encoded = work.partition_by != "status"
-        for block, table, status, reasons in planned_of(
-            work.query, work.fs, part, work.schema, part.number, encoded=encoded
-        ):
+        for block, table, status, reasons in _plan_blocks(work, part):
             if stopped():
                 raise Stopped
             summary.add(block, status, reasons)
@@ -96,27 +235,25 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Rec
             for place, some in _partitioned(table, work.partition_by):
                 name = f"{place}{part.name}.parquet"
                 if name not in written:
-                    if len(written) == MOST_VALUES:
-                        raise InputError(
-                            f"{work.partition_by} has more than {MOST_VALUES:,} values: partition by another column",
-                            file=part.file,
-                            field=work.partition_by,
-                        )
+                    _refuse_many_values(work, part, len(written))
                     written[name] = _open(work, name, places, opened)
                 written[name].append(some)
-    receipt = Receipt(
-        part,
-        digest,
-        jobs,
-        {name: file.rows for name, file in written.items()},
-        summary,
-        {name: file.digest.hexdigest() for name, file in written.items()},
-    )
-    return receipt, places
+    files = {name: file.rows for name, file in written.items()}
+    digests = {name: file.digest.hexdigest() for name, file in written.items()}
+    return Receipt(part, digest, jobs, files, summary, digests), places
+
+
+def _refuse_many_values(work: Work, part: Part, values: int) -> None:
+    if values == MAX_PARTITION_VALUES:
+        raise InputError(
+            f"{work.partition_by} has more than {MAX_PARTITION_VALUES:,} values: partition by another column",
+            file=part.file,
+            field=work.partition_by,
+        )
 
 
 @dataclass
-class _Written:
+class _PlanFile:
     """A file of plans, while it is written."""
 
     write: Write
@@ -128,20 +265,18 @@ class _Written:
         self.rows += table.num_rows
 
 
-def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _Written:
+def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _PlanFile:
     folder = work.folder
     partial = folder.partial()
     places[partial] = folder.path(name)
     folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
     digest = new_digest()
-    return _Written(
-        opened.enter_context(parquet_writer(folder.fs, partial, work.query.metadata, digest, ("status",))),
-        digest,
-    )
+    writer = parquet_writer(folder.fs, partial, work.query.metadata, digest, ("status",))
+    return _PlanFile(opened.enter_context(writer), digest)
 
 
 def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each value of a column, and the folder that they belong in."""
+    """Gives the rows of each value of a column, and the folder that they belong in."""
     if by is None:
         yield "", table
         return
@@ -157,18 +292,3 @@ def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Tabl
             yield f"{folder}={quote(str(value), safe='')}/", rest.filter(pc.equal(column, value))
         else:
             yield f"{folder}=__HIVE_DEFAULT_PARTITION__/", rest.filter(pc.is_null(column))
-
-
-def digest_of(fs: FileSystem, part: Part) -> str:
-    """BLAKE2b of a part's bytes."""
-    digest = new_digest()
-    start, stop = part.span
-    with named(part.file), fs.open_input_file(part.file) as file:
-        file.seek(start)
-        while start < stop:
-            data = file.read(min(1 << 22, stop - start))
-            if not data:
-                raise InputError("has become shorter while it was read", file=part.file)
-            digest.update(data)
-            start += len(data)
-    return str(digest.hexdigest())

@@ -55,12 +55,14 @@ class Span(NamedTuple):
 class Pass(NamedTuple):
     """One forward and backward of a replica, on these places of the epoch's order.
 
-    `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its collectives.
+    `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its collectives. After it all
+    replicas are at `stop` of the epoch's order.
     """
 
     places: range
     samples: int
     last: bool
+    stop: int
 
     @property
     def stand_in(self) -> bool:
@@ -121,10 +123,13 @@ def passes(
     """
     micro, replicas = plan.micro_batch or 1, plan.data_parallel or 1
     stop = span.offset + span.samples
-    dealt = [*deals(span.offset, stop, micro, replicas, whole=uneven and span.full)]
-    places = [one.of(replica) for one in dealt if replica < one.sharing]
-    own = [Pass(mine, len(mine), last=False) for mine in places]
-    stand_in = Pass(range(span.offset, span.offset + 1), 0, last=False)
-    own += [stand_in] * (max(least, len(dealt) if equal else 1) - len(own))
+    every = [*deals(span.offset, stop, micro, replicas, whole=uneven and span.full)]
+    own = [
+        Pass(places := one.of(replica), len(places), False, one.stop)
+        for one in every
+        if replica < one.sharing
+    ]
+    stand_in = Pass(range(span.offset, span.offset + 1), 0, False, stop)
+    own += [stand_in] * (max(least, len(every) if equal else 1) - len(own))
     own[-1] = own[-1]._replace(last=True)
     return own

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from isobatch.errors import InputError, must_be
-from isobatch.integrations.torch.dealing import deals
+from isobatch.integrations.torch.dealing import Span, passes
 from isobatch.planning.course import rest_of_epoch
 from isobatch.planning.plan import Plan, refuse_no_plan
 from isobatch.reason import Reason
@@ -31,16 +31,6 @@ class _Place(NamedTuple):
     epoch: int
     offset: int
     into_step: int
-
-
-class _Pass(NamedTuple):
-    """One forward and backward of this replica: every `stride`-th sample of `start` … `stop`, then the run is at `then`."""
-
-    start: int
-    stop: int
-    stride: int
-    micro_batch: MicroBatch
-    then: _Place
 
 
 class PlanSampler(Sampler[list[int]]):
@@ -142,11 +132,11 @@ class PlanSampler(Sampler[list[int]]):
 
     def _batches(self, start: _Place) -> Iterator[list[int]]:
         order = self._order(start.epoch)
-        for one in self._passes(start):
-            places = np.arange(one.start, one.stop, one.stride)
-            if one.stop > self._size:  # Padding: from the epoch's beginning again.
+        for part, _, then in self._passes(start):
+            places = np.arange(part.start, part.stop, part.step)
+            if part.stop > self._size:  # Padding: from the epoch's beginning again.
                 places %= self._size
-            self._at = one.then
+            self._at = then
             yield (places if order is None else order[places]).tolist()
         self._start = self._at = _Place(start.epoch + 1, 0, 0)
 
@@ -163,8 +153,8 @@ class PlanSampler(Sampler[list[int]]):
                 if last:
                     optimizer.step(); scheduler.step(); optimizer.zero_grad()
         """
-        for one in self._passes(self._last_start):
-            yield one.micro_batch
+        for _, micro_batch, _ in self._passes(self._last_start):
+            yield micro_batch
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the sampler is in the data: the same for all replicas after a whole step, and good for any other plan."""
@@ -192,7 +182,7 @@ class PlanSampler(Sampler[list[int]]):
         if type(offset) is not int or not 0 <= offset <= self._size + self._micro * self._replicas:
             raise must_be(f"0 to {self._size}", offset, field="offset")
         if into and not any(
-            one.then.offset == offset for one in self._passes(_Place(epoch, offset - into, 0))
+            then.offset == offset for *_, then in self._passes(_Place(epoch, offset - into, 0))
         ):
             raise InputError(
                 "the state is of the middle of a step, and this plan's steps begin elsewhere: save after a whole step",
@@ -207,8 +197,8 @@ class PlanSampler(Sampler[list[int]]):
         generator.manual_seed(self._seed + epoch)
         return cast(NDArray[np.int64], torch.randperm(self._size, generator=generator).numpy())
 
-    def _passes(self, place: _Place) -> Iterator[_Pass]:
-        """Yields the passes of this replica from a place to the end of the epoch."""
+    def _passes(self, place: _Place) -> Iterator[tuple[range, MicroBatch, _Place]]:
+        """Yields the samples of this replica from a place to the end of the epoch, and where the run is after them."""
         epoch, offset, into = place
         start = offset - into
         end = start + rest_of_epoch(self._plan, self._size, start).served
@@ -216,20 +206,12 @@ class PlanSampler(Sampler[list[int]]):
             full = self._plan.course.batch_at(epoch * self._size + start)
             batch = min(full, end - start)
             stop = start + batch
-            whole = self._uneven and batch == full
-            every = deals(start, stop, self._micro, self._replicas, whole=whole)
-            own = [round_ for round_ in every if round_.sharing > self._rank]
-            if not own:
-                yield _Pass(start, start + 1, 1, MicroBatch(0.0, True), _Place(epoch, stop, 0))
-            for round_ in own:
-                last = round_ is own[-1]
-                if round_.stop <= offset:
-                    continue
-                places = round_.of(self._rank)
-                micro_batch = MicroBatch(len(places) * self._replicas / batch, last)
-                high = round_.stop
-                then = _Place(epoch, stop, 0) if last else _Place(epoch, high, high - start)
-                yield _Pass(places.start, places.stop, places.step, micro_batch, then)
+            step = Span(0, epoch, start, batch, batch == full, last_of_epoch=stop == end)
+            for one in passes(self._plan, step, self._rank, uneven=self._uneven):
+                if one.stop > offset:
+                    micro_batch = MicroBatch(one.samples * self._replicas / batch, one.last)
+                    into_step = 0 if one.last else one.stop - start
+                    yield one.places, micro_batch, _Place(epoch, stop if one.last else one.stop, into_step)
             start = stop
 
 

@@ -17,22 +17,6 @@ from isobatch.schedules.arguments import length, number, rate
 from isobatch.schedules.form import Cosine, Cycle, Exponential, Inner, Power, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
 
-__all__ = [
-    "ConstantScheduler",
-    "ConstantWithWarmupScheduler",
-    "CosineAnnealingScheduler",
-    "CosineAnnealingWarmRestartsScheduler",
-    "CosineAnnealingWithWarmupScheduler",
-    "ExponentialScheduler",
-    "LinearScheduler",
-    "LinearWithWarmupScheduler",
-    "MultiStepScheduler",
-    "MultiStepWithWarmupScheduler",
-    "PolynomialScheduler",
-    "PolynomialWithWarmupScheduler",
-    "StepScheduler",
-]
-
 MOST_CYCLES = 30_000
 
 _TIME = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(ep|ba|sp|tok|dur)\s*")
@@ -138,11 +122,7 @@ class _Run:
         return self.clocked(lone(*rise, rest), "t_warmup", unit)
 
 
-def StepScheduler(
-    step_size: str,
-    gamma: float = 0.1,
-    **trainer: Unpack[Trainer],
-) -> Schedule:
+def StepScheduler(step_size: str, gamma: float = 0.1, **trainer: Unpack[Trainer]) -> Schedule:
     """lr·gamma^⌊time/step_size⌋.
 
     >>> StepScheduler("2ep", 0.5, max_duration="6ep", batches_per_epoch=10).values([19, 20, 40]).tolist()
@@ -155,11 +135,7 @@ def StepScheduler(
     return run.clocked(lone(stairs), "step_size", unit)
 
 
-def MultiStepScheduler(
-    milestones: Sequence[str],
-    gamma: float = 0.1,
-    **trainer: Unpack[Trainer],
-) -> Schedule:
+def MultiStepScheduler(milestones: Sequence[str], gamma: float = 0.1, **trainer: Unpack[Trainer]) -> Schedule:
     """lr·gamma^(milestones reached); milestones may differ in unit.
 
     >>> MultiStepScheduler(["2ep", "30ba"], 0.5, max_duration="6ep", batches_per_epoch=10).values([20, 30]).tolist()
@@ -169,11 +145,7 @@ def MultiStepScheduler(
     return lone(*run.drops(0, milestones, gamma))
 
 
-def ConstantScheduler(
-    alpha: float = 1.0,
-    t_max: str = "1dur",
-    **trainer: Unpack[Trainer],
-) -> Schedule:
+def ConstantScheduler(alpha: float = 1.0, t_max: str = "1dur", **trainer: Unpack[Trainer]) -> Schedule:
     """lr·alpha before t_max, lr from there on, as Composer has it.
 
     >>> ConstantScheduler(0.5, "10ba", max_duration="20ba").values([9, 10]).tolist()
@@ -198,11 +170,7 @@ def LinearScheduler(
     return run.fall(Power(), t_max, run.share("alpha_i", alpha_i), run.share("alpha_f", alpha_f))
 
 
-def ExponentialScheduler(
-    gamma: float,
-    decay_period: str = "1ep",
-    **trainer: Unpack[Trainer],
-) -> Schedule:
+def ExponentialScheduler(gamma: float, decay_period: str = "1ep", **trainer: Unpack[Trainer]) -> Schedule:
     """lr·gamma^(time/decay_period).
 
     >>> ExponentialScheduler(0.25, "10ba", max_duration="1ep").at(5)

@@ -7,8 +7,6 @@ from isobatch.schedules.arguments import choice, length, rate, span
 from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
 
-__all__ = ["OptimizerParamScheduler"]
-
 
 def OptimizerParamScheduler(
     *,

@@ -9,23 +9,6 @@ from isobatch.schedules.arguments import choice, length, number, rate, rising
 from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape, level
 from isobatch.schedules.schedule import Schedule, join, lone
 
-__all__ = [
-    "constant_schedule",
-    "cosine_decay_schedule",
-    "cosine_onecycle_schedule",
-    "exponential_decay",
-    "join_schedules",
-    "linear_onecycle_schedule",
-    "linear_schedule",
-    "piecewise_constant_schedule",
-    "piecewise_interpolate_schedule",
-    "polynomial_schedule",
-    "sgdr_schedule",
-    "warmup_constant_schedule",
-    "warmup_cosine_decay_schedule",
-    "warmup_exponential_decay_schedule",
-]
-
 
 def constant_schedule(value: float) -> Schedule:
     """value.

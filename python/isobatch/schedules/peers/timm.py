@@ -29,15 +29,6 @@ from isobatch.schedules.form import (
 )
 from isobatch.schedules.schedule import Schedule, lone
 
-__all__ = [
-    "CosineLRScheduler",
-    "MultiStepLRScheduler",
-    "PolyLRScheduler",
-    "StepLRScheduler",
-    "TanhLRScheduler",
-    "WSDLRScheduler",
-]
-
 
 def _warmed(body: Schedule, warmup_t: float, init: float, peak: float, prefix: bool) -> Schedule:
     """A straight line to peak, then body: from its step 0 where prefix, else from where it is by then."""

@@ -28,21 +28,6 @@ from isobatch.schedules.form import (
 )
 from isobatch.schedules.schedule import Schedule, join, lone, product
 
-__all__ = [
-    "ChainedScheduler",
-    "ConstantLR",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "PolynomialLR",
-    "SequentialLR",
-    "StepLR",
-]
-
 
 def _share(field: str, value: float) -> float:
     if not 0 <= rate(field, value) <= 1:

@@ -10,8 +10,6 @@ from isobatch.schedules.arguments import choice, length, number, rate, span
 from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
 
-__all__ = ["get_scheduler"]
-
 
 def get_scheduler(
     name: str,

@@ -1,4 +1,4 @@
-"""What the hosts say of themselves: before anything is connected, of NCCL's transports, and while all the rest ran."""
+"""The hosts' own state: before anything is connected, of NCCL's transports, and while all the rest ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ON_A_CPU = CheckResult(why_not="the ranks run on the CPU")
 
 
 class _Mine(NamedTuple):
-    """What one rank says; of what its host has once, only the host's first rank."""
+    """One rank's answers; of what its host has once, only the host's first rank."""
 
     gpu: Gpu | None
     health: CheckResult
@@ -87,7 +87,7 @@ def _ask(trial: Trial) -> _Mine:
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Asks each rank for its GPU and its limits, the first one of each host for what its host has once."""
+    """Asks each rank for its GPU and its limits, and the first one of each host for its host."""
     group = trial.group
     found = [_Mine(*one) for one in group.gather(tuple(_ask(trial)))]
     ports = by_host(group, [one.ports for one in found])
@@ -111,7 +111,7 @@ def prove(trial: Trial) -> list[Proof]:
 
 
 def judge_transports(group: Group, found: list[Transports], gpus: list[Gpu], rdma: dict[int, bool]) -> Proof:
-    """Judges whether NCCL takes the fastest transports that are there; `rdma` is by node, whether a port is active."""
+    """Judges whether NCCL takes the fastest transports there are; `rdma` is by node, whether a port is active."""
     name = "nccl_transports"
     if not any(one.links for one in found):
         why = "NCCL's log has no line about its channels: it was in use before, or has nothing to send"
@@ -158,7 +158,7 @@ def prove_transports(trial: Trial) -> list[Proof]:
 
 
 def prove_meanwhile(trial: Trial) -> list[Proof]:
-    """Asks each host's first rank what the host has counted since the validation began."""
+    """Asks each host's first rank for new errors since the validation began."""
     group, mine = trial.group, None
     if group.local_rank == 0:
         found = [system.compare_ports(trial.ports_before, system.read_ports())]
@@ -169,7 +169,7 @@ def prove_meanwhile(trial: Trial) -> list[Proof]:
 
 
 def join(found: list[CheckResult]) -> CheckResult:
-    """Makes one answer of several: what could be asked, and what could not."""
+    """Joins several answers: those that could be asked, and those that could not."""
     asked = [one for one in found if one.why_not is None]
     silent = "; ".join(one.why_not for one in found if one.why_not is not None)
     if not asked:

@@ -1,4 +1,4 @@
-"""What a check of a host found, and the proof that is made of what all hosts found."""
+"""The result of a host's check, and the proof made of all hosts' results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class HostFault(msgspec.Struct, frozen=True):
-    """Something that is bad (`fails`) or suspicious, in words that name the part but not the host, and its cause."""
+    """A bad (`fails`) or suspicious state, in words without the host's name, and its cause."""
 
     text: str
     cause: Cause
@@ -43,7 +43,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
-    """Makes one proof of what the ranks or hosts found, by their names as a sentence has them."""
+    """Makes one proof of the results of ranks or hosts, by their names as in a sentence."""
     bad = [(who, one) for who, answer in found.items() for one in answer.findings]
     silent = _by_value({who: one.why_not for who, one in found.items() if one.why_not is not None})
     if sum(map(len, silent.values())) == len(found):
@@ -71,7 +71,7 @@ def _by_value(answers: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def most(values: Iterable[Any]) -> Any:
-    """Returns the value that most have; of several, the first.
+    """Returns the most frequent value; of several, the first.
 
     >>> most([12, 12, 9])
     12

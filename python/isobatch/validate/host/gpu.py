@@ -127,7 +127,7 @@ def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
 
 
 def links(board: Board) -> list[bool]:
-    """Tells of each NVLink that the GPU has whether it is up."""
+    """Lists the GPU's NVLinks by whether they are up."""
     found = []
     for link in range(board.module.NVML_NVLINK_MAX_LINKS):
         up = board.ask("GetNvLinkState", link)
@@ -142,7 +142,7 @@ def _watts(milliwatts: Any) -> float | None:
 
 
 def check(gpu: Gpu) -> CheckResult:
-    """Looks whether that is the state of a GPU to begin a long job on."""
+    """Checks the state of a GPU before a long job."""
     seen = [f"{gpu.name}, alone" if gpu.other_processes == 0 else str(gpu.name)]
     if gpu.ecc_uncorrected is not None and gpu.rows_pending is not None:
         seen.append("no memory error")

@@ -1,4 +1,4 @@
-"""The transports that NCCL took between GPUs, by its own log (INFO of INIT, NET and GRAPH), written to a file while it connects."""
+"""NCCL's transports between GPUs, by its own log (INFO of INIT, NET and GRAPH), written to a file while it connects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Link(NamedTuple):
 
 
 class Transports(NamedTuple):
-    """What one rank's log says: its links, and the networks by name."""
+    """One rank's log: its links, and the networks by name."""
 
     links: tuple[Link, ...]
     networks: tuple[str, ...]
@@ -61,7 +61,7 @@ class Log:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around NCCL's first call, which is when it reads its environment; that is put back afterwards."""
+        """Sets NCCL's environment around its first call, in which it reads it; that is put back afterwards."""
         level, own = os.environ.get("NCCL_DEBUG"), os.environ.get(FILE)
         if level is not None or own is not None:
             self._pattern = own or ""
@@ -86,7 +86,7 @@ class Log:
                     os.environ[name] = value
 
     def read(self) -> Transports:
-        """Reads what is written so far."""
+        """Reads the log so far."""
         path = self._pattern.replace("%p", str(os.getpid())).replace("%h", socket.gethostname())
         file = Path(path)
         return parse(file.read_text(errors="replace") if path and file.is_file() else "")
@@ -100,7 +100,7 @@ class Log:
 def detours(
     found: Iterable[Transports], nodes: Sequence[int], *, rdma: Mapping[int, bool], nvlinks: Sequence[bool]
 ) -> tuple[list[Link], list[Link]]:
-    """Finds the links that took a slower way than there is: sockets between nodes that have an active RDMA port, and shared memory or the
+    """Finds links slower than need be: sockets between nodes that have an active RDMA port, and shared memory or the
     network between two GPUs of a node that have NVLinks.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a host says of itself without a GPU: the kernel's log, InfiniBand, RoCE and EFA ports, limits. No tool is needed."""
+"""A host without its GPUs: the kernel's log, InfiniBand, RoCE and EFA ports, limits. No tool is needed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MIN_SHM_BYTES = 1 << 30
 
 
 class Xid(NamedTuple):
-    """An error of a GPU that its driver logged: its place on the bus, the error's number, what the driver said more."""
+    """A GPU's error in its driver's log: its place on the bus, the error's number, what the driver said more."""
 
     bus: str
     number: int
@@ -105,7 +105,7 @@ def check_log(text: str | None, before: str | None = None) -> CheckResult:
 
 
 def _added(before: str, after: str) -> str:
-    """Returns the lines that came since: by their times and not by their number, for a full log drops its oldest."""
+    """Returns the added lines: by their times and not by their number, for a full log drops its oldest."""
     known = Counter(before.splitlines())
     lines = []
     for line in after.splitlines():
@@ -150,7 +150,7 @@ def _text(file: Path) -> str:
 
 
 def check_ports(hosts: Mapping[str, Sequence[Port]]) -> dict[str, CheckResult]:
-    """Looks whether each host's ports are up, and as fast as the same port of most hosts.
+    """Checks whether each host's ports are up, and as fast as the same port of most hosts.
 
     Args:
         hosts: by name, the ports that `read_ports` found there.
@@ -187,7 +187,7 @@ def _check_ports(
 
 
 def compare_ports(before: Sequence[Port], after: Sequence[Port]) -> CheckResult:
-    """Looks whether a host's ports have counted errors between two looks."""
+    """Checks whether a host's ports have counted errors between two looks."""
     if not after:
         return CheckResult(why_not=NO_PORT)
     was = {port.name: port for port in before}
@@ -207,7 +207,7 @@ def compare_ports(before: Sequence[Port], after: Sequence[Port]) -> CheckResult:
 
 
 def check_limits(*, cuda: bool, ports: int, bus: str | None, root: Path = Path("/")) -> CheckResult:
-    """Looks at what breaks or slows a job: locked memory, shared memory, processors of another NUMA node, a processor quota.
+    """Checks limits that break or slow a job: locked memory, shared memory, processors of another NUMA node, a processor quota.
 
     Args:
         cuda: whether the job uses GPUs; without, shared memory is only said.
@@ -243,7 +243,7 @@ def shared_memory(folder: Path) -> int | None:
 
 
 def _far(bus: str, allowed: set[int], root: Path) -> Iterator[HostFault]:
-    """Looks whether this process may run on no processor that is near its GPU."""
+    """Checks whether this process may run near its GPU."""
     domain, _, rest = bus.partition(":")
     device = root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}".lower()
     with contextlib.suppress(OSError, ValueError):

@@ -35,7 +35,7 @@ ROW = 1 << 12
 
 
 class Pattern:
-    """Elements that repeat: on each rank 0, 1, 2 in turn, shifted by the rank, and zero but on every so many ranks, shifted by the
+    """A repeated row of elements: on each rank 0, 1, 2 in turn, shifted by the rank, and zero but on every so many ranks, shifted by the
     element. So each element has a sum of its own, and a rank that is left out or counted twice shows."""
 
     def __init__(self, rank: int, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -52,7 +52,7 @@ class Pattern:
         buffer[whole:].copy_(self._own[: buffer.numel() - whole])
 
     def wrong(self, buffer: Tensor) -> int:
-        """The number of elements of a sum over all ranks that are wrong."""
+        """Counts the wrong elements of a sum over all ranks."""
         found = 0
         whole = buffer.numel() // len(self._sums) * len(self._sums)
         # By pieces, since what is compared takes room, too.
@@ -62,7 +62,7 @@ class Pattern:
 
 
 def _count(found: Tensor, expected: Tensor) -> int:
-    """The elements that differ. Mostly none does, and to see that takes less than to count them."""
+    """Counts the elements that differ. Mostly none does, and to see that takes less than to count them."""
     differ = found != expected
     return int(differ.sum()) if differ.any() else 0
 
@@ -72,7 +72,7 @@ def _stride(ranks: int) -> int:
 
 
 def values(rank: int, ranks: int) -> NDArray[np.int64]:
-    """What a rank sends, until it repeats.
+    """Returns a rank's elements, until they repeat.
 
     >>> values(1, 2).tolist(), len(values(1, 16_384))
     ([1, 2, 0], 768)
@@ -85,7 +85,7 @@ def values(rank: int, ranks: int) -> NDArray[np.int64]:
 
 @cache
 def sums(ranks: int) -> NDArray[np.int64]:
-    """What it adds up to.
+    """Returns the sums of all ranks' elements.
 
     >>> sums(2).tolist(), int(sums(16_384).max()) <= 128
     ([1, 3, 2], True)
@@ -105,7 +105,7 @@ LARGEST, GPU_LARGEST = {"quick": 24, "usual": 24, "full": 26}, {"quick": 28, "us
 
 
 class Size(NamedTuple):
-    """What is to be measured: number format, bytes, and whether it is one of DDP's buckets."""
+    """One row to measure: number format, bytes, and whether it is one of DDP's buckets."""
 
     dtype: str
     bytes: int
@@ -186,7 +186,7 @@ def interpolate(table: list[AllReduceRow], size: int) -> float | None:
 
 
 def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, int]:
-    """Measures the table and its fits; and counts the rows that were left out, since they would have taken too long here."""
+    """Measures the table and its fits; and counts the rows left out, since they would have taken too long here."""
     if group.world_size == 1:
         return AllReduce(table=[], fits=[]), 0
     planned = sizes(options, group.device.type == "cuda", buckets)
@@ -222,7 +222,7 @@ def judge_sums(table: list[AllReduceRow], left_out: int) -> Proof:
 
 
 def expected_gb_s(group: Group, options: Options, plan: Plan) -> float | None:
-    """Returns the bus bandwidth that was given, else on GPUs the cluster's own."""
+    """Returns the given bus bandwidth, else on GPUs the cluster's own."""
     if options.bus_gb_s is not None or group.device.type != "cuda":
         return options.bus_gb_s
     return plan.cluster.intra_gb_s if group.nodes == 1 else plan.cluster.inter_gb_s

@@ -1,13 +1,9 @@
-"""What an epoch of the plan serves, by the real sampler and the real loader; a ramp stage by stage, and megatron's count by its own calculator."""
+"""An epoch of the plan, by the real sampler and the real loader; a ramp stage by stage."""
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Iterator, Sequence, Sized
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,18 +17,17 @@ from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judged, unchecked
 from isobatch.validate.trial import Claim, Trial
 
 MAX_STAGES = 16
-MAX_STEPS = 1_000_000  # of a ramp, in megatron's own count
 
 Stage = tuple[int, int]
 """Samples consumed before its first step, and its batch."""
 
 
 def stages(plan: Plan) -> list[Stage]:
-    """The stages of a plan's ramp; one where it has none.
+    """Lists the stages of a plan's ramp; one where it has none.
 
     >>> import isobatch as ib
     >>> recipe = ib.Recipe(effective_batch=48, lr=0.1, duration="50st", ramp="16 16 100", micro_batch=8)
@@ -51,14 +46,14 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def _some(found: Sequence[Stage]) -> list[Stage]:
-    """All stages, or `MAX_STAGES` of them, the first and the last included."""
+    """Returns all stages, or `MAX_STAGES` of them, the first and the last included."""
     if len(found) <= MAX_STAGES:
         return list(found)
     return [found[k * (len(found) - 1) // (MAX_STAGES - 1)] for k in range(MAX_STAGES)]
 
 
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """The effective batch of the first step of each stage, by the sample ids of all replicas."""
+    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas."""
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     # A step at the end of an epoch is cut short there.
     picked = [(at, batch) for at, batch in _some(stages(plan)) if at % size + batch <= size]
@@ -87,135 +82,19 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
             )
     batches = [batch for _, batch in picked]
     text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
-    return _judge_batches(wrong, text, Cause.ANOTHER_RAMP, samples=batches, unique_samples=served)
-
-
-def _judge_batches(wrong: list[str], text: str, cause: Cause, **values: Any) -> Proof:
-    verdict = Verdict.FAIL if wrong else Verdict.PASS
-    return judged("effective_batch", verdict, "; ".join(wrong) or text, cause.likely(), 0, **values)
-
-
-def prove_megatron(plan: Plan) -> list[Proof]:
-    """The accumulation at each stage, and the steps of the whole run. Which samples megatron's own samplers serve is not
-    proven: they are a part of its training program, which is in no package."""
-    names = "effective_batch", "epoch"
-    found = _calculators()
-    if found is None:
-        text = "the convention is megatron, and megatron-core, which has its calculator, is not installed"
-        return [unchecked(name, text) for name in names]
-    ramp = (plan.recipe.ramp or "").split()
-    if any(":" in word for word in ramp):
-        text = "megatron-core's calculator knows no ramp by tokens"
-        return [unchecked(name, text) for name in names]
-    try:
-        calculator = _calculator(found, plan)
-        batches = _batches(plan, calculator)
-        steps = _steps(plan, _calculator(found, plan))
-    except AssertionError as error:  # how it says that a batch does not divide
-        return [_judge_batches([f"megatron-core refuses: {error}"], "", Cause.MEGATRON_COUNTS)]
-    return [batches, steps]
-
-
-def _calculators() -> ModuleType | None:
-    """megatron-core's module of that name, loaded alone: the whole package takes seconds, and warns of what it lacks."""
-    try:
-        version("megatron-core")
-    except PackageNotFoundError:
-        return None
-    package = importlib.util.find_spec("megatron")
-    for folder in [] if package is None else package.submodule_search_locations or []:
-        file = Path(folder) / "core" / "num_microbatches_calculator.py"
-        spec = importlib.util.spec_from_file_location("isobatch_megatron_calculator", file)
-        if file.exists() and spec is not None and spec.loader is not None:
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    return None
-
-
-def _calculator(module: ModuleType, plan: Plan) -> Any:
-    shape = {
-        "global_batch_size": plan.effective_batch,
-        "micro_batch_size": plan.micro_batch,
-        "data_parallel_size": plan.data_parallel,
-        "decrease_batch_size_if_needed": False,
-        "rank": 1,  # it logs on rank 0
-    }
-    if plan.recipe.ramp is None:
-        return module.ConstantNumMicroBatchesCalculator(**shape)
-    start, increment, samples = map(int, plan.recipe.ramp.split())
-    first = stages(plan)[0][1]  # the plan scales a ramp with its batch
-    return module.RampupBatchsizeNumMicroBatchesCalculator(
-        **shape,
-        start_global_batch_size=first,
-        batch_size_increment=increment * first // start,
-        ramup_samples=samples,
-    )
-
-
-def _batches(plan: Plan, calculator: Any) -> Proof:
-    per_micro_batch = (plan.micro_batch or 1) * (plan.data_parallel or 1)
-    picked = _some(stages(plan))
-    counts, wrong = [], []
-    for at, batch in picked:
-        calculator.update(at, True)
-        counts.append(calculator.get())
-        if counts[-1] * per_micro_batch != batch:
-            wrong.append(f"{counts[-1]} micro-batches after {at} samples, {batch // per_micro_batch} planned")
-    if counts[-1] != plan.accumulation:
-        wrong.append(f"{counts[-1]} micro-batches at the full batch, {plan.accumulation} planned")
-    text = (
-        f"{counts[-1]} micro-batches × {plan.micro_batch} × {plan.data_parallel} replicas at the full batch, {len(picked)} "
-        f"stages as megatron-core {version('megatron-core')} counts them; which samples its own samplers serve is not proven"
-    )
-    return _judge_batches(wrong, text, Cause.MEGATRON_COUNTS, micro_batches=counts)
-
-
-def _steps(plan: Plan, calculator: Any) -> Proof:
-    """Megatron takes whole steps only: what is left of the samples at the end is not trained on."""
-    if plan.recipe.duration is None or plan.total_steps is None:
-        return unchecked("epoch", "the recipe has no duration")
-    full = plan.effective_batch or 1
-    samples = int(plan.course.end * full)
-    ramped, consumed, steps = stages(plan)[-1][0], 0, 0
-    while consumed < ramped and steps < MAX_STEPS:
-        calculator.update(consumed, True)
-        if consumed + calculator.get_current_global_batch_size() > samples:
-            break
-        consumed += calculator.get_current_global_batch_size()
-        steps += 1
-    else:
-        if consumed < ramped:
-            text = f"the ramp has more than {MAX_STEPS} steps"
-            return unchecked("epoch", text)
-        steps += (samples - consumed) // full
-        consumed += (samples - consumed) // full * full
-    text = f"megatron has no epochs: {steps} whole steps of {samples} samples, {samples - consumed} left out at the end"
-    values = {"total_steps": steps, "samples": consumed, "left_out_samples": samples - consumed}
-    if steps == plan.total_steps:
-        return passing("epoch", text, 0, **values)
-    text += f"; {plan.total_steps} steps planned"
-    return judged("epoch", Verdict.FAIL, text, Cause.MEGATRON_COUNTS.likely(), 0, **values)
-
-
-class _Indices(data.Dataset[int]):
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index: int) -> int:
-        return index
+    values = {"samples": batches, "unique_samples": served}
+    verdict, text = (Verdict.FAIL, "; ".join(wrong)) if wrong else (Verdict.PASS, text)
+    return judged("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
 
 
 def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
-    """The sample ids of each optimizer step that a replica takes in an epoch, in order.
+    """Yields the sample ids of a replica's optimizer steps in an epoch, step by step.
 
     Raises:
         ImportError: what would serve them is not installed.
     """
-    indices, drop = _Indices(dataset), plan.recipe.drop_last
+    indices: Any = range(dataset)
+    drop = plan.recipe.drop_last
     replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
     loader: data.DataLoader[int]
     if _irregular(plan):
@@ -250,23 +129,24 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
 
 
 def _irregular(plan: Plan) -> bool:
-    """Whether only the plan's own sampler serves it."""
+    """Tells whether only the plan's own sampler serves it."""
     recipe = plan.recipe
     return plan.layout.irregular or recipe.convention == "exact" or recipe.ramp is not None
 
 
 def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
-    """The effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
+    """Judges the effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
     them."""
     if plan.recipe.convention == "megatron":
-        return prove_megatron(plan)
+        text = "megatron's own samplers, which are in no package, serve a megatron plan"
+        return [unchecked(name, text) for name in CLAIM.names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset = plan.recipe.dataset_size
     budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
     ramp: Proof | None = None
     if plan.recipe.ramp is not None:
         ramped = dataset if dataset is not None else stages(plan)[-1][0] + batch
-        ramp = prove_stages(plan, group, _Indices(ramped))
+        ramp = prove_stages(plan, group, range(ramped))
     # An epoch repeats every effective batch, so that the end of a short one is the end of the long one.
     size = dataset if dataset is not None else 2 * batch
     whole = size * replicas <= budget * group.world_size
@@ -293,7 +173,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
 
 
 class _Served(NamedTuple):
-    """What this rank's share of the replicas serves: how often each sample is in the first step, and in the epoch; and the numbers of
+    """The samples of this rank's share of the replicas: how often each sample is in the first step, and in the epoch; and the numbers of
     steps that a replica takes."""
 
     first: Tensor
@@ -302,7 +182,7 @@ class _Served(NamedTuple):
 
 
 def _serve(plan: Plan, group: Group, size: int) -> _Served | str:
-    """An epoch of `size` samples; or what is not installed."""
+    """Serves an epoch of `size` samples; or names the missing library."""
     first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
     counts = set[int]()
     for replica in range(group.rank, plan.data_parallel or 1, group.world_size):
@@ -357,7 +237,7 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """By the real sampler and loader."""
+    """Serves the samples by the real sampler and loader."""
     return judge(trial.plan, trial.options, trial.group)
 
 

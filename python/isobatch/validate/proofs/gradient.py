@@ -62,14 +62,14 @@ class _How:
 
 
 class Reference(NamedTuple):
-    """On rank 0 the gradient, and how far the sum that it is was off from one process; on the others nothing."""
+    """On rank 0 the gradient, and how far such a sum was off from one process; on the others nothing."""
 
     gradient: Copies | None
     off: Difference = SAME
 
 
 def reference(training: Training, how: _How, scale: float) -> Reference:
-    """The gradient of the mean over the step. All ranks call it with their own gradients in place; they are gone
+    """Computes the gradient of the mean over the step. All ranks call it with their own gradients in place; they are gone
     afterwards."""
     group, model = training.group, training.model
     if group.world_size <= RANKS:
@@ -93,7 +93,7 @@ def reference(training: Training, how: _How, scale: float) -> Reference:
 
 
 def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
-    """The sum of the first ranks' own gradients over the number of all, by an all-reduce of each; copies on rank 0, nothing on the
+    """Sums the first ranks' own gradients and divides by the number of all, by an all-reduce of each; copies on rank 0, nothing on the
     others."""
     group, found = training.group, Copies()
     for p in trained(training.model):
@@ -129,7 +129,7 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
 
 
 def affordable(training: Training, one: float) -> tuple[Training, str | None]:
-    """The step to prove, and why it is smaller than the plan's, if it is.
+    """Returns the step to prove, and why it is smaller than the plan's, if it is.
 
     One process needs as long for the samples of a few ranks as they together need for them one after the other. Where that is too
     long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
@@ -157,7 +157,7 @@ def prove_step(
     exact: Copies | None = None,
     smaller: str | None = None,
 ) -> tuple[list[Proof], Copies | None]:
-    """The gradient of one step, and the weights after it, against one process; and the ranks against each other. The weights
+    """Compares the gradient of one step, and the weights after it, with one process; and the ranks with each other. The weights
     are as before in the end.
 
     Args:
@@ -187,7 +187,7 @@ def prove_step(
 
 
 def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
-    """The loss scale with which all ranks' own gradients are finite, which stay in place; and the ranks where they are with none."""
+    """Finds the loss scale at which all ranks' own gradients are finite and leaves those in place; and the ranks where they are with none."""
     model = training.model
     scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
     while True:
@@ -256,7 +256,7 @@ def _step(
 
 
 def prove_double(training: Training, measured: str) -> list[Proof]:
-    """The gradient once more, in double precision, where the workload can be computed in it and there is room."""
+    """Proves the gradient once more, in double precision, where the workload can be computed in it and there is room."""
     with training.unwrapped():
         return _double(training, measured)
 
@@ -281,7 +281,7 @@ def _double(training: Training, measured: str) -> list[Proof]:
 
 
 def _refuses_double(training: Training, model: nn.Module) -> str | None:
-    """Why a workload cannot be computed in double precision, the same on all ranks."""
+    """Says why a workload cannot be computed in double precision, the same on all ranks."""
     why = None
     try:
         loss = training.workload.loss(model, training.samples(1, SEED, 0, 0, torch.float64))
@@ -293,13 +293,13 @@ def _refuses_double(training: Training, model: nn.Module) -> str | None:
 
 
 def _format(model: nn.Module) -> torch.dtype:
-    """The coarsest number format that a model's parameters have."""
+    """Returns the coarsest number format of a model's parameters."""
     formats = {p.dtype for p in model.parameters() if p.requires_grad and p.dtype in GATES}
     return max(formats, key=GATES.__getitem__, default=torch.float32)
 
 
 def _gradient(training: Training, found: Difference, off: Difference, how: _How) -> Proof:
-    """`found` is from the reference, which is itself `off` from one process, where that one could not do the step of all ranks."""
+    """Judges a gradient by how far it is from the reference, `found`, and that is itself `off` from one process, where that one could not do the step of all ranks."""
     name, gate, d = "gradient" + how.suffix, how.gate, found.after(off)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
     text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
@@ -326,7 +326,7 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
 
 
 def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
-    """A proof that also says what the number format itself does to the gradient: a figure, not a gate."""
+    """Adds to a proof the error of the number format itself to the gradient: a figure, not a gate."""
     return msgspec.structs.replace(
         proof,
         text=f"{proof.text}; {number_format} itself is {d.error:.2g} off float32",
@@ -361,7 +361,7 @@ def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Pro
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Under the plan's autocast where it has one, which is the training's own format; and in full precision, as far as there is
+    """Proves the step under the plan's autocast where it has one, the training's own format; and in full precision, as far as there is
     room for that."""
     training = trial.training
     small, smaller = affordable(training, trial.micro_batch_seconds)
@@ -374,7 +374,7 @@ def prove(trial: Trial) -> list[Proof]:
 def _prove_fitting(
     training: Training, measured: str, amp: torch.dtype | None, exact: Copies | None, smaller: str | None
 ) -> tuple[list[Proof], Copies | None]:
-    """`prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
+    """Calls `prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
     gradient that cannot be computed in full precision is no fault of a plan in another one."""
     group, host = training.group, 0
     if group.rank == 0:
@@ -392,7 +392,7 @@ def _prove_fitting(
 
 
 def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, str | None]:
-    """The largest micro-batch, the planned one or that halved, of which all ranks can compute a gradient alone in eval mode; and
+    """Finds the largest micro-batch, the planned one or that halved, of which all ranks can compute a gradient alone in eval mode; and
     why there is none."""
     group, n = training.group, training.micro_batch
     training.model.eval()

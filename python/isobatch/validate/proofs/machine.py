@@ -118,7 +118,7 @@ def _threads() -> Threads:
 
 
 def waited_seconds(before: Threads, after: Threads) -> float:
-    """Sums how long the threads that did the work were ready to run and did not: each waits for the others at the end of a piece
+    """Sums how long the working threads were ready to run and did not: each waits for the others at the end of a piece
     of work. Threads that hardly ran are left out: gloo's look for messages all the time, and wait each time.
 
     >>> waited_seconds({"main": (0, 0), "gloo": (0, 0)}, {"main": (10**9, 10**9), "gloo": (10**6, 10**9)})
@@ -242,7 +242,7 @@ def prove_world(trial: Trial) -> list[Proof]:
 
 
 def versions(group: Group) -> dict[str, str]:
-    """Returns the versions that decide how fast and how exact a run is."""
+    """Returns the versions behind a run's speed and exactness."""
     mine = group.facts[group.rank]
     found = {
         "isobatch": __version__,
@@ -259,13 +259,13 @@ def versions(group: Group) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Returns what of the environment decides how a run goes, and can hold no secret."""
+    """Returns the environment's variables for NCCL and the like: none of them can hold a secret."""
     names = [name for name in os.environ if name in VARIABLES or name.startswith(PREFIXES)]
     return {name: os.environ[name] for name in sorted(names)}
 
 
 def strays(group: Group) -> dict[int, list[str]]:
-    """Finds the ranks whose environment is not rank 0's, each with the variables."""
+    """Finds the ranks with another environment than rank 0's, each with the variables."""
     mine = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
     first: dict[str, str] = group.from_first(mine)
     names = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
@@ -275,7 +275,7 @@ def strays(group: Group) -> dict[int, list[str]]:
 def same_versions(
     found: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
 ) -> Proof:
-    """Judges whether all ranks have the same versions and environment, else which ones differ, and where.
+    """Judges whether all ranks have the same versions and environment, and names the others.
 
     Args:
         strays: by rank, the variables that it has not as rank 0 has them.
@@ -311,7 +311,7 @@ def topology(group: Group) -> str | None:
 
 
 class Product:
-    """Matrix products of random numbers on this rank's device, as the work by which ranks are compared: on a GPU in the plan's format,
+    """Matrix products of random numbers on this rank's device, the work for comparing ranks: on a GPU in the plan's format,
     which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
 
     def __init__(self, group: Group, dtype: torch.dtype | None) -> None:
@@ -347,7 +347,7 @@ def speed(group: Group, product: Product, products: list[Window], seconds: float
 
 
 def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
-    """Measures the speed between nodes, pair by pair, all pairs of a round at once, so that no two share a node."""
+    """Measures the speed between nodes, pair by pair, all pairs of a round at once: no two share a node."""
     found: list[PairSpeed] = []
     if group.nodes < 2:
         return found
@@ -383,7 +383,7 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
 
 
 def _pairings(count: int) -> list[list[tuple[int, int]]]:
-    """Returns rounds in which everybody meets everybody once (the circle method).
+    """Lists rounds of pairs: everybody meets everybody once (the circle method).
 
     >>> _pairings(4)
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]

@@ -1,4 +1,4 @@
-"""What a step needs of memory: its peak, whether it fits, the largest micro-batch that does, and whether there is room for a proof."""
+"""A step's memory: its peak, whether it fits, the largest micro-batch to fit, and whether there is room for a proof."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
 def free_on_device(group: Group) -> int:
-    """Counts the bytes that this rank can still take on its device: free, or held by the allocator and not given out. On a CPU this
+    """Counts the bytes left to this rank on its device: free, or held by the allocator and not given out. On a CPU this
     rank's share of its host's."""
     if group.device.type == "cuda":
         idle = torch.cuda.memory_reserved(group.device) - torch.cuda.memory_allocated(group.device)
@@ -41,7 +41,7 @@ def free_on_device(group: Group) -> int:
 
 
 def free_on_host() -> int:
-    """Counts the bytes that this host still has, or this container."""
+    """Counts the bytes left on this host, or in this container."""
     free = []
     with contextlib.suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -150,7 +150,7 @@ def _peak_resident() -> int:
 
 
 def limit_bytes(training: Training) -> int | None:
-    """Returns the memory that a rank may take, where one was given."""
+    """Returns a rank's memory limit, where one was given."""
     gib = training.options.memory_limit_gib
     return None if gib is None else round(gib * 2**30)
 
@@ -201,7 +201,7 @@ def _device_works(group: Group) -> bool:
 
 
 def reserve_bytes(group: Group) -> int:
-    """Returns what a training leaves free on a GPU, for NCCL's buffers and the fragmentation of a long run; nothing on a CPU."""
+    """Returns the reserve of a GPU's memory, for NCCL's buffers and the fragmentation of a long run; nothing on a CPU."""
     if group.device.type != "cuda":
         return 0
     return max(MIN_RESERVE_BYTES, int(RESERVE * torch.cuda.mem_get_info(group.device)[1]))
@@ -223,7 +223,7 @@ def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
-    """Finds the largest micro-batch that fits: from the planned one, doubling while it fits or halving until it does, then
+    """Searches the largest fitting micro-batch: from the planned one, doubling while it fits or halving until it does, then
     halving the distance between what fits and what does not. All ranks go through the same sizes.
 
     Args:
@@ -279,7 +279,7 @@ def prove_search(trial: Trial) -> list[Proof]:
 
 
 def judge_search(training: Training, found: MicroBatchSearch) -> Proof:
-    """Says what a search has found."""
+    """Describes a search's result."""
     largest, best = found.largest_micro_batch, found.recommended_micro_batch
     if largest is None:  # noise: the planned one has fitted before
         text = f"nothing fits below micro-batch {found.tries[-1].micro_batch}"

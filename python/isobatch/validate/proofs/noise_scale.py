@@ -24,7 +24,7 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Norms:
-    """A communication hook around another one, which takes the squared norms of what goes in and what comes out.
+    """A communication hook around another one: it takes the squared norms before and after.
 
     Each bucket's stay apart until the step is over: on a GPU buckets are on streams of their own, which may run at once.
     """
@@ -34,7 +34,7 @@ class Norms:
         self.reset()
 
     def reset(self) -> None:
-        """Before a step."""
+        """Clears the norms before a step."""
         self._local, self._averaged = list[Tensor](), list[Tensor]()
 
     @property
@@ -63,7 +63,7 @@ class Norms:
 def noise_scale(
     local: NDArray[np.float64], averaged: NDArray[np.float64], small: float, large: float
 ) -> tuple[float | None, float | None, float, float]:
-    """The simple noise scale from squared gradient norms at two batch sizes (McCandlish 2018, arXiv 1812.06162, appendix A):
+    """Computes the simple noise scale from squared gradient norms at two batch sizes (McCandlish 2018, arXiv 1812.06162, appendix A):
     |G|² = (B·g_B − b·g_b)/(B − b) and tr Σ = (g_b − g_B)/(1/b − 1/B), each averaged over the steps, then divided.
 
     Args:
@@ -140,7 +140,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
 
 
 def judge(noise: Noise, whose: str) -> Proof:
-    """A figure, where zero is not within twice its error; `whose` it is goes behind it."""
+    """Returns a figure, where zero is not within twice its error; `whose` it is goes behind it."""
     value, error, how = noise.noise_scale, noise.standard_error, f"{noise.steps} steps{whose}"
     if value is None or error is None:
         text = f"the mean gradient cannot be distinguished from zero in {how}: take more (--noise-steps)"

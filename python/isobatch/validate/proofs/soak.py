@@ -129,7 +129,7 @@ def measure(training: Training, minutes: float) -> Soak:
 
 
 def judge_bits(group: Group, found: Soak) -> Proof:
-    """Judges whether the same step gave the same bits; the ranks that had others are named with their GPU."""
+    """Judges whether the same step gave the same bits, and names the other ranks with their GPU."""
     values = {"repeats": found.repeats, "differing": found.differing}
     if not found.deterministic:
         text = "this step's gradients have other bits each time on most ranks, also with torch's deterministic kernels"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,30 +43,30 @@ WINDOW_SHARE = {"quick": 1 / 30, "usual": 1 / 45, "full": 1 / 45}
 
 
 def window_seconds(extent: str) -> float:
-    """Of each window in which the ranks' own steps are compared."""
+    """Returns the length of a window for comparing the ranks' own steps."""
     return SECONDS[extent] * WINDOW_SHARE[extent]
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float, within: float = 0.0) -> list[float]:
-    """This rank's seconds of some work that all ranks start together, repeated for about so long, or until the median is known."""
+    """Times some work on this rank, started by all ranks together and repeated for about so long, or until the median is known."""
     return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES, within)
 
 
 def spread(samples: list[float]) -> float:
-    """Half the distance between the quartiles over the median: what the host's noise makes of a figure."""
+    """Computes half the distance between the quartiles over the median: what the host's noise makes of a figure."""
     low, high = np.quantile(samples, [0.25, 0.75])
     return float((high - low) / 2 / statistics.median(samples))
 
 
 def of_ranks(group: Group, samples: list[float]) -> Times:
-    """What each rank's samples come to: all of them would be too much to gather from many ranks."""
+    """Gathers a summary of each rank's samples: all of them would be too much to gather from many ranks."""
     mine = statistics.median(samples), float(np.quantile(samples, 0.95)), max(samples)
     median, p95, most = (list(values) for values in zip(*group.gather(mine), strict=True))
     return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
 
 
 def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatchTimes]:
-    """Time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
+    """Measures time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
     forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
     training = works.training
     group = training.group
@@ -103,7 +103,7 @@ class _Times(NamedTuple):
 
 
 class Works:
-    """What of a step is timed: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
+    """The timed parts of a step: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
     one of a single micro-batch. There is one optimizer for all of them, as in the training."""
 
     def __init__(self, training: Training) -> None:
@@ -123,26 +123,26 @@ class Works:
         training.backward(self._batches, self._weights, sync=sync, scaler=self._scaler, dtype=training.dtype)
 
     def alone(self) -> None:
-        """Without communication. The gradients stay."""
+        """Computes without communication. The gradients stay."""
         self._backward(sync=False)
 
     def reduced(self) -> None:
-        """With the all-reduce. The gradients stay."""
+        """Computes with the all-reduce. The gradients stay."""
         self._backward(sync=True)
 
     def whole(self) -> None:
-        """With the optimizer's step."""
+        """Takes the whole step, with the optimizer's."""
         self._backward(sync=True)
         self.training.step(self._optimizer, self._scaler)
         self.clear()
 
     def alone_again(self) -> None:
-        """As `alone`, any number of times."""
+        """Does as `alone`, any number of times."""
         self.alone()
         self.clear()
 
     def take(self, n: int) -> bool:
-        """Makes `small` a step of one micro-batch of `n` samples, and tries it. Whether it fits on all ranks."""
+        """Makes `small` a step of one micro-batch of `n` samples, tries it, and tells whether it fits on all ranks."""
         training, fault = self.training, None
         self._small.clear()
         self._batches.clear()
@@ -159,7 +159,7 @@ class Works:
         return not any(other is not None for other in training.group.gather(fault))
 
     def small(self) -> None:
-        """One micro-batch and the optimizer's step, by this rank alone."""
+        """Takes a step of one micro-batch, by this rank alone."""
         training = self.training
         training.backward(self._small, [1.0], sync=False, scaler=self._scaler, dtype=training.dtype)
         training.step(self._optimizer, self._scaler)
@@ -205,7 +205,7 @@ def _times(
 
 
 def _free_running(group: Group, works: Works, step: float, seconds: float) -> float | None:
-    """Seconds of a step, median of blocks in which no step waits for a clock, which take about `seconds` together at most; None where a
+    """Times a step by blocks without a clock between steps, the median, in about `seconds` together at most; None where a
     step takes so long that it does not matter. Equal on all ranks, as `step` must be."""
     if step > SHORT_SECONDS:
         return None
@@ -235,12 +235,11 @@ def measure(
     *,
     judged: bool,
 ) -> tuple[StepTimes, Peak, Works]:
-    """The step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
+    """Measures the step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
     group, extent = training.group, training.options.extent
     seconds, within = SECONDS[extent], PRECISION[extent]
     sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
     training.model.train()
-    training.ddp._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[no-untyped-call]
     works = Works(training)
     parts = seconds - sizes - FIRST_WINDOWS * window_seconds(extent)
     times = _times(group, works, parts, free_most, within, LATE if judged and within else 1.0)
@@ -257,7 +256,6 @@ def measure(
     telling = communication is not None and communication > noise * statistics.median(slow_reduced)
     median = statistics.median(slowest)
     free = _free_running(group, works, median, free_most)
-    data = training.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     with training.weights_kept():
         micro_batches = micro_batch_table(works, sizes, largest)
     # A micro-batch that is left out would have been one more without communication.
@@ -290,27 +288,18 @@ def measure(
         planned_accumulation=counts[1],
         planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
-        ddp={name: data[name] for name in _telling(data)},
-        compiled=training.options.compile,
-        channels_last=training.options.channels_last,
     )
     return step, peak, works
 
 
 def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:
-    """Seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
+    """Sums the seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
     parts = [interpolate(table, size) for size in buckets]
     return None if not parts or None in parts else sum(part for part in parts if part is not None)
 
 
-def _telling(data: Iterable[str]) -> list[str]:
-    """What of DDP's own figures goes into the report."""
-    prefixes = "avg_", "bucket", "rebuilt"
-    return sorted(name for name in data if name.startswith(prefixes) or name in ("world_size", "comm_hook"))
-
-
 def _foreign(training: Training) -> str | None:
-    """Says why a forecast says nothing about what was measured; None where it does."""
+    """Says why a forecast does not apply here; None where it does."""
     if training.group.world_size != training.plan.data_parallel:
         return f"rehearsal {training.group.world_size}/{training.plan.data_parallel}"
     if training.group.emulated:
@@ -319,7 +308,7 @@ def _foreign(training: Training) -> str | None:
 
 
 def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
-    """Returns what was given as an option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
+    """Returns the option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
     return given if given is not None or training.workload.stand_in else planned
 
 
@@ -354,7 +343,7 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
 
 
 def judge_memory(training: Training, peak: Peak) -> Proof:
-    """Judges the peak memory by its forecast; and says what the GPU itself has left."""
+    """Judges the peak memory by its forecast; and says how much the GPU itself has left."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak.bytes / 2**30

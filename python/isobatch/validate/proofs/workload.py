@@ -1,4 +1,4 @@
-"""What the workload does by itself: it runs and compiles, its loss is as declared, its learning rate the plan's."""
+"""The workload by itself: it runs and compiles, its loss is as declared, its learning rate the plan's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
 def prove_runs(trial: Trial) -> list[Proof]:
-    """Refuses in one line what cannot be computed, before anything else is looked at."""
+    """Refuses in one line a workload that cannot be computed, before all else."""
     with trial.training.weights_kept():
         check(trial.training)
     return []
@@ -83,7 +83,7 @@ def _try(training: Training) -> bool:
 
 
 def _fault_of(loss: Any) -> str | None:
-    """Says what a loss should have been."""
+    """Describes a wrong loss, as the end of a sentence."""
     if not isinstance(loss, Tensor):
         hint = ", without .item()" if isinstance(loss, int | float) else ""
         return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
@@ -95,7 +95,7 @@ def _fault_of(loss: Any) -> str | None:
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:
-    """Compiles, which takes minutes: how long it took is added to the limit of the phases that follow, where another size, eval mode
+    """Compiles, in minutes: how long it took is added to the limit of the phases that follow, where another size, eval mode
     or the all-reduce may have it compile again."""
     group, training = trial.group, trial.training
     group.allow(COMPILE_SECONDS)
@@ -112,7 +112,7 @@ def prove_compiles(trial: Trial) -> list[Proof]:
 
 
 def reduction(training: Training) -> str:
-    """Finds what the loss does over a batch, by cutting one in two: "mean", "sum" or "neither"."""
+    """Classifies the loss by cutting a batch in two: "mean", "sum" or "neither"."""
     workload, n = training.workload, max(2, min(MAX_SAMPLES, training.micro_batch))
     batch = training.samples(n, SEED, 0, 0)
     cut = n // 2 if n == 2 else n // 2 - 1
@@ -133,7 +133,7 @@ def reduction(training: Training) -> str:
 
 
 def judge_loss(measured: str, declared: str) -> Proof:
-    """Judges whether the loss is what the workload declares."""
+    """Judges whether the loss is as declared."""
     if measured == declared:
         return passing("loss", f"a {measured} over the batch, as declared")
     verdict = Verdict.CAUTION if measured == "neither" else Verdict.FAIL

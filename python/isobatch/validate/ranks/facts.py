@@ -1,4 +1,4 @@
-"""What each rank finds on its host, agreed through the store before the ranks connect: where hosts differ, they would wait for each
+"""Each rank's facts of its host, agreed through the store before the ranks connect: where hosts differ, they would wait for each
 other, and nobody would say why."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _read(file: str) -> str | None:
 
 
 def nccl_version() -> str | None:
-    """The version of the NCCL that is loaded, which a preloaded one makes another than torch was built with; None without one."""
+    """Returns the version of the loaded NCCL, another than torch was built with where one is preloaded; None without one."""
     version = ctypes.c_int()
     try:
         loaded = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD)
@@ -89,7 +89,7 @@ def nccl_version() -> str | None:
 
 
 def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> list[Facts]:
-    """The facts of all ranks, which all call this.
+    """Returns the facts of all ranks; all of them call this.
 
     Args:
         run: what is the same for these ranks, and for no others that the store has seen.
@@ -124,7 +124,7 @@ def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> l
 
 
 def _refuse_unlike(found: dict[int, Facts]) -> None:
-    """What must be the same, or ranks wait for each other."""
+    """Refuses hosts that differ where ranks would then wait for each other."""
     numbers = _hosts(found, "ranks")
     if len(numbers) > 1:
         said = ", ".join(f"{number} on {hosts}" for number, hosts in numbers.items())
@@ -144,7 +144,7 @@ def _refuse_unlike(found: dict[int, Facts]) -> None:
 
 
 def _hosts(found: dict[int, Facts], field: str) -> dict[object, str]:
-    """Which hosts have each value of a field."""
+    """Names the hosts by their value of a field."""
     hosts: dict[object, dict[str, None]] = {}
     for facts in found.values():
         hosts.setdefault(getattr(facts, field), {})[facts.host] = None
@@ -152,7 +152,7 @@ def _hosts(found: dict[int, Facts], field: str) -> dict[object, str]:
 
 
 def gpu_is_shared(found: Iterable[Facts]) -> bool:
-    """Whether anywhere two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
+    """Tells whether anywhere two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
 
     It goes by the GPU's place in its host, not by how many a process sees: under Slurm each task may see just its own.
     """
@@ -161,7 +161,7 @@ def gpu_is_shared(found: Iterable[Facts]) -> bool:
 
 
 def named(ranks: list[int]) -> str:
-    """Some ranks by number, the first ones where they are many.
+    """Names some ranks by number, the first ones where they are many.
 
     >>> named([3]), named([1, 2]), named(list(range(100)))
     ('rank 3', 'ranks 1, 2', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more')

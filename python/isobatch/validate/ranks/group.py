@@ -29,7 +29,7 @@ SURE = 0.95
 
 @cache
 def _place(count: int) -> int:
-    """How many of the least samples, and of the largest, are outside of the interval; -1 where even all of them are too few.
+    """Counts the least samples, and the largest, outside of the interval; -1 where even all of them are too few.
 
     >>> _place(5), _place(6), _place(20)
     (-1, 0, 5)
@@ -44,7 +44,7 @@ def _place(count: int) -> int:
 
 
 def uncertainty(samples: Sequence[float]) -> float:
-    """Half the width of the median's interval over the median, by the order of the samples alone, whatever their distribution is:
+    """Computes half the width of the median's interval over the median, by the order of the samples alone, whatever their distribution is:
     each is below the true median as often as above it. Infinite for less than six.
 
     >>> uncertainty([1.0, 2.0, 3.0]), uncertainty([9.0, 10.0, 10.0, 10.0, 10.0, 11.0])
@@ -105,7 +105,7 @@ class Group:
         self._place()
 
     def _place(self) -> None:
-        """Where each rank is, by the facts."""
+        """Fills in where each rank is, by the facts."""
         found = self.facts
         nodes = nodes_of([f"{one.host} {one.machine}" for one in found], [one.local_rank for one in found])
         self.node, self.nodes = nodes[self.rank], max(nodes) + 1
@@ -122,7 +122,7 @@ class Group:
         ]
 
     def _first_store(self, found: dict[str, str]) -> TCPStore:
-        """Where the ranks meet, by the environment that was found, which is then everybody's."""
+        """Opens the store where the ranks meet, by the environment, and gives that environment to everybody."""
         os.environ.update(found)
         # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
         seconds = self.limit.total_seconds()
@@ -143,26 +143,26 @@ class Group:
         )
 
     def connect(self) -> None:
-        """The first collective of the training's own backend, in which NCCL makes its connections."""
+        """Runs the first collective of the training's own backend: NCCL then makes its connections."""
         self._one = torch.zeros(1, device=self.device)
         dist.all_reduce(self._one)
         self.sync()
 
     def allow(self, seconds: float) -> None:
-        """More time for this phase, and for the collectives in it, in which other ranks wait for what one is known to take long for."""
+        """Gives more time to this phase, and to the collectives in it, in which other ranks wait for what one is known to take long for."""
         self.pulse.grant(seconds)
         if seconds > SHORT_SECONDS:
             for group in (self.control, *([dist.group.WORLD] if self._made else [])):
                 set_timeout(self.limit + timedelta(seconds=seconds), group)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, on all ranks."""
+        """Returns the values of all ranks, on all ranks."""
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value, group=self.control)
         return values
 
     def from_first(self, value: Any) -> Any:
-        """Rank 0's value."""
+        """Returns rank 0's value."""
         values = [value]
         dist.broadcast_object_list(values, src=0, group=self.control)
         return values[0]
@@ -172,17 +172,17 @@ class Group:
         dist.monitored_barrier(group=self.control, timeout=self.limit, wait_all_ranks=True)
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """The maximum over ranks of each value."""
+        """Returns the maximum over ranks of each value."""
         values = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(values, dist.ReduceOp.MAX, group=self.control)
         return cast(list[float], values.tolist())
 
     def sum(self, value: float) -> float:
-        """The sum of a number over ranks, the same on all."""
+        """Returns the sum of a number over ranks, the same on all."""
         return float(self.total(torch.tensor(value, dtype=torch.float64)))
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum over ranks of each element of a tensor in the host's memory, in place."""
+        """Sums over ranks each element of a tensor in the host's memory, in place."""
         dist.all_reduce(values, group=self.control)
         return values
 
@@ -192,7 +192,7 @@ class Group:
             torch.cuda.synchronize(self.device)
 
     def time(self, work: Callable[[], object]) -> float:
-        """Seconds that some work takes on this rank's device, started together with the other ranks: on GPUs by a collective on the
+        """Times some work on this rank's device, started together with the other ranks: on GPUs by a collective on the
         stream itself, while a sleeping kernel holds it back until Python has launched what comes after."""
         self.sync()
         dist.barrier(group=self.control)
@@ -219,7 +219,7 @@ class Group:
         most: int,
         within: float = 0.0,
     ) -> list[float]:
-        """Samples after a warmup, for about this many seconds by rank 0's clock, which is asked ever more rarely: to ask takes about as
+        """Takes samples after a warmup, for about this many seconds by rank 0's clock, which is asked ever more rarely: to ask takes about as
         long as a small all-reduce. Where all ranks know their median to `within`, as a fraction of it, no more are taken."""
         begun = time.monotonic()
         for _ in range(warmup):
@@ -248,7 +248,7 @@ class Group:
 
 
 def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
-    """The node of each rank, numbered as they come: a host's local rank that is there once more is on another node, such as a
+    """Returns the node of each rank, numbered as they come: a host's local rank that is there once more is on another node, such as a
     second torchrun on that host. Slurm may deal ranks out in turn.
 
     >>> nodes_of(["a", "b", "a", "b"], [0, 0, 1, 1]), nodes_of(["a", "a", "a", "a"], [0, 1, 0, 1])
@@ -288,6 +288,6 @@ def own_device(options: Options) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """The default group's backend for a device: a group may have one for each kind."""
+    """Returns the default group's backend for a device: a group may have one for each kind."""
     kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
     return kinds.get(device.type, dist.get_backend())

@@ -16,7 +16,7 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 
 
 def slurm_hosts(nodelist: str) -> list[str]:
-    """The hosts of a Slurm node list.
+    """Lists the hosts of a Slurm node list.
 
     >>> slurm_hosts("gpu[01-03,7],login")
     ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
@@ -33,7 +33,7 @@ def slurm_hosts(nodelist: str) -> list[str]:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str] | None:
-    """The variables that torchrun would have set for this process: as they stand, or from srun's; None where neither
+    """Returns torchrun's variables for this process: as they stand, or from srun's; None where neither
     started it.
 
     >>> srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
@@ -99,7 +99,7 @@ def probe(host: str, port: int, seconds: float) -> None:
 
 
 def address_towards(host: str) -> str | None:
-    """This host's own address on the way to another; None where the system knows no way."""
+    """Returns this host's own address on the way to another; None where the system knows no way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect((host, 9))  # UDP: only asks for the route, sends nothing
@@ -109,7 +109,7 @@ def address_towards(host: str) -> str | None:
 
 
 def _interface_of(address: str) -> str | None:
-    """The name of the network interface that has an address; None where none has it."""
+    """Finds the network interface of an address; None where none has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])

@@ -1,4 +1,4 @@
-"""How it is noticed that a process of a validation is gone, hangs or has failed, and which one."""
+"""Notices a process of a validation that is gone, hangs or has failed, by name."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Pulse:
         self._deadline = float("inf")
 
     def grant(self, seconds: float) -> None:
-        """More time for this phase, since what it has to do is known to take that long."""
+        """Gives more time to this phase: its work is known to take that long."""
         self._granted += seconds
         self._deadline += seconds
 
     def fail(self, text: str) -> None:
-        """Tells rank 0 what went wrong on this rank, and waits for the end."""
+        """Tells rank 0 this rank's error, and waits for the end."""
         store = self._connect()
         store.set(f"{self._key}/error/{self._rank}", text)
         store.add(f"{self._key}/errors", 1)
@@ -86,11 +86,11 @@ class Pulse:
         self._limiter.join()
 
     def who(self, rank: int) -> str:
-        """A rank by number and host."""
+        """Names a rank by number and host."""
         return f"rank {rank} (host {self.hosts[rank]})" if self.hosts else f"rank {rank}"
 
     def named(self, ranks: Iterable[int]) -> str:
-        """Ranks by number and host, the first ones where they are many."""
+        """Names ranks by number and host, the first ones where they are many."""
         return few([self.who(rank) for rank in ranks])
 
     def _beat(self) -> None:

@@ -73,16 +73,16 @@ class Loopback(RendezvousHandler):
         self._port = 0
 
     def get_backend(self) -> str:
-        """What it is registered as."""
+        """Returns the registered name."""
         return NAME
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers connect to the agent's store instead of making one."""
+        """Tells workers to connect to the agent's store instead of making one."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """The store, and where workers find it."""
+        """Returns the store, and where workers find it."""
         if self._store is None:
             listening = socket.create_server((HOST, 0))
             self._port = listening.getsockname()[1]
@@ -100,22 +100,22 @@ class Loopback(RendezvousHandler):
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, self._port))
 
     def is_closed(self) -> bool:
-        """It never is: one agent has nobody to close it for."""
+        """Returns False: one agent has nobody to close it for."""
         return False
 
     def set_closed(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def num_nodes_waiting(self) -> int:
-        """Nobody else comes."""
+        """Returns 0: nobody else comes."""
         return 0
 
     def get_run_id(self) -> str:
-        """Of this launch."""
+        """Returns this launch's id."""
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Nothing to do."""
+        """Does nothing."""
         return True
 
 

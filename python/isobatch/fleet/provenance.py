@@ -1,4 +1,4 @@
-"""How a file of plans was made, as it says itself: written beside its columns, read where they are shown."""
+"""How a file of plans was made: written beside its columns, read where they are shown."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 from isobatch import _core
 
-MOST_CLUSTERS = 200
+MAX_NAMED_CLUSTERS = 200
 """Clusters whose GPU types a file names: a folder has them in each of its files, of which there may be 100,000."""
 
 
-class Made(NamedTuple):
+class Provenance(NamedTuple):
     """The settings, by what rows were kept and how many of each job ("all": all were), and the GPU type of each cluster.
 
     `select` is None where the file does not say: it is no Parquet, or an older one.
@@ -26,25 +26,25 @@ class Made(NamedTuple):
     gpu_types: Mapping[str, str] = {}
 
 
-def to_metadata(made: Made) -> dict[str, str]:
-    """What is written into a file's metadata."""
+def to_metadata(provenance: Provenance) -> dict[str, str]:
+    """Writes it as a file's metadata."""
     found = {
         "isobatch.version": _core.__version__,
-        "isobatch.settings": _json(made.settings),
-        "isobatch.select": _json({"by": made.select, "top": made.top}),
+        "isobatch.settings": _json(provenance.settings),
+        "isobatch.select": _json({"by": provenance.select, "top": provenance.top}),
     }
-    if made.gpu_types:
-        found["isobatch.gpu_types"] = _json(dict(made.gpu_types))
+    if provenance.gpu_types:
+        found["isobatch.gpu_types"] = _json(dict(provenance.gpu_types))
     return found
 
 
-def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Made:
-    """What a file's metadata says; of what no fleet wrote, nothing.
+def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Provenance:
+    """Reads it from a file's metadata; where no fleet wrote them, nothing is known.
 
-    >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Made({}, "cheapest", 2)).items()})
-    Made(settings={}, select='cheapest', top=2, gpu_types={})
+    >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Provenance({}, "cheapest", 2)).items()})
+    Provenance(settings={}, select='cheapest', top=2, gpu_types={})
     >>> of_metadata({b"isobatch.select": b"[[[", b"isobatch.settings": b"1"})
-    Made(settings={}, select=None, top=1, gpu_types={})
+    Provenance(settings={}, select=None, top=1, gpu_types={})
     """
     known = metadata or {}
     chosen = _read(known, b"isobatch.select")
@@ -53,7 +53,7 @@ def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Made:
         select, top = None, 1
     types = _read(known, b"isobatch.gpu_types")
     named = {name: gpu for name, gpu in types.items() if isinstance(gpu, str)}
-    return Made(_read(known, b"isobatch.settings"), select, top, named)
+    return Provenance(_read(known, b"isobatch.settings"), select, top, named)
 
 
 def _json(value: Any) -> str:

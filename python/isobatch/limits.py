@@ -1,4 +1,4 @@
-"""Checked columns: one value for all rows or one each."""
+"""Checks numbers, and columns of them with one value for all rows or one each, against their limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch.errors import InputError, must_be
 
+MAX_BATCH = 2**40
+"""Samples of a batch."""
+
 
 def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], Any]) -> NDArray[np.float64]:
-    """The values as float64, at least one-dimensional; the first illegal one is named.
+    """Checks reals: float64, at least one-dimensional; the first illegal one is named.
 
     >>> reals([0.5, -1], "overlap", "a number above 0", lambda x: x > 0)
     Traceback (most recent call last):
@@ -25,7 +28,7 @@ def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], A
 
 
 def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.uint64]:
-    """The values as uint64, at least one-dimensional; the first outside the limits is named."""
+    """Checks whole numbers: uint64, at least one-dimensional; the first outside the limits is named."""
     column = np.asarray(values)
     legal = f"a whole number from {least:,} to {most:,}"
     if column.dtype.kind not in "iu" or column.ndim > 1:
@@ -36,7 +39,7 @@ def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.u
 
 
 def real(value: Any, field: str, legal: str, is_legal: Callable[[Any], Any]) -> float:
-    """One number as a float.
+    """Checks one number.
 
     >>> real([1, 2], "tokens", "a number above 0", lambda x: x > 0)
     Traceback (most recent call last):
@@ -49,7 +52,7 @@ def real(value: Any, field: str, legal: str, is_legal: Callable[[Any], Any]) -> 
 
 
 def common_rows(columns: dict[str, NDArray[Any]]) -> int:
-    """The number of rows that the columns agree on."""
+    """Counts the rows on which the columns agree."""
     rows = max(map(len, columns.values()))
     for field, column in columns.items():
         if len(column) not in (1, rows):
@@ -64,7 +67,7 @@ def _no_numbers(values: Any, column: NDArray[Any], field: str, legal: str) -> In
 
 
 def _kind(column: NDArray[Any]) -> str:
-    """What an array holds, in words."""
+    """Names the values of an array."""
     holds = {
         "b": "booleans",
         "U": "texts",

@@ -1,0 +1,137 @@
+"""Ids of rows: those that are missing, and those that two rows have, in one table or in a fleet that comes in blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch.errors import InputError, must_be
+from isobatch.words import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Hashes = NDArray[np.int64]
+
+MAX_HASHED_IDS = 1 << 27
+"""Ids of a fleet in blocks that are compared: a GiB of hashes."""
+
+
+def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
+    """Marks the ids that are null, NaN or an empty text; None where none is."""
+    if ids is None:
+        return None
+    if hasattr(ids, "null_count"):
+        return _missing_in_arrow(ids)
+    if ids.dtype.kind in "biu" and not isinstance(ids, np.ma.MaskedArray):
+        return None
+    found = np.fromiter((_is_missing(it) for it in ids.tolist()), np.bool_, len(ids))
+    return found if found.any() else None
+
+
+def _is_missing(name: Any) -> bool:
+    return name is None or (isinstance(name, str) and not name) or (isinstance(name, float) and name != name)
+
+
+def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = ids.type
+    if pa.types.is_dictionary(kind):
+        ids, kind = ids.cast(kind.value_type), kind.value_type
+    found = pc.is_null(ids, nan_is_null=True)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = pc.or_(found, pc.fill_null(pc.equal(ids, ""), fill_value=True))
+    return found.to_numpy() if pc.any(found).as_py() else None
+
+
+def refuse_duplicates(
+    kind: str, ids: Any, missing: NDArray[np.bool_] | None, file: str | None = None, row_offset: int = 0
+) -> None:
+    """Refuses a table in which two rows have one id.
+
+    Raises:
+        InputError: naming both rows, or an id of a kind that cannot be compared.
+    """
+    if ids is None or _are_unique(present_ids(ids, missing)):
+        return
+    first: dict[Any, int] = {}
+    for row, name in enumerate(ids.to_pylist() if hasattr(ids, "to_pylist") else ids.tolist()):
+        if missing is not None and missing[row]:
+            continue
+        here = row_offset + row + 1
+        try:
+            before = first.setdefault(name, here)
+        except TypeError:
+            raise must_be("a text or a number", name, field=kind, file=file, row=here) from None
+        if before != here:
+            raise duplicate_id(kind, name, file, here, f"row {before:,}")
+
+
+def present_ids(ids: Any, missing: NDArray[np.bool_] | None) -> Any:
+    """Returns the ids of the rows that have one."""
+    if missing is None:
+        return ids
+    if isinstance(ids, np.ndarray):
+        return ids[~missing]
+    import pyarrow as pa
+
+    return ids.filter(pa.array(~missing))
+
+
+def _are_unique(ids: Any) -> bool:
+    """Whether the ids are certainly all different; a slower look says which are not."""
+    try:
+        if isinstance(ids, np.ndarray):
+            return len(set(ids.tolist())) == len(ids)
+        return len(ids.unique()) == len(ids)
+    except (TypeError, NotImplementedError):  # of NumPy and of Arrow
+        return False
+
+
+def duplicate_id(kind: str, name: Any, file: str | None, row: int, other: str) -> InputError:
+    """Returns the error of an id that two rows have; `row` counts from 1 in the file, `other` is the earlier one's place in words."""
+    return InputError(f"duplicate {kind} id {shown(name)} (also in {other})", file=file, row=row, field=kind)
+
+
+def hashes_of(ids: Any) -> Hashes:
+    """Hashes ids of NumPy or Arrow: equal ids have equal ones, and of 10^7 different ids two have the same one once in 10^5 times.
+
+    Raises:
+        TypeError: an id is a list, or of another kind that has no hash.
+    """
+    if hasattr(ids, "null_count"):
+        if str(ids.type).removeprefix("u").startswith("int"):
+            ids = ids.to_numpy()
+        else:
+            values = ids.to_pylist()
+    if isinstance(ids, np.ndarray):
+        if ids.dtype.kind in "iu":
+            return np.asarray(ids).astype(np.int64)
+        values = ids.tolist()
+    return np.fromiter(map(hash, values), np.int64, len(values))
+
+
+class HashedIds:
+    """The ids of a fleet that comes in blocks, 8 bytes each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._blocks: list[Hashes] = []
+
+    def add(self, ids: Any) -> None:
+        """Takes the ids of a block, which are all different."""
+        hashes = hashes_of(ids)[: MAX_HASHED_IDS - self.count]
+        self._blocks.append(hashes)
+        self.count += len(hashes)
+
+    def duplicates(self) -> Hashes:
+        """Returns the hashes that are there more than once, each once."""
+        if len(self._blocks) < 2:
+            return np.empty(0, np.int64)
+        every = np.concatenate(self._blocks)
+        every.sort()
+        return np.unique(every[1:][every[1:] == every[:-1]])

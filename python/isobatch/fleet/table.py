@@ -1,0 +1,352 @@
+"""The jobs or the clusters of a fleet: a table of any kind, read and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch.errors import InputError, missing, must_be, together
+from isobatch.fleet.columns import (
+    CLUSTER_FIELDS,
+    JOB_FIELDS,
+    MISSING,
+    SETTINGS_FIELDS,
+    Data,
+    as_array,
+    fields_for_core,
+    filled,
+    known_text,
+    of_arrow,
+    of_numpy,
+    without_views,
+)
+from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.names import how_to_multiply
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import OURS, few, nearest, printable, redacted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}
+_RECORDS = {"job": "Recipes", "cluster": "Clusters or whole numbers of GPUs"}
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """The jobs or the clusters of a fleet, or some rows of them.
+
+    Attributes:
+        kind: "job" or "cluster".
+        rows: how many there are.
+        fields: columns that the core reads.
+        ids: names the rows; None where no column does: they are then numbered from `first_id`.
+        extra: the other columns, repeated in the result.
+        arrow: whether `ids` and `extra` are Arrow's, not NumPy's.
+        file: where the rows are from, `row_offset` rows behind its first.
+        missing_ids: marks the rows that have no id; None where all have one.
+    """
+
+    kind: str
+    rows: int
+    fields: list[tuple[str, Data]]
+    ids: Any
+    extra: dict[str, Any]
+    arrow: bool
+    file: str | None = None
+    row_offset: int = 0
+    first_id: int = 0
+    missing_ids: NDArray[np.bool_] | None = None
+
+    def where(self, row: int) -> str:
+        """Returns the place of a row in words."""
+        file = f"{printable(redacted(self.file))}, " if self.file else ""
+        place = f"({file}row {self.row_offset + row + 1:,})"
+        if self.missing_ids is not None and self.missing_ids[row]:
+            return f"a {self.kind} without an id {place}"
+        return f"{self.kind} {printable(str(self.row_ids[row]), 80)} {place}"
+
+    def id_fault(self, row: int) -> InputError:
+        """Returns the error of a row without an id."""
+        extra = (column[row] for column in self.extra.values())
+        cells = [cell.as_py() if hasattr(cell, "as_py") else cell for cell in extra]
+        cells += [self.cell(name, row) for name, _ in self.fields]
+        # As are the rows that a spreadsheet has below its table.
+        if all(cell is None or cell == "" for cell in cells):
+            return InputError("the row is blank: delete it")
+        return missing(self.kind, "each row needs an id")
+
+    def cell(self, field: str, row: int) -> Any:
+        """Returns the value of a field in a row; None where it is not known, or there is no such column."""
+        data = dict(self.fields).get(field)
+        if data is None:
+            return None
+        value = data[1][data[0][row]] if isinstance(data, tuple) else data[row].item()
+        return None if value in (None, "") or value == MISSING or value != value else value
+
+    def has(self, field: str) -> bool:
+        """Whether a field may be known in some row. Of a file, which comes in blocks, it is enough that it has the column."""
+        data = dict(self.fields).get(field)
+        if data is None or self.arrow or isinstance(data, tuple):
+            return data is not None
+        return not (data != data).all()
+
+    @property
+    def row_ids(self) -> Any:
+        """The ids; the rows' numbers where no column names them."""
+        if self.ids is not None:
+            return self.ids
+        numbers = np.arange(self.first_id, self.first_id + self.rows)
+        if not self.arrow:
+            return numbers
+        import pyarrow as pa
+
+        return pa.chunked_array([pa.array(numbers)])
+
+    @property
+    def id_list(self) -> list[Any]:
+        """The ids as Python's values."""
+        ids = self.row_ids
+        found: list[Any] = ids.to_pylist() if self.arrow else ids.tolist()
+        return found
+
+    @property
+    def present_ids(self) -> Any:
+        """The ids of the rows that have one."""
+        return present_ids(self.ids, self.missing_ids)
+
+    def row(self, at: int) -> InputTable:
+        """Returns one row, without the texts of all others."""
+        return replace(
+            self.slice(at, at + 1), fields=[(name, _cell_of(data, at)) for name, data in self.fields]
+        )
+
+    def slice(self, start: int, stop: int) -> InputTable:
+        """Returns the rows from start to stop."""
+        cut = slice(start, stop)
+        return replace(
+            self,
+            rows=min(stop, self.rows) - start,
+            fields=[(name, (d[0][cut], d[1]) if isinstance(d, tuple) else d[cut]) for name, d in self.fields],
+            ids=None if self.ids is None else self.ids[cut],
+            extra={name: column[cut] for name, column in self.extra.items()},
+            row_offset=self.row_offset + start,
+            first_id=self.first_id + start,
+            missing_ids=None if self.missing_ids is None else self.missing_ids[cut],
+        )
+
+    def with_defaults(self, settings: Mapping[str, Any]) -> InputTable:
+        """Returns the table with the call's keyword where a row says nothing of a setting."""
+        fields = [
+            (name, data if settings.get(name) is None else filled(data, settings[name]))
+            for name, data in self.fields
+        ]
+        return replace(self, fields=fields)
+
+
+def _cell_of(data: Data, at: int) -> Data:
+    if isinstance(data, tuple):
+        return np.zeros(1, np.uint32), [data[1][data[0][at]]]
+    return data[at : at + 1]
+
+
+def input_table(
+    kind: str,
+    source: Any,
+    *,
+    file: str | None = None,
+    row_offset: int = 0,
+    first_id: int = 0,
+    unique: bool = True,
+) -> InputTable:
+    """Reads a job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
+
+    Jobs without an id get a reason, since others can be planned without them; on a cluster without one each job would be planned.
+
+    Raises:
+        InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id is missing, or an id
+            is not unique where it must be.
+    """
+    if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
+        source = [source]
+    if hasattr(source, "__arrow_c_stream__") and len(getattr(source, "shape", ())) == 1:
+        source = np.asarray(source)  # a Series, which is no table
+    if kind == "cluster" and (counts := _gpu_counts(source)) is not None:
+        source = {"gpus_per_node": counts}
+    elif isinstance(source, np.ndarray) and source.ndim == 1:
+        source = source.tolist()
+    if hasattr(source, "__arrow_c_stream__"):
+        found = _table_of(kind, source, file)
+        table = _of_columns(kind, _arrow_columns(found, file), found.num_rows, file, arrow=True)
+    elif isinstance(source, Mapping):
+        columns = {str(name): as_array(str(name), column, file) for name, column in source.items()}
+        table = _of_columns(kind, columns, _equally_long(columns, file), file, arrow=False)
+    elif isinstance(source, (Sequence, range)) and not isinstance(source, str):
+        table = _of_columns(kind, _of_records(kind, source), len(source), file, arrow=False)
+    else:
+        raise InputError(
+            f"the {kind}s must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence of "
+            f"{_RECORDS[kind]}, got a {type(source).__name__}",
+            field=kind,
+        )
+    table = replace(table, file=file, row_offset=row_offset, first_id=first_id)
+    if not unique:
+        return table
+    nameless = missing_ids(table.ids)
+    if nameless is not None and kind != "job":
+        row = int(np.argmax(nameless))
+        raise table.id_fault(row).at(file=file, row=row_offset + row + 1)
+    refuse_duplicates(kind, table.ids, nameless, file, row_offset)
+    return replace(table, missing_ids=nameless)
+
+
+def read_input(kind: str, source: Any) -> InputTable:
+    """Reads a job or cluster table as `input_table`, from files too."""
+    if not isinstance(source, (str, os.PathLike)):
+        return input_table(kind, source)
+    from isobatch.files.read import read_table
+
+    return input_table(kind, read_table(source), file=os.fspath(source))
+
+
+def _gpu_counts(source: Any) -> NDArray[Any] | None:
+    """Reads GPU counts as an array, without a record for each: there may be millions."""
+    if isinstance(source, range):
+        return np.arange(source.start, source.stop, source.step)
+    if isinstance(source, np.ndarray):
+        return source if source.ndim == 1 and source.dtype.kind in "iu" else None
+    if isinstance(source, (list, tuple)) and source and set(map(type, source)) == {int}:
+        array = np.asarray(source)
+        return array if array.dtype.kind in "iu" else None
+    return None
+
+
+def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    cls = Recipe if kind == "job" else Cluster
+    every = [
+        Cluster(nodes=1, gpus_per_node=r) if kind == "cluster" and type(r) is int else r for r in records
+    ]
+    for row, record in enumerate(every, 1):
+        if type(record) is not cls:
+            raise must_be(_RECORD[kind], record, row=row, field=kind)
+    columns = {}
+    for name in cls.__struct_fields__:
+        column = np.empty(len(every), dtype=object)
+        column[:] = [getattr(record, name) for record in every]
+        columns[name] = column
+    return columns
+
+
+def field_names(kind: str) -> tuple[str, ...]:
+    """Returns the columns of a table that are read; others are repeated in the result."""
+    return (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
+
+
+def required_fields(kind: str) -> tuple[str, ...]:
+    """Returns the columns that a table must have."""
+    return ("effective_batch", "lr") if kind == "job" else ("nodes",)
+
+
+def _of_columns(
+    kind: str, columns: Mapping[str, Any], rows: int, file: str | None, *, arrow: bool
+) -> InputTable:
+    known = field_names(kind)
+    _refuse_missing_columns(kind, list(columns), file)
+    read = of_arrow if arrow else of_numpy
+    return InputTable(
+        kind,
+        rows,
+        fields_for_core([(name, read(name, columns[name], file)) for name in columns if name in known]),
+        columns.get(kind),
+        {name: column for name, column in columns.items() if name not in known and name != kind},
+        arrow=arrow,
+    )
+
+
+def _refuse_missing_columns(kind: str, names: Sequence[str], file: str | None) -> None:
+    needed = () if "gpus_per_node" in names and kind == "cluster" else required_fields(kind)
+    faults = [
+        missing(name, _hint(kind, name, names, needed, file), file=file)
+        for name in needed
+        if name not in names
+    ]
+    if faults:
+        raise together(faults)
+
+
+def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], file: str | None) -> str:
+    """Returns what to do about a missing column: multiply others, rename one, or add it."""
+    others = (other for other in names if other not in field_names(kind))
+    close = next((other for other in others if nearest(other, needed) == name), None)
+    if name == "effective_batch" and OURS.get(str(close).lower()) != name:
+        product = how_to_multiply(names, in_python=file is None)
+        if product:
+            return product
+    if close:
+        return f"rename {close!r}?"
+    has = f"the columns are {few(names, 40) or 'none'}"
+    return f"add it or gpus_per_node ({has})" if kind == "cluster" else has
+
+
+def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
+    """Returns the rows that all columns have."""
+    rows = len(next(iter(columns.values()), ()))
+    for name, column in columns.items():
+        if len(column) != rows:
+            raise InputError(
+                f"{name} must have {rows:,} values as the other columns, got {len(column):,}",
+                file=file,
+                field=name,
+            )
+    return rows
+
+
+def _arrow_columns(table: pa.Table, file: str | None) -> dict[str, pa.ChunkedArray]:
+    names = table.column_names
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"the column {doubled[0]!r} is in the header twice", file=file, field=doubled[0])
+    return {name: without_views(column) for name, column in zip(names, table.columns, strict=True)}
+
+
+def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
+    import pyarrow as pa
+
+    if isinstance(source, pa.Table):
+        return source
+    try:
+        return pa.table(source)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        texts = _mixed_as_texts(source)
+        if texts is not None:
+            with suppress(pa.ArrowException, UnicodeError):
+                return pa.table(texts)
+        # Of a data frame, pyarrow's second sentence names the column.
+        why = "; ".join(str(part) for part in error.args)
+        raise InputError(
+            f"the {kind} table cannot be read: {printable(why, 300)}. A column has values of one kind",
+            file=file,
+            field=kind,
+        ) from None
+
+
+def _mixed_as_texts(source: Any) -> Any:
+    """Reads a pandas frame's columns of mixed kinds, which Arrow does not take, as texts, so that each row is judged by its own cell; None
+    where that is no way. Of NumPy and of files such a column is read cell by cell, too."""
+    if type(source).__module__.partition(".")[0] != "pandas" or not hasattr(source, "isetitem"):
+        return None
+    frame = source.copy(deep=False)
+    for place in range(frame.shape[1]):
+        cells = frame.iloc[:, place].tolist() if str(frame.dtypes.iloc[place]) == "object" else []
+        if len({type(cell) for cell in cells}) < 2:
+            continue
+        if any(isinstance(cell, (list, tuple, dict, set)) or hasattr(cell, "dtype") for cell in cells):
+            return None
+        frame.isetitem(place, [known_text(cell) for cell in cells])
+    return frame
