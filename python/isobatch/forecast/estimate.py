@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Required, TypeAlias, TypedDict, Unp
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.forecast.decoder import Decoder, read_model
-from isobatch.forecast.profile import GIB, Constant, Profile
-from isobatch.limits import real, wholes
+from isobatch.forecast.profile import GIB, Constant, Profile, state_bytes
+from isobatch.limits import one_of, real, whole
 
 
 class DataSheet(NamedTuple):
@@ -75,10 +75,8 @@ def sheet_of(gpu: str) -> DataSheet:
     >>> sheet_of("h100-80").tflops["bf16"]
     989
     """
-    if not isinstance(gpu, str):
-        raise unknown("gpu", gpu, SHEETS, field="gpu")
     for name, sheet in SHEETS.items():
-        if name.lower() == gpu.lower():
+        if name.lower() == str(gpu).lower():
             return sheet
     raise unknown("gpu", gpu, SHEETS, field="gpu")
 
@@ -223,29 +221,25 @@ def estimated(
     """Estimates the same with its figures, and the costs left out."""
     decoder = _model(model, parameters)
     sheet = sheet_of(gpu)
-    for name, value, known in (
-        ("precision", precision, _core.precisions()),
-        ("optimizer", optimizer, _core.optimizers()),
-        ("recompute", recompute, get_args(Recompute)),
-    ):
-        if not isinstance(value, str) or value not in known:
-            raise unknown(name, value, known, field=name)
+    one_of(optimizer, "optimizer", _core.optimizers())
+    one_of(precision, "precision", _core.precisions())
+    one_of(recompute, "recompute", get_args(Recompute))
     peak_of(sheet, precision)
     if inter_gb_s is not None:
         real(inter_gb_s, "inter_gb_s", "a finite number above 0", lambda x: x > 0)
     asked = _Asked(
         decoder,
-        decoder.parameters if decoder else _count("parameters", parameters),
-        _count("seq_len", seq_len),
+        decoder.parameters if decoder else whole(parameters, "parameters"),
+        whole(seq_len, "seq_len"),
         sheet,
         precision,
         optimizer,
-        _count("tensor_parallel", tensor_parallel),
-        _count("pipeline_parallel", pipeline_parallel),
-        _count("micro_batch", micro_batch),
+        whole(tensor_parallel, "tensor_parallel"),
+        whole(pipeline_parallel, "pipeline_parallel"),
+        whole(micro_batch, "micro_batch"),
         _range(utilization),
         recompute,
-        _count("shards", shards),
+        whole(shards, "shards"),
         inter_gb_s,
     )
     _check_parallel(asked)
@@ -258,12 +252,6 @@ def _model(path: Any, parameters: Any) -> Decoder | None:
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise must_be("the path of a config.json", path, field="model")
     return None if path is None else read_model(path)
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise must_be("a whole number from 1", value, field=name)
-    return int(wholes(value, name, 1, 2**53)[0])
 
 
 def _range(given: Any) -> tuple[float, float]:
@@ -349,16 +337,9 @@ def _pass(asked: _Asked) -> tuple[tuple[float, float], float, list[Figure]]:
 def _memory(asked: _Asked) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
     """Estimates the GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
     gpus = asked.tensor * asked.pipeline * asked.shards
-    base = Profile.estimate(
-        parameters=asked.parameters,
-        flops_per_sample=1.0,
-        gpu_tflops=1.0,
-        precision=asked.precision,
-        optimizer=asked.optimizer,
-    ).memory_fixed_gib
-    assert base is not None  # it always has it
-    least = base.value / gpus
-    most = least + (base.error or 0.0) / gpus
+    state, width = state_bytes(asked.optimizer, asked.precision)
+    least = asked.parameters * (state + 2 * width) / GIB / gpus
+    most = least + asked.parameters * 2 / GIB / gpus
     lines = [Figure(STATES, least, most, "GiB", "16 to 18 B a parameter for AdamW in 16 bits")]  # fmt: skip
     model = asked.decoder
     if model is None:

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.limits import MAX_BATCH, common_rows, real, reals, wholes
+from isobatch.limits import MAX_BATCH, common_rows, one_of, real, reals, whole, wholes
 
 SCHEMA = 1
 GIB = 2**30
@@ -215,11 +215,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         >>> round(shared.memory_fixed_gib.value, 1), round(shared.memory_sharded_gib.value, 1)
         (14.0, 97.8)
         """
-        whole = {"parameters": parameters, "model_parallel": model_parallel}
-        for name, count in whole.items():
-            if np.ndim(count):
-                raise must_be("a whole number from 1", count, field=name)
-            wholes(count, name, 1, 2**53)
+        whole(parameters, "parameters")
+        whole(model_parallel, "model_parallel")
         given = {
             "flops_per_sample": flops_per_sample,
             "gpu_tflops": gpu_tflops,
@@ -241,15 +238,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise must_be("0, 1, 2 or 3", zero_stage, field="zero_stage")
         if type(offload) is not bool:
             raise must_be("true or false", offload, field="offload")
-        states, widths = _core.optimizers(), _core.precisions()
-        if not isinstance(optimizer, str) or optimizer not in states:
-            raise unknown("optimizer", optimizer, states, field="optimizer")
-        if not isinstance(precision, str) or precision not in widths:
-            raise unknown("precision", precision, widths, field="precision")
-        width = widths[precision]
-        # Weights and gradients at the compute precision, a float32 copy of the weights beside narrower ones.
-        state = 0.0 if offload else (4 if width == 2 else 0) + states[optimizer]
-        parts = (state, width, width)  # in the order in which the stages of ZeRO shard them
+        state, width = state_bytes(optimizer, precision)
+        parts = (
+            0.0 if offload else state,
+            width,
+            width,
+        )  # in the order in which the stages of ZeRO shard them
         whole_bytes, sharded = sum(parts[zero_stage:]), sum(parts[:zero_stage])
         shard = parameters / model_parallel
 
@@ -412,6 +406,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _core_constants(self) -> dict[str, tuple[float, float]]:
         return core_constants(self.constants())
+
+
+def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:
+    """Returns the bytes a parameter of the optimizer's state, with a float32 copy of narrower weights, and of a weight or gradient."""
+    states, widths = _core.optimizers(), _core.precisions()
+    kept, width = (
+        states[one_of(optimizer, "optimizer", states)],
+        widths[one_of(precision, "precision", widths)],
+    )
+    return (4 if width == 2 else 0) + kept, width
 
 
 def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, float]]:
