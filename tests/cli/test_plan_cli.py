@@ -125,7 +125,7 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
     ("name", "text", "message"),
     [
         ("a.toml", "lr = ", "cannot be read"),
-        ("a.json", "[1]", "the file must be a table of a recipe's fields, got [1]"),
+        ("a.json", "[1]", "the file must be a table of fields, got [1]"),
         ("a.yaml", "lr: [", "cannot be read"),
         ("a.ini", "x", "cannot tell the format: use .toml, .yaml or .json"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),

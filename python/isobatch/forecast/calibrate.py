@@ -77,7 +77,9 @@ def merge(newer: Profile, older: Profile) -> Profile:
     for name in SAME:
         ours, theirs = getattr(newer, name), getattr(older, name)
         if ours != theirs:
-            raise InputError(f"is {ours!r} here and {theirs!r} in the older profile", field=name)
+            raise InputError(
+                f"{name} must be the same, got {ours!r} here and {theirs!r} in the older profile", field=name
+            )
     told = {name: constant for name, constant in newer.constants().items() if name not in newer.unidentified}
     known = {name: constant for name, constant in older.constants().items() if name not in older.unidentified}
     parts = {"memory_fixed_gib", "memory_sharded_gib", "memory_per_sample_gib"}
@@ -292,7 +294,7 @@ class ConstantsFit:
         typical = float(1.4826 * np.median(np.abs(residual))) * (points / max(points - len(free), 1)) ** 0.5
         if typical > 0.5:
             raise InputError(
-                f"no constants explain these times: they lie {typical:.0%} off at best. Measure again while nothing else runs there; "
+                f"the measured times do not fit the model (the best fit is {typical:.0%} off): rerun validate on an idle host; "
                 "`isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
