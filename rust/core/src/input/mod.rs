@@ -2,8 +2,8 @@
 
 mod check;
 mod choices;
+mod derived;
 mod fields;
-mod recipe;
 mod types;
 mod value;
 
