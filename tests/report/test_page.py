@@ -244,7 +244,6 @@ def validation():
             emulated=False,
             versions={"torch": HOSTILE[0]},
             environment={},
-            topology=None,
         ),
         allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)], fits=fits),
     )
