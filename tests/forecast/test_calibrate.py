@@ -298,7 +298,7 @@ def step(**changes):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"steps": (step(),)}, "steps: holds 1 configurations, needs two or more"),
+        ({"steps": (step(),)}, "steps must have two configurations or more, got 1"),
         (
             {"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))},
             "row 2: steps.step_seconds",
@@ -335,7 +335,7 @@ def step(**changes):
                     step(micro_batch=b, step_seconds=(t,)) for b, t in ((1, 9), (2, 0.01), (4, 7), (8, 0.02))
                 )
             },
-            "no constants explain these times",
+            "the measured times do not fit the model",
         ),
     ],
 )
@@ -357,7 +357,7 @@ def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
     assert main([*command, str(tmp_path / "bad.json")]) == 2
     assert "bad.json, row 3: steps.step_seconds must be above 0, got (0.1, -0.1)" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other.json")]) == 2
-    assert "gpu: is None in one report and 'A100' in another" in capsys.readouterr().err
+    assert "gpu must be the same, got None in one report and 'A100' in another" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, capsys):

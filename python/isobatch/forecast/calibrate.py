@@ -77,11 +77,13 @@ def merge(newer: Profile, older: Profile) -> Profile:
     for name in SAME:
         here, there = getattr(newer, name), getattr(older, name)
         if here != there:
-            raise InputError(f"is {here!r} here and {there!r} in the older profile", field=name)
-    ours = {name: constant for name, constant in newer.constants().items() if name not in newer.unidentified}
-    theirs = {
-        name: constant for name, constant in older.constants().items() if name not in older.unidentified
-    }
+            raise InputError(
+                f"{name} must be the same, got {here!r} here and {there!r} in the older profile", field=name
+            )
+    ours, theirs = (
+        {name: constant for name, constant in one.constants().items() if name not in one.unidentified}
+        for one in (newer, older)
+    )
     parts = {"memory_fixed_gib", "memory_sharded_gib", "memory_per_sample_gib"}
     if "memory_fixed_gib" in ours and ("memory_sharded_gib" in ours) != ("memory_sharded_gib" in theirs):
         # One of them splits the memory in other parts, which do not mix.
@@ -294,7 +296,7 @@ class ConstantsFit:
         typical = float(1.4826 * np.median(np.abs(residual))) * (points / max(points - len(free), 1)) ** 0.5
         if typical > 0.5:
             raise InputError(
-                f"no constants explain these times: they lie {typical:.0%} off at best. Measure again while nothing else runs there; "
+                f"the measured times do not fit the model (the best fit is {typical:.0%} off): rerun validate on an idle host; "
                 "`isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
