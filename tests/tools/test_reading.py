@@ -957,12 +957,26 @@ def test_megatrons_lowered_batch_is_named(tmp_path, capsys):
         "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
     )
     assert (
-        main(["plan", "--from", str(file), "--gpus", "7", "--decrease-batch", "--fixed-micro-batch", "4"])
+        main(
+            [
+                "plan",
+                "--from",
+                str(file),
+                "--gpus",
+                "7",
+                "--split",
+                "smaller",
+                "--min-micro-batch",
+                "4",
+                "--max-micro-batch",
+                "4",
+            ]
+        )
         == 0
     )
     said = capsys.readouterr()
     assert "4 × accumulation 9 × 7 replicas = 252" in said.out
-    assert "--decrease-batch --fixed-micro-batch N" in said.err + said.out
+    assert "--split smaller --min-micro-batch N --max-micro-batch N" in said.err + said.out
 
 
 # ---- DeepSpeed's JSON with comments and trailing commas; others' is refused by name ----

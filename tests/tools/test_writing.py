@@ -506,7 +506,7 @@ def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
         duration="48828125sp",
         warmup="488281sp",
     )
-    made = ib.plan(tuned, 15, decrease_batch=True)
+    made = ib.plan(tuned, 15, split="smaller")
     settings = made.to("megatron").settings
     assert settings[key] == moved
     first = (settings[key] if key.startswith("ramp") else settings[key].partition(":")[2].split())[0]

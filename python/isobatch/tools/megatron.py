@@ -81,7 +81,7 @@ def _batch(page: SettingsPage) -> None:
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
-            "--decrease-batch --fixed-micro-batch N"
+            "--split smaller --min-micro-batch N --max-micro-batch N"
         )
     launched(page)
     parallel = 1
