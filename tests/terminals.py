@@ -1,6 +1,11 @@
 """What a program shows on a pretended terminal."""
 
 import os
+import pty
+import subprocess
+import sys
+
+QUIET = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
 
 
 def all_from(end):
@@ -14,3 +19,21 @@ def all_from(end):
         if not more:
             return shown
         shown += more
+
+
+def on_a_terminal(*words, columns=80, code=0, **environment):
+    """What `isobatch` shows on a terminal, stderr too."""
+    main_end, its_end = pty.openpty()
+    try:
+        done = subprocess.Popen(
+            [sys.executable, "-m", "isobatch", *map(str, words)],
+            stdout=its_end,
+            stderr=its_end,
+            env={**QUIET, "COLUMNS": str(columns), "TERM": "xterm", **environment},
+        )
+        os.close(its_end)
+        shown = all_from(main_end)
+        assert done.wait(timeout=200) == code, shown
+        return shown.decode().replace("\r\n", "\n")
+    finally:
+        os.close(main_end)

@@ -1,12 +1,12 @@
 """Checks numbers, and columns of them with one value for all rows or one each, against their limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, must_be, unknown
 
 MAX_BATCH = 2**40
 """Samples of a batch."""
@@ -49,6 +49,21 @@ def real(value: Any, field: str, legal: str, is_legal: Callable[[Any], Any]) -> 
     if column is None:
         raise must_be(legal, value, field=field)
     return float(column[0])
+
+
+def whole(value: Any, field: str, most: int = 2**53) -> int:
+    """Returns one whole number from 1."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise must_be("a whole number from 1", value, field=field)
+    return int(wholes(value, field, 1, most)[0])
+
+
+def one_of(value: Any, field: str, known: Iterable[str]) -> str:
+    """Returns a name, refused where it is none of the known ones."""
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        raise unknown(field, value, names, field=field)
+    return value
 
 
 def common_rows(columns: dict[str, NDArray[Any]]) -> int:

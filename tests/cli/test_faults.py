@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 
 from isobatch.cli import main
 from isobatch.cli.terminal import say
-from terminals import all_from
+from terminals import on_a_terminal
 
 RECIPE = {"effective_batch": 256, "lr": 0.1}
 
@@ -109,18 +108,6 @@ def test_a_missing_extra_says_what_to_install(recipe, capsys, monkeypatch, packa
     assert main(["plan", recipe, "--gpus", "8"]) == 3
 
 
-def test_fleet_without_pyarrow(tmp_path):
-    (tmp_path / "jobs.csv").write_text("effective_batch,lr\n256,0.1\n")
-    program = "import sys; sys.modules['pyarrow'] = None\nfrom isobatch.cli import main\nsys.exit(main(sys.argv[1:]))"
-    for output in ([], ["-o", "o.csv"], ["-o", "plans/"]):
-        words = ["fleet", "jobs.csv", "jobs.csv", *output]
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
-        )
-        assert done.returncode == 2
-        assert "pip install 'isobatch[fleet]'" in done.stderr and "Traceback" not in done.stderr
-
-
 def shell(command, encoding="utf-8", **environment):
     environment = {**os.environ, "PYTHONIOENCODING": encoding, **environment}
     return subprocess.run(
@@ -144,14 +131,6 @@ def test_a_stdout_that_takes_nothing():
     assert done.returncode == 0 and done.stderr == ""
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
-def test_a_terminal_that_lacks_characters(encoding):
-    done = shell(PROGRAM, encoding, PYTHONUTF8="0")
-    assert done.returncode == 0 and "8 GPUs" in done.stdout and done.stderr == ""
-    done = shell(f"{PROGRAM} --json", encoding, PYTHONUTF8="0")
-    assert json.loads(done.stdout)["micro_batch"] == 32
-
-
 def test_what_others_named_does_not_reach_the_terminal_raw(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     name = "a\x1b[2J\u202e.csv"
@@ -163,26 +142,6 @@ def test_what_others_named_does_not_reach_the_terminal_raw(tmp_path, capsys):
         assert "\x1b" not in said and "\u202e" not in said and "\nisobatch fleet: all is well" not in said
     say("a\x1b[2J\nb")
     assert capsys.readouterr().err == "a\\x1b[2J\nb\n"
-
-
-def on_a_terminal(*words):
-    """What a terminal of 200 columns shows, and what goes to stderr."""
-    main_end, its_end = pty.openpty()
-    try:
-        done = subprocess.Popen(
-            [sys.executable, "-m", "isobatch", *map(str, words)],
-            stdout=its_end,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "COLUMNS": "200", "TERM": "xterm"},
-        )
-        os.close(its_end)
-        shown = all_from(main_end)
-        _, said = done.communicate(timeout=60)
-        assert done.returncode == 0, said
-        return shown.decode(), said
-    finally:
-        os.close(main_end)
 
 
 @pytest.fixture
@@ -197,18 +156,17 @@ def test_cells_are_no_markup(fleet):
     fleet[1].write_text(
         "job,effective_batch,lr\n[/nope],256,0.1\n[link=file:///etc]x[/link] :smile:,256,0.1\n"
     )
-    shown, _ = on_a_terminal(*fleet)
+    shown = on_a_terminal(*fleet, columns=200)
     assert "[/nope]" in shown and "[link=file:///etc]x[/link] :smile:" in shown
 
 
 def test_a_terminal_shows_the_columns_that_were_asked_for(fleet):
     rows = "".join(f"j{n},256,0.1\n" for n in range(459))
     fleet[1].write_text(f"job,effective_batch,lr\n{rows}")
-    shown, said = on_a_terminal(*fleet, "--columns", "job,beta2")
+    shown = on_a_terminal(*fleet, "--columns", "job,beta2", columns=200)
     assert "beta2" in shown and "0.999" in shown and "j39" in shown and "j40" not in shown
-    assert "showing 40 of 459 rows, 2 of 2 columns; use -o FILE for all" in said
-    _, said = on_a_terminal(*fleet)
-    assert "showing 40 of 459 rows, 9 of " in said
+    assert "showing 40 of 459 rows, 2 of 2 columns; use -o FILE for all" in shown
+    assert "showing 40 of 459 rows, 9 of " in on_a_terminal(*fleet, columns=200)
 
 
 def test_columns_that_are_no_fields_are_said_once(tmp_path, capsys):

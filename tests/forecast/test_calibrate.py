@@ -1,6 +1,8 @@
-"""Calibration on times whose truth is known, noise and outliers added, held-out points predicted."""
+"""Calibration: on times of a known truth, with noise and outliers, and on stored steps of bench/calibration.py; held-out points are predicted."""
 
 import json
+import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -296,7 +298,7 @@ def step(**changes):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"steps": (step(),)}, "steps: holds 1 configurations, needs two or more"),
+        ({"steps": (step(),)}, "steps must have two configurations or more, got 1"),
         (
             {"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))},
             "row 2: steps.step_seconds",
@@ -333,7 +335,7 @@ def step(**changes):
                     step(micro_batch=b, step_seconds=(t,)) for b, t in ((1, 9), (2, 0.01), (4, 7), (8, 0.02))
                 )
             },
-            "no constants explain these times",
+            "the measured times do not fit the model",
         ),
     ],
 )
@@ -355,7 +357,7 @@ def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
     assert main([*command, str(tmp_path / "bad.json")]) == 2
     assert "bad.json, row 3: steps.step_seconds must be above 0, got (0.1, -0.1)" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other.json")]) == 2
-    assert "gpu: is None in one report and 'A100' in another" in capsys.readouterr().err
+    assert "gpu must be the same, got None in one report and 'A100' in another" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path, capsys):
@@ -394,3 +396,36 @@ def test_the_command(tmp_path, capsys):
     )
     assert "plan.json: is neither a validator's report nor measurements" in shown
     assert not (tmp_path / "x.json").exists()
+
+
+# ---- steps that were measured on ranks over limited links ----
+
+BENCH = Path(__file__).parents[2] / "bench"
+STORED = sorted((BENCH / "results" / "calibration").glob("*.json"))
+
+
+@pytest.fixture
+def calibration(monkeypatch):
+    pytest.importorskip("scipy", reason="a calibration needs it")
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    return pytest.importorskip("calibration")
+
+
+def test_steps_that_were_not_fitted_are_predicted(calibration):
+    inside, outside = [], []
+    assert len(STORED) >= 3
+    for file in STORED:
+        stored = json.loads(file.read_text())
+        measured, seen = calibration.fitted(stored, wires=True)
+        profile = calibration.calibrate(measured)
+        most = {name: max(values) for name, values in calibration.PLANS[stored["kind"]]["fit"].items()}
+        for (gpus, micro, accumulation), samples in calibration.points(stored).items():
+            shape = {"gpus": gpus, "micro_batch": micro, "accumulation": accumulation, "gpus_per_node": 1}
+            error = abs(profile.forecast(**shape)["step_seconds"][0] / np.median(samples) - 1)
+            if (gpus, micro, accumulation) not in seen:
+                within = gpus <= most["gpus"] and micro <= most["micro_batch"]
+                (inside if within else outside).append(error)
+    for errors in (inside, outside):
+        assert len(errors) >= 40
+        assert np.median(errors) <= 0.05
+        assert np.quantile(errors, 0.95) <= 0.15

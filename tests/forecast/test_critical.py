@@ -98,9 +98,9 @@ def test_students_t():
 @pytest.mark.parametrize(
     ("batch", "samples", "said"),
     [
-        ([100], [1000], "batch: must hold at least two different batches"),
-        ([100, 100], [1000, 1100], "batch: must hold at least two different batches"),
-        ([100, 200], [1000], "samples_to_target: has 1 values, batch has 2"),
+        ([100], [1000], "batch must have at least two different batches"),
+        ([100, 100], [1000, 1100], "batch must have at least two different batches"),
+        ([100, 200], [1000], "samples_to_target must have 2 values, as batch has, got 1"),
         ([100, 200], [1000, -5], "row 2: samples_to_target must be"),
         ([100, 0], [1000, 1100], "row 2: batch must be"),
         ([100, 200], [1100, 1000], "falls as the batch grows"),

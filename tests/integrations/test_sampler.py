@@ -57,7 +57,7 @@ def test_a_plain_plan_is_torchs_distributed_sampler(drop, shuffle):
 
 
 @pytest.mark.parametrize("drop", DROPS)
-@pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "ragged"}, {"split": "uneven"}])
 @pytest.mark.parametrize("convention", ["torch", "transformers", "exact"])
 def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
     if (drop, convention) == ("sampler", "transformers"):
@@ -97,7 +97,7 @@ def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
 
 
 def test_weights_make_every_step_the_mean_over_its_samples():
-    plan = plan_of(58, 5, 17, max_micro_batch=2, ragged=True)
+    plan = plan_of(58, 5, 17, max_micro_batch=2, split="ragged")
     assert plan.status == "caution"
     value = torch.randn(58, dtype=torch.float64)
     steps = [[] for _ in range(plan.steps_per_epoch)]
@@ -117,7 +117,7 @@ def test_weights_make_every_step_the_mean_over_its_samples():
         assert sum(losses) / 5 == pytest.approx(value[samples].mean().item())
 
 
-@pytest.mark.parametrize("asked", [{}, {"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}, {"split": "ragged"}])
 def test_a_run_that_moves_sees_every_sample_once(asked):
     recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=960, duration="3ep")
     plan = ib.plan(recipe, 4, max_micro_batch=3)
@@ -159,7 +159,7 @@ def test_set_epoch_of_the_epoch_under_way_keeps_the_offset():
     assert (sampler.epoch, sampler.offset, len(sampler)) == (3, 8, 3)
 
 
-@pytest.mark.parametrize("asked", [{}, {"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize("stop", [1, 4, 7, 100])
 def test_state_goes_on_where_it_was(asked, stop):
     plan = plan_of(61, 5 if asked else 3, 12, max_micro_batch=2, **asked)
@@ -195,7 +195,7 @@ def test_it_works_with_loader_workers():
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("asked", [{}, {"uneven": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}])
 def test_torchdatas_loader_saves_and_loads_it(workers, asked):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="saves through torchdata's loader")
     plan = plan_of(61, 5 if asked else 2, 12, max_micro_batch=2, **asked)
@@ -241,7 +241,7 @@ def test_wrong_use():
         PlanSampler([], ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 1))
 
 
-@pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True, "max_micro_batch": 4}])
+@pytest.mark.parametrize("asked", [{}, {"split": "ragged"}, {"split": "uneven", "max_micro_batch": 4}])
 def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
     recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=500, ramp="8 8 160", duration="500sp")
     plan = ib.plan(recipe, 3 if asked else 4, **asked).require()
@@ -254,7 +254,7 @@ def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
             if last:
                 steps.append([])
         taken.append(steps[:-1])
-        if "uneven" in asked:
+        if asked.get("split") == "uneven":
             assert {len(batch) for batch in itertools.islice(sampler, 12)} == {plan.micro_batch}
     found = [sorted(itertools.chain(*step)) for step in zip(*taken, strict=True)]
     begun = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
 from isobatch.errors import InputError, missing
@@ -61,36 +62,6 @@ def size(text: str) -> int:
     if whole < 1 or whole != number or whole > 2**53:
         raise _must_be("a whole number from 1, such as 7e9", text)
     return whole
-
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_MAX_DIGITS = 400
-
-
-def number(text: str) -> int | float | None:
-    """A number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
-    None where the text is no number.
-
-    >>> number(".1"), number("64.0"), number("1e3"), number("0064"), number("64.5"), number("90ep")
-    (0.1, 64, 1000, 64, 64.5, None)
-
-    A whole number that no real holds exactly stays one:
-
-    >>> number("9007199254740993.0")
-    9007199254740993
-    """
-    stripped = text.strip()
-    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MAX_DIGITS:
-        return None
-    if stripped.lstrip("+-").isdecimal():
-        return int(stripped)
-    value = float(stripped)
-    if abs(value) >= 2**63:
-        return value
-    from decimal import Decimal
-
-    exact = Decimal(stripped)
-    return int(exact) if exact == exact.to_integral_value() else value
 
 
 def path(text: str) -> str:
@@ -238,7 +209,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 # ---- the settings ----
 
 EVERYDAY_SETTINGS = (
-    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--ragged", "--uneven"),
+    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--split"),
     *("--profile", "--deadline-hours"),
 )
 """Those that `--help` shows; `--help all` shows every one."""
@@ -268,7 +239,11 @@ def _micro_batch(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-_READ = {"policy": _policy, "max_micro_batch": _micro_batch}
+_READ: dict[str, Callable[[str], Any]] = {
+    "policy": _policy,
+    "max_micro_batch": _micro_batch,
+    "duration_scale": str,
+}
 """How a text is read where it is not simply of the setting's type."""
 
 

@@ -106,7 +106,7 @@ def sweep(
         raise must_be("a Cluster", cluster, field="cluster")
     counts = np.asarray(gpus[: _MOST + 1] if isinstance(gpus, range) else gpus)
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
-        raise InputError("must be a sequence of whole numbers from 1", field="gpus")
+        raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
     if counts.size > _MOST:
         raise InputError(
             f"must have at most {_MOST:,} counts; ask for the rest in another call", field="gpus"

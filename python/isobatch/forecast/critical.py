@@ -160,9 +160,9 @@ def _runs(
     w = reals(1.0 if weights is None else weights, "weights", "a number above 0", lambda x: x > 0)
     for name, column in ((field, v), ("weights", w)):
         if len(column) != len(b) and not (name == "weights" and weights is None):
-            raise InputError(f"has {len(column)} values, batch has {len(b)}", field=name)
+            raise InputError(f"{name} must have {len(b)} values, as batch has, got {len(column)}", field=name)
     if len(np.unique(b)) < 2:
-        raise InputError("must hold at least two different batches", field="batch")
+        raise InputError("batch must have at least two different batches", field="batch")
     return b, v, np.broadcast_to(w, b.shape)
 
 

@@ -96,13 +96,16 @@ def load_measurements(path: str | os.PathLike[str]) -> Measurements:
 def joined(measured: Sequence[Measurements]) -> Measurements:
     """Joins the measurements of several reports on the same workload, GPU and link."""
     if not measured:
-        raise InputError("holds no measurements", field="measurements")
+        raise InputError("measurements must have at least one report, got none", field="measurements")
     first = measured[0]
     for other in measured[1:]:
         for name in _JOINED:
             ours, theirs = getattr(first, name), getattr(other, name)
             if ours != theirs:
-                raise InputError(f"is {ours!r} in one report and {theirs!r} in another", field=name)
+                raise InputError(
+                    f"{name} must be the same, got {ours!r} in one report and {theirs!r} in another",
+                    field=name,
+                )
     noise = [m.noise_scale for m in measured if m.noise_scale is not None]
     return msgspec.structs.replace(
         first,
@@ -154,7 +157,7 @@ def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
                 field="steps.step_seconds",
             )
     if len(by_shape) < 2:
-        raise InputError(f"holds {len(by_shape)} configurations, needs two or more", field="steps")
+        raise InputError(f"steps must have two configurations or more, got {len(by_shape)}", field="steps")
 
 
 def check_tables(measured: Measurements) -> None:

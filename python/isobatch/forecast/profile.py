@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.limits import MAX_BATCH, common_rows, real, reals, wholes
+from isobatch.limits import MAX_BATCH, common_rows, one_of, real, reals, whole, wholes
 
 SCHEMA = 1
 GIB = 2**30
@@ -215,12 +215,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         >>> round(shared.memory_fixed_gib.value, 1), round(shared.memory_sharded_gib.value, 1)
         (14.0, 97.8)
         """
-        whole = {"parameters": parameters, "model_parallel": model_parallel}
-        for name, count in whole.items():
-            if np.ndim(count):
-                raise must_be("a whole number from 1", count, field=name)
-            wholes(count, name, 1, 2**53)
-        given = {
+        whole(parameters, "parameters")
+        whole(model_parallel, "model_parallel")
+        numbers = {
             "flops_per_sample": flops_per_sample,
             "gpu_tflops": gpu_tflops,
             "utilization": utilization,
@@ -230,7 +227,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "inter_gb_s": inter_gb_s,
         }
         optional = {"memory_per_sample_gib", "intra_gb_s", "inter_gb_s"}
-        for name, number in given.items():
+        for name, number in numbers.items():
             if number is not None or name not in optional:
                 real(number, name, "a finite number above 0", lambda x: x > 0)
         real(utilization, "utilization", "a share above 0, at most 1", lambda x: x <= 1)
@@ -241,15 +238,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise must_be("0, 1, 2 or 3", zero_stage, field="zero_stage")
         if type(offload) is not bool:
             raise must_be("true or false", offload, field="offload")
-        states, widths = _core.optimizers(), _core.precisions()
-        if not isinstance(optimizer, str) or optimizer not in states:
-            raise unknown("optimizer", optimizer, states, field="optimizer")
-        if not isinstance(precision, str) or precision not in widths:
-            raise unknown("precision", precision, widths, field="precision")
-        width = widths[precision]
-        # Weights and gradients at the compute precision, a float32 copy of the weights beside narrower ones.
-        state = 0.0 if offload else (4 if width == 2 else 0) + states[optimizer]
-        parts = (state, width, width)  # in the order in which the stages of ZeRO shard them
+        state, width = state_bytes(optimizer, precision)
+        parts = (
+            0.0 if offload else state,
+            width,
+            width,
+        )  # in the order in which the stages of ZeRO shard them
         whole_bytes, sharded = sum(parts[zero_stage:]), sum(parts[:zero_stage])
         shard = parameters / model_parallel
 
@@ -414,6 +408,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return core_constants(self.constants())
 
 
+def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:
+    """Returns the bytes a parameter of the optimizer's state, with a float32 copy of narrower weights, and of a weight or gradient."""
+    states, widths = _core.optimizers(), _core.precisions()
+    width = widths[one_of(precision, "precision", widths)]
+    return (4 if width == 2 else 0) + states[one_of(optimizer, "optimizer", states)], width
+
+
 def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, float]]:
     """Returns constants by the core's names and in its units, each with its error."""
     unknown = math.nan, 0.0
@@ -446,9 +447,11 @@ def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, floa
     }
 
 
-def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
+def as_profiles(profiles: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
     """None, one or several profiles as several. Raises InputError for anything else."""
-    several = () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    several = (
+        () if profiles is None else tuple(profiles) if isinstance(profiles, (list, tuple)) else (profiles,)
+    )
     for profile in several:
         if not isinstance(profile, Profile):
             raise must_be("a Profile or several", profile, field="profile")

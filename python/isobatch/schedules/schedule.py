@@ -134,7 +134,9 @@ class Schedule(Evaluator):
         """
         outer = tuple((number("clock", step), number("clock", at)) for step, at in points)
         if not outer:
-            raise InputError("must hold at least one (step, schedule step) pair, got none", field="clock")
+            raise InputError(
+                "clock must have at least one (step, schedule step) pair, got none", field="clock"
+            )
         form = self.form
         # The core checks the points; composing needs them sound.
         checked = Schedule(msgspec.structs.replace(form, clock=outer, last=None))
@@ -163,7 +165,7 @@ class Schedule(Evaluator):
         try:
             document = msgspec.json.decode(text, type=_Document)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            raise InputError(f"must be what `Schedule.to_json` wrote: {error}", field="json") from None
+            raise InputError(f"json must be what `Schedule.to_json` wrote: {error}", field="json") from None
         if document.schema != SCHEMA:
             raise InputError(
                 f"must be {SCHEMA}, got {document.schema}; a newer isobatch reads it", field="schema"
