@@ -39,7 +39,7 @@ def explain(
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
 ) -> str:
-    """What stays, what changes, by which formula and paper, and warnings; why there is no plan, and what would work instead.
+    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is none, and the ways out.
 
     Args:
         plan: what is explained.
@@ -113,7 +113,7 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 
 def _by_length(plan: PlanRecord) -> Iterator[str]:
-    """What another length than the tuned one changes, where that was asked for."""
+    """Says how another length than the tuned one changes the learning rate, where asked for."""
     ratio, power = plan.settings.duration_ratio, plan.settings.duration_power
     if power is not None:
         yield (
@@ -123,7 +123,7 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
 
 
 def _nearer(plan: PlanRecord) -> str:
-    """Which nearer batch was passed over, since its micro-batches are much smaller."""
+    """Names a nearer batch passed over for its much smaller micro-batches."""
     wanted, (_, _, replicas, batch, _) = asked_batch(plan) or 0, plan.layout
     near = min(
         (wanted // replicas * replicas, -(-wanted // replicas) * replicas),
@@ -136,7 +136,7 @@ def _nearer(plan: PlanRecord) -> str:
 
 
 def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
-    """What changes beside the learning rate."""
+    """Names the changes beside the learning rate."""
     recipe = plan.recipe
     if plan.weight_decay != recipe.weight_decay:
         decay = recipe.decay or "lr_multiplied"
@@ -158,7 +158,7 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 
 def _floored(plan: PlanRecord) -> str:
-    """Whether the floor under beta2 is what beta2 is."""
+    """Says if beta2 lies on its floor."""
     return (
         " (beta2 held at min_beta2)"
         if plan.settings.min_beta2 and plan.beta2 == plan.settings.min_beta2
@@ -167,7 +167,7 @@ def _floored(plan: PlanRecord) -> str:
 
 
 def _intervals(plan: PlanRecord) -> Iterator[str]:
-    """How often something is done, in the plan's steps."""
+    """Says how often the run evaluates, saves and logs, in the plan's steps."""
     named = (("evaluate", plan.eval_steps), ("save", plan.save_steps), ("log", plan.log_steps))
     found = [
         f"{what} every {'step' if steps == 1 else f'{exact(steps)} steps'}"
@@ -203,7 +203,7 @@ def _steps(plan: PlanRecord) -> Iterator[str]:
 
 
 def _curve(plan: PlanRecord) -> str:
-    """The schedule that the learning rate follows: a recipe that names none has a cosine's."""
+    """Names the schedule of the learning rate: a recipe that names none has a cosine's."""
     spec, end = plan.recipe.schedule, plan.min_lr
     name = spec if isinstance(spec, str) else "its own schedule"
     return f"{name} to {exact(end)}" if spec in ("cosine", "linear") else name
@@ -270,7 +270,8 @@ MAX_STAGES_SHOWN = 8
 
 
 def stage_lines(plan: PlanRecord, stages: Sequence[Stage]) -> Iterator[str]:
-    """The stages that a run whose batch grows has left: from which step on which batch, its split, and what the learning rate is of its peak."""
+    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the learning rate is of its
+    peak."""
     if len(stages) < 2:
         return
     yield f"The batch grows in {count(len(stages))} stages:"
