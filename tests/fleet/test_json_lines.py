@@ -49,7 +49,7 @@ def streamed(data):
 
 
 def test_blocks_make_the_table_that_all_lines_make(monkeypatch):
-    monkeypatch.setattr(lines, "_BYTES", 40)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 40)
     rng = random.Random(0)
     for _ in range(500):
         pools = rng.sample(POOLS, rng.choice([1, 1, 2, 2, 3]))
@@ -71,7 +71,7 @@ def test_blocks_make_the_table_that_all_lines_make(monkeypatch):
 
 
 def test_a_column_that_comes_late_is_there_from_the_first_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "_BYTES", 100)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 100)
     rows = [{"job": n, "effective_batch": 256, "lr": 1} for n in range(50)]
     rows[-1] |= {"lr": 0.1, "team": "a", "max_micro_batch": 4}
     (tmp_path / "jobs.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(rows))
@@ -86,8 +86,8 @@ def test_a_column_that_comes_late_is_there_from_the_first_row(tmp_path, monkeypa
 
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(monkeypatch, end):
-    monkeypatch.setattr(lines, "LONGEST", 1000)
-    monkeypatch.setattr(lines, "_BYTES", 500)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 500)
     data = b'{"job": 1}\n{"job": "' + b"x" * 3000 + b'"}' + end
     with pytest.raises(ib.InputError, match="row 2: is no JSON object: the line has more than 1,000 bytes"):
         streamed(data)
@@ -107,7 +107,7 @@ def peak(call):
 
 
 def test_reading_takes_no_more_memory_for_more_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "_BYTES", 1 << 14)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 1 << 14)
     line = b'{"job": "a name of some length", "effective_batch": 256, "lr": 0.1, "team": "blue"}\n'
 
     for rows in (2_000, 16_000):
@@ -129,7 +129,7 @@ def test_reading_takes_no_more_memory_for_more_lines(tmp_path, monkeypatch):
 
 
 def test_writing_takes_no_more_memory_for_more_rows(monkeypatch):
-    monkeypatch.setattr(write, "_LINES", 500)
+    monkeypatch.setattr(write, "_BLOCK_LINES", 500)
 
     class Sink:
         written = 0

@@ -57,7 +57,7 @@ def test_a_plain_plan_is_torchs_distributed_sampler(drop, shuffle):
 
 
 @pytest.mark.parametrize("drop", DROPS)
-@pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "ragged"}, {"split": "uneven"}])
 @pytest.mark.parametrize("convention", ["torch", "transformers"])
 def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
     if (drop, convention) == ("sampler", "transformers"):
@@ -86,7 +86,7 @@ def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
 
 
 def test_weights_make_every_step_the_mean_over_its_samples():
-    plan = plan_of(58, 5, 17, max_micro_batch=2, ragged=True)
+    plan = plan_of(58, 5, 17, max_micro_batch=2, split="ragged")
     assert plan.status == "caution"
     value = torch.randn(58, dtype=torch.float64)
     steps = [[] for _ in range(plan.steps_per_epoch)]
@@ -106,7 +106,7 @@ def test_weights_make_every_step_the_mean_over_its_samples():
         assert sum(losses) / 5 == pytest.approx(value[samples].mean().item())
 
 
-@pytest.mark.parametrize("asked", [{}, {"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}, {"split": "ragged"}])
 def test_a_run_that_moves_sees_every_sample_once(asked):
     recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=960, duration="3ep")
     plan = ib.plan(recipe, 4, max_micro_batch=3)
@@ -148,7 +148,7 @@ def test_set_epoch_of_the_epoch_under_way_keeps_the_offset():
     assert (sampler.epoch, sampler.offset, len(sampler)) == (3, 8, 3)
 
 
-@pytest.mark.parametrize("asked", [{}, {"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize("stop", [1, 4, 7, 100])
 def test_state_goes_on_where_it_was(asked, stop):
     plan = plan_of(61, 5 if asked else 3, 12, max_micro_batch=2, **asked)
@@ -185,7 +185,7 @@ def test_it_works_with_loader_workers(workers):
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("asked", [{}, {"uneven": True}])
+@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}])
 def test_torchdatas_loader_saves_and_loads_it(workers, asked):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="saves through torchdata's loader")
     plan = plan_of(61, 5 if asked else 2, 12, max_micro_batch=2, **asked)
@@ -232,7 +232,9 @@ def test_wrong_use():
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("asked", [{"ragged": True}, {"uneven": True}, {"convention": "exact"}], ids=str)
+@pytest.mark.parametrize(
+    "asked", [{"split": "ragged"}, {"split": "uneven"}, {"convention": "exact"}], ids=str
+)
 @pytest.mark.parametrize(
     ("batch", "gpus", "dataset"), [(51, 6, 255), (51, 6, 260), (20, 7, 500), (50, 4, 333)]
 )
@@ -267,7 +269,7 @@ def test_exact_steps_serve_each_sample_once_as_the_plan_counts_them(batch, gpus,
     )  # each step's weights average to 1 over the replicas
 
 
-@pytest.mark.parametrize("asked", [{}, {"ragged": True}, {"uneven": True, "max_micro_batch": 4}])
+@pytest.mark.parametrize("asked", [{}, {"split": "ragged"}, {"split": "uneven", "max_micro_batch": 4}])
 def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
     recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=500, ramp="8 8 160", duration="500sp")
     plan = ib.plan(recipe, 3 if asked else 4, **asked).require()
@@ -280,7 +282,7 @@ def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
             if last:
                 steps.append([])
         taken.append(steps[:-1])
-        if "uneven" in asked:
+        if asked.get("split") == "uneven":
             assert {len(batch) for batch in itertools.islice(sampler, 12)} == {plan.micro_batch}
     found = [sorted(itertools.chain(*step)) for step in zip(*taken, strict=True)]
     begun = 0

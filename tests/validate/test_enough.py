@@ -223,11 +223,9 @@ def test_the_parts_of_the_phase_are_its_seconds():
     for extent in Extent.__args__:
         parts = step_time.SIZES_SHARE[extent] + step_time.WINDOW_SHARE[extent] * machine.FIRST_WINDOWS
         assert 1 - parts - step_time.FREE_SHARE > 0
-        assert 0 < machine.COPIES_SHARE[extent] <= 0.5
     # Windows in which ranks are compared are as long as they were before the quick verdict became quicker.
     assert step_time.window_seconds("quick") == pytest.approx(2.0 / 30)
-    quick = machine.SECONDS["quick"] * (1 - machine.COPIES_SHARE["quick"])
-    assert quick / machine.FIRST_WINDOWS == pytest.approx(0.1)
+    assert machine.SECONDS["quick"] / machine.FIRST_WINDOWS == pytest.approx(0.1)
 
 
 def test_steps_that_run_freely_keep_to_their_time(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
 from isobatch.errors import InputError, missing
@@ -238,7 +239,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 # ---- the settings ----
 
 EVERYDAY_SETTINGS = (
-    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--ragged", "--uneven"),
+    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--split"),
     *("--profile", "--deadline-hours"),
 )
 """Those that `--help` shows; `--help all` shows every one."""
@@ -268,7 +269,11 @@ def _micro_batch(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-_READ = {"policy": _policy, "max_micro_batch": _micro_batch}
+_READ: dict[str, Callable[[str], Any]] = {
+    "policy": _policy,
+    "max_micro_batch": _micro_batch,
+    "duration_scale": str,
+}
 """How a text is read where it is not simply of the setting's type."""
 
 

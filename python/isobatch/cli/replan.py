@@ -21,7 +21,7 @@ from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show,
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing
 
-_SETTINGS = tuple(name for name in EVERYDAY_SETTINGS if name not in ("--deadline-hours", "--uneven"))
+_SETTINGS = tuple(name for name in EVERYDAY_SETTINGS if name != "--deadline-hours")
 DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data go on."
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
 

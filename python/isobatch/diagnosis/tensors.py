@@ -24,6 +24,23 @@ def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
     return function(batch)
 
 
+def tensors_in(batch: Any) -> list[Tensor]:
+    """Lists the tensors in a batch.
+
+    >>> tensors_in({"x": torch.tensor(1), "y": [torch.tensor(2), 3]})
+    [tensor(1), tensor(2)]
+    """
+    found = list[Tensor]()
+
+    def add(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            found.append(one)
+        return one
+
+    mapped(batch, add)
+    return found
+
+
 def part(batch: Any, start: int, stop: int) -> Any:
     """Slices the samples from start to stop out of a batch.
 

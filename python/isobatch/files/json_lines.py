@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.formats import refuse_duplicate_keys
+from isobatch.files.formats import MAX_DEPTH_LEVELS, refuse_duplicate_keys
 from isobatch.words import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DEEPEST = 32
-"""Lists and objects in one another in a cell."""
-_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 22
 """That are parsed at a time."""
-LONGEST = 1 << 26
+MAX_LINE_BYTES = 1 << 26
 """Bytes of a line."""
 
 _Columns = dict[str, list[Any]]
@@ -137,21 +135,23 @@ def _why(line: bytes, error: Exception) -> str:
 def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
     """Whole lines, some MiB at a time."""
     rest, number = stream.read(3).removeprefix(b"\xef\xbb\xbf"), 0
-    while data := stream.read(_BYTES):
+    while data := stream.read(_BLOCK_BYTES):
         lines = (rest + data).splitlines(keepends=True)
         # What ends in \r may go on with \n.
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         number += len(lines)
-        if len(rest) > LONGEST:
+        if len(rest) > MAX_LINE_BYTES:
             raise InputError(
-                f"is no JSON object: the line has more than {LONGEST:,} bytes", file=path, row=number + 1
+                f"is no JSON object: the line has more than {MAX_LINE_BYTES:,} bytes",
+                file=path,
+                row=number + 1,
             )
         yield lines
     yield rest.splitlines()
 
 
 def _refuse_deep(value: Any, depth: int = 0) -> None:
-    if depth == _DEEPEST:
+    if depth == MAX_DEPTH_LEVELS:
         raise RecursionError
     for inner in value.values() if isinstance(value, dict) else value:
         if isinstance(inner, (list, dict)):
@@ -159,52 +159,36 @@ def _refuse_deep(value: Any, depth: int = 0) -> None:
 
 
 class _Kind:
-    """What a column's cells have in common, over all blocks: the type that Arrow gives to all of them at once."""
+    """The type that Arrow gives to all cells of a column at once; text where there is none."""
 
     def __init__(self) -> None:
-        self._kinds: set[type] = set()
-        self._least = self._most = 0
-        self._nested: Any = None
-        self._is_text = False
+        import pyarrow as pa
+
+        self.type = pa.null()
+        self._has_large = False
 
     def add(self, cells: list[Any]) -> None:
         """Takes the cells of a block."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        kinds = set(map(type, cells))
-        kinds.discard(type(None))
-        self._kinds |= kinds
-        if int in kinds:
-            whole = (
-                [cell for cell in cells if type(cell) is int] if len(kinds) > 1 or None in cells else cells
-            )
-            self._least, self._most = min(self._least, min(whole)), max(self._most, max(whole))
-        if kinds & {list, dict} and not self._is_text:
-            try:
-                found = pa.schema([("", pa.array(cells).type)])
-                before = found if self._nested is None else self._nested
-                self._nested = pa.unify_schemas([before, found], promote_options="permissive")
-            except (pa.ArrowException, OverflowError, TypeError):
-                self._is_text = True
-
-    @property
-    def type(self) -> Any:
-        """Of Arrow."""
-        import pyarrow as pa
-
-        kinds = self._kinds
-        if not kinds:
-            return pa.null()
-        if kinds <= {list} or kinds <= {dict}:
-            return pa.string() if self._is_text else self._nested.field(0).type
-        if kinds == {bool}:
-            return pa.bool_()
-        if kinds == {int} and self._least >= -(2**63) and self._most < 2**63:
-            return pa.int64()
-        # Larger whole numbers have no exact place among reals.
-        if kinds == {float} or (kinds == {int, float} and max(-self._least, self._most) <= 2**53):
-            return pa.float64()
-        return pa.string()
+        if pa.types.is_string(self.type):
+            return
+        try:
+            array = pa.array(cells)
+            if pa.types.is_floating(array.type) and bool in set(map(type, cells)):
+                raise TypeError  # Arrow takes a flag behind a real for 1
+            schemas = [pa.schema([("", kind)]) for kind in (self.type, array.type)]
+            self.type = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        except (pa.ArrowException, OverflowError, TypeError):
+            self.type = pa.string()
+            return
+        if pa.types.is_integer(array.type):
+            least, most = pc.min_max(array).as_py().values()
+            self._has_large |= max(-(least or 0), most or 0) > 2**53
+        # Such whole numbers have no exact place among reals.
+        if self._has_large and pa.types.is_floating(self.type):
+            self.type = pa.string()
 
 
 def _array(cells: list[Any], kind: Any) -> Any:

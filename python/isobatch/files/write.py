@@ -3,12 +3,11 @@ program can read; on disk, or in a store that pyarrow knows."""
 
 from __future__ import annotations
 
-import base64
 import io
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
@@ -60,14 +59,10 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
 
 @contextmanager
 def parquet_writer(
-    fs: FileSystem,
-    path: str,
-    metadata: dict[str, str],
-    digest: Digest | None = None,
-    texts: Collection[str] = (),
+    fs: FileSystem, path: str, metadata: dict[str, str], digest: Any = None
 ) -> Iterator[Write]:
-    """Appends tables to a Parquet file, a row group each; the metadata join its schema's. The digest hears of the file's bytes. Columns
-    in `texts` may come as dictionaries: they are written as such, which saves hashing each text, and read as texts."""
+    """Appends tables to a Parquet file, a row group each; the metadata join its schema's, and the digest, such as a hash, takes the
+    file's bytes."""
     import pyarrow.parquet as pq
 
     with ExitStack() as files:
@@ -76,75 +71,50 @@ def parquet_writer(
         def write(table: pa.Table) -> None:
             nonlocal writer
             if writer is None:
-                schema = table.schema.with_metadata({**(table.schema.metadata or {}), **metadata})
                 sink = files.enter_context(fs.open_output_stream(path))
-                sink = sink if digest is None else _Heard(sink, digest)
-                writer = files.enter_context(
-                    pq.ParquetWriter(
-                        sink,
-                        schema,
-                        compression="zstd",
-                        # A flipped bit in a plan is found when it is read.
-                        write_page_checksum=True,
-                        use_dictionary=_repeating(table),
-                        # The schema that readers are to see is written below, at the end.
-                        store_schema=False,
-                    )
+                writer = pq.ParquetWriter(
+                    sink if digest is None else _DigestingStream(sink, digest),
+                    table.schema.with_metadata({**(table.schema.metadata or {}), **metadata}),
+                    compression="zstd",
+                    # A flipped bit in a plan is found when it is read.
+                    write_page_checksum=True,
+                    use_dictionary=_repeating(table),
                 )
-                files.callback(writer.add_key_value_metadata, _described(schema, texts))
+                files.enter_context(writer)
             writer.write_table(table.cast(writer.schema))
 
         yield write
 
 
-_SAMPLED = 1 << 12
+_SAMPLE_ROWS = 1 << 12
 
 
 def _repeating(table: pa.Table) -> list[str] | bool:
-    """Which columns of a file, by their paths in Parquet, are worth a dictionary, by a sample of its first rows: where many values differ,
-    it costs more time and bytes than it saves. Of a small table all."""
+    """Returns the columns of a file, by their paths in Parquet, that are worth a dictionary, by a sample of its first rows: where many
+    values differ, it costs more time and bytes than it saves. Of a small table all."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.num_rows < 8 * _SAMPLED:
+    if table.num_rows < 8 * _SAMPLE_ROWS:
         return True
-    sample = table.take(pa.array(np.linspace(0, table.num_rows - 1, _SAMPLED).astype(np.int64)))
+    sample = table.take(pa.array(np.linspace(0, table.num_rows - 1, _SAMPLE_ROWS).astype(np.int64)))
     found = []
     for name, column in zip(sample.column_names, sample.columns, strict=True):
         kind = column.type
         if pa.types.is_list(kind):
             found.append(f"{name}.list.element")
         elif not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or (
-            8 * pc.count_distinct(column).as_py() <= _SAMPLED - column.null_count
+            8 * pc.count_distinct(column).as_py() <= _SAMPLE_ROWS - column.null_count
         ):
             found.append(name)
     return found
 
 
-def _described(schema: pa.Schema, texts: Collection[str]) -> dict[bytes, bytes]:
-    """What a Parquet file says of its schema, as pyarrow writes it; the columns in `texts` as texts."""
-    import pyarrow as pa
+class _DigestingStream(io.RawIOBase):
+    """A stream that passes its bytes to a digest, too."""
 
-    fields = [
-        field.with_type(pa.string()) if field.name in texts and pa.types.is_dictionary(field.type) else field
-        for field in schema
-    ]
-    plain = pa.schema(fields, schema.metadata)
-    return {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(plain.serialize().to_pybytes())}
-
-
-class Digest(Protocol):
-    """What hears of bytes, such as a hash."""
-
-    def update(self, data: Any, /) -> None:
-        """Takes the next bytes."""
-
-
-class _Heard(io.RawIOBase):
-    """A stream whose bytes a digest hears of."""
-
-    def __init__(self, sink: Any, digest: Digest) -> None:
+    def __init__(self, sink: Any, digest: Any) -> None:
         self.sink, self.digest = sink, digest
 
     def writable(self) -> bool:
@@ -160,7 +130,7 @@ class _Heard(io.RawIOBase):
             self.sink.flush()
 
 
-_LINES = 1 << 13
+_BLOCK_LINES = 1 << 13
 
 
 class JsonLines:
@@ -174,46 +144,45 @@ class JsonLines:
 
         encoder = msgspec.json.Encoder()
         # A row is a kilobyte of Python's objects.
-        for start in range(0, table.num_rows, _LINES):
-            self.sink.write(encoder.encode_lines(table.slice(start, _LINES).to_pylist()))
+        for start in range(0, table.num_rows, _BLOCK_LINES):
+            self.sink.write(encoder.encode_lines(table.slice(start, _BLOCK_LINES).to_pylist()))
 
 
 class CsvLines:
     """Appends tables as CSV, the header once, lists as texts joined by `;`."""
 
     def __init__(self, sink: Any, *, escape_formulas: bool = False) -> None:
-        self.sink, self.escaped, self.header = sink, escape_formulas, True
+        self.sink, self.escape_formulas = sink, escape_formulas
+        self.has_header, self.rows = False, 0
 
     def __call__(self, table: pa.Table) -> None:
+        self._write(_as_text(table, escape_formulas=self.escape_formulas))
+        self.has_header = True
+        self.rows += table.num_rows
+
+    def _write(self, table: pa.Table) -> None:
         import pyarrow.csv
 
-        table = _as_text(table, escape_formulas=self.escaped)
-        pyarrow.csv.write_csv(table, self.sink, pyarrow.csv.WriteOptions(include_header=self.header))
-        self.header = False
+        options = pyarrow.csv.WriteOptions(include_header=not self.has_header)
+        pyarrow.csv.write_csv(table, self.sink, options)
 
 
-class _TsvLines:
+class _TsvLines(CsvLines):
     """Appends tables as cells between tabs, without quotes; a text that would need them is an error."""
 
-    def __init__(self, sink: Any, *, escape_formulas: bool = False) -> None:
-        self.sink, self.escaped, self.header, self.rows = sink, escape_formulas, True, 0
-
-    def __call__(self, table: pa.Table) -> None:
+    def _write(self, table: pa.Table) -> None:
         import pyarrow as pa
         import pyarrow.csv
 
-        table = _as_text(table, escape_formulas=self.escaped)
-        if self.header:
+        if not self.has_header:
             if any(set(name) & set('\t\r\n"') for name in table.column_names):
                 raise pa.ArrowInvalid("a column's name would need quotes")
             self.sink.write("\t".join(table.column_names).encode() + b"\n")
-            self.header = False
         options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
         try:
             pyarrow.csv.write_csv(table, self.sink, options)
         except pa.ArrowInvalid as error:
             raise pa.ArrowInvalid(_unquoted(table, self.rows) or str(error)) from None
-        self.rows += table.num_rows
 
 
 def _unquoted(table: pa.Table, before: int) -> str | None:

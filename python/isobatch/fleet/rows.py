@@ -144,11 +144,10 @@ class Fleet:
         """Returns a `pyarrow.Table`, or a dict of arrays where dicts came in."""
         return self._assembled(self._computed(name for name in self.columns if name in RESULTS))
 
-    def plan_with_status(self, *, encoded: bool = False) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
-        """Returns the plan, and the status codes and reason bits of its rows, whether or not they are among its columns; `encoded`: in
-        Arrow, its status as a dictionary."""
+    def plan_with_status(self) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
+        """Returns the plan, and the status codes and reason bits of its rows, whether or not they are among its columns."""
         arrays = self._computed({"status", "reasons", *self.columns} & RESULTS.keys())
-        return self._assembled(arrays, encoded=encoded), arrays["status"], arrays["reasons"]
+        return self._assembled(arrays), arrays["status"], arrays["reasons"]
 
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
@@ -178,13 +177,13 @@ class Fleet:
                 "choose the best rows by select and top, or plan into files by plan_files"
             )
 
-    def _assembled(self, arrays: dict[str, NDArray[Any]], *, encoded: bool = False) -> Any:
+    def _assembled(self, arrays: dict[str, NDArray[Any]]) -> Any:
         # Not where only results are asked for: naming the rows costs a tenth of planning them.
         jobs, clusters = self._rows() if set(self.columns) - RESULTS.keys() else (None, None)
         columns: dict[str, Any] = {}
         for name in self.columns:
             if name == "status":
-                columns[name] = self._texts(STATUS, arrays[name], encoded=encoded)
+                columns[name] = self._texts(STATUS, arrays[name])
             elif name in RESULTS:
                 columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
             elif name in ECHOED and not {name} & (self.jobs.extra.keys() | self.clusters.extra.keys()):
@@ -210,14 +209,13 @@ class Fleet:
         jobs, clusters = (np.arange(table.rows, dtype=np.uint32) for table in (self.jobs, self.clusters))
         return np.repeat(jobs, self.clusters.rows), np.tile(clusters, self.jobs.rows)
 
-    def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8], *, encoded: bool) -> Any:
+    def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8]) -> Any:
         if not self.arrow:
             # No code is out of range: not to look saves a quarter.
             return np.take(texts, codes, mode="clip")
         import pyarrow as pa
 
-        known = pa.array(texts.tolist())
-        return pa.DictionaryArray.from_arrays(codes, known) if encoded else known.take(pa.array(codes))
+        return pa.array(texts.tolist()).take(pa.array(codes))
 
     def _picked(self, column: Any, rows: NDArray[Any] | None) -> Any:
         if not self.arrow:

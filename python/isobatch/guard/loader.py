@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from isobatch.diagnosis.tensors import checksum, mapped
+from isobatch.diagnosis.tensors import checksum, tensors_in
 from isobatch.errors import InputError
 from isobatch.integrations.torch.sampler import PlanSampler
 
@@ -183,25 +182,13 @@ class LoaderWatch:
         self.batches.clear()
 
 
-def _tensors(batch: Any) -> list[Tensor]:
-    found = list[Tensor]()
-
-    def add(one: Any) -> Any:
-        if isinstance(one, Tensor):
-            found.append(one)
-        return one
-
-    mapped(batch, add)
-    return found
-
-
 def _writes(batch: Any) -> int:
     """Counts the writes into a batch's tensors: mixup does so in place."""
-    return sum(one._version for one in _tensors(batch) if not one.is_inference())
+    return sum(one._version for one in tensors_in(batch) if not one.is_inference())
 
 
 def _digest(batch: Any) -> tuple[int, int]:
-    return checksum(_tensors(batch))
+    return checksum(tensors_in(batch))
 
 
 def _is_a(name: str, thing: Any) -> bool:

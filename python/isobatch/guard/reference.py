@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, mapped, part, reduction_of
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, mapped, part, reduction_of, tensors_in
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -63,12 +63,7 @@ class ModelInputs:
             return
         seen = self._own if self._run.own else self._script[-1]
 
-        def add(one: Any) -> Any:
-            if isinstance(one, Tensor):
-                seen.add(checksum([one]))
-            return one
-
-        mapped([*args, *kwargs.values()], add)
+        seen.update(checksum([one]) for one in tensors_in([*args, *kwargs.values()]))
 
     def begin_own(self) -> None:
         """Begins the guard's own forward of a micro-batch."""

@@ -41,13 +41,13 @@ class Guard:
     """
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
-        plan.layout  # noqa: B018 - refuses an infeasible one
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._loss, self._weight = loss, weight
         self._other_units: OtherUnits | None = None
         self._assumed = False
         self._handles: list[Any] = []
-        self._patience = MAX_OVERFLOWS * (plan.accumulation or 1)  # micro-batches without a step
+        # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
+        self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
     def attach(
         self,

@@ -19,14 +19,12 @@ _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _FREE = {
     name: getattr(DEFAULTS, name)
     for name in (
-        "require_multiple",
+        "micro_batch_multiple",
         "accumulation_multiple",
-        "min_accumulation",
         "batch_multiple",
         "max_batch",
-        "fixed_micro_batch",
         "min_micro_batch",
-        "decrease_batch",
+        "split",
     )
 }
 """Settings that leave all batches that the replicas divide."""
@@ -85,7 +83,7 @@ def _split(plan: PlanRecord) -> Iterator[str]:
 def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     tuned, batch, lr = plan.recipe.effective_batch, plan.layout.effective_batch, exact(plan.lr)
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
-    if plan.settings.policy == "keep" and plan.settings.duration_power is not None:
+    if plan.settings.policy == "keep" and plan.settings.duration[1] is not None:
         yield f"Batch size {exact(batch)}{change}: the rule changes nothing."
         yield from _by_length(plan)
         others = list(_others(plan, moved=moved))
@@ -114,7 +112,7 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 def _by_length(plan: PlanRecord) -> Iterator[str]:
     """Says how another length than the tuned one changes the learning rate, where asked for."""
-    ratio, power = plan.settings.duration_ratio, plan.settings.duration_power
+    ratio, power = plan.settings.duration
     if power is not None:
         yield (
             f"Of the learning rate, {exact(plan.lr)}, the factor {figure(ratio**-power)} is for the run's length: {exact(ratio)} × the "
@@ -148,7 +146,7 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
         yield f"EMA decay {exact(recipe.ema_decay)} → {exact(plan.ema_decay)} (ρ^k, Busbridge et al., arXiv 2307.13813)"
     if plan.rule in ("sde", "sde_smooth"):
         yield f"betas → ({exact(plan.beta1)}, {exact(plan.beta2)}), eps → {exact(plan.eps)}{_floored(plan)}"
-    elif plan.settings.beta_half_life:
+    elif plan.settings.beta2_rule.startswith("half_life"):
         kept = "keeps its half-life in samples, Marek et al., arXiv 2507.07101"
         yield f"beta2 → {exact(plan.beta2)} ({kept}){_floored(plan)}"
     if plan.warmup_lr and not moved:
@@ -159,11 +157,8 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 def _floored(plan: PlanRecord) -> str:
     """Says if beta2 lies on its floor."""
-    return (
-        " (beta2 held at min_beta2)"
-        if plan.settings.min_beta2 and plan.beta2 == plan.settings.min_beta2
-        else ""
-    )
+    floor = plan.settings.beta2_floor
+    return f" (beta2 held at its floor of {exact(floor)})" if floor and plan.beta2 == floor else ""
 
 
 def _intervals(plan: PlanRecord) -> Iterator[str]:

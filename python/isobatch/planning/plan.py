@@ -59,8 +59,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
     `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
-    above; `micro_batch_cap` and `cap_source` ("fixed_micro_batch",
-    "max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
+    above; `micro_batch_cap` and `cap_source` ("fixed": by
+    min_ and max_micro_batch, "max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
     that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 
@@ -223,7 +223,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
             InputError: the plan is infeasible, has no such replica, or more micro-batches than can be listed.
 
         >>> from isobatch import plan
-        >>> plan(Recipe(effective_batch=256, lr=0.1), 7, ragged=True).micro_batches(6)
+        >>> plan(Recipe(effective_batch=256, lr=0.1), 7, split="ragged").micro_batches(6)
         array([36])
         """
         micro, _, replicas, batch, _ = self.layout

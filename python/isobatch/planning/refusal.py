@@ -58,14 +58,13 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
     if cluster != asked.cluster:
         yield cluster, settings
     yield from (
-        (cluster, settings._replace(batch_tolerance=share, decrease_batch=False))
+        (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
         for share in _tolerances(asked, cluster, make)
     )
-    weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
-    if settings.accumulation_multiple == settings.min_accumulation == 1:
-        if settings.fixed_micro_batch is None and settings.min_micro_batch == 1:
-            yield cluster, weighted._replace(ragged=True)
-        yield cluster, weighted._replace(uneven=True)
+    if settings.accumulation_multiple == 1:
+        if settings.min_micro_batch == 1:
+            yield cluster, settings._replace(split="ragged", micro_batch_multiple=1)
+        yield cluster, settings._replace(split="uneven")
     for other in _clusters(asked, make):
         yield other, settings
     replicas = (
@@ -82,6 +81,11 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
     # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
     for name in reversed(settings.changed()):
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
+
+
+def _without_smaller(settings: Settings) -> Settings:
+    """Frees the settings of split="smaller", which goes with no tolerance."""
+    return settings._replace(split="even") if settings.split == "smaller" else settings
 
 
 def _whole_replicas(asked: PlanRecord) -> Cluster:
@@ -103,7 +107,7 @@ def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[floa
     found: dict[float, P] = {}
     for share in (0.01, 0.02, 0.05, 0.1, 0.25):
         if share > asked.settings.batch_tolerance:
-            plan = make(cluster, asked.settings._replace(batch_tolerance=share, decrease_batch=False))
+            plan = make(cluster, _without_smaller(asked.settings)._replace(batch_tolerance=share))
             if plan.status != "infeasible" and plan.batch_change is not None:
                 found[_short(_moved(asked, plan))] = plan
     largest = max((plan.layout.micro_batch for plan in found.values()), default=0)
@@ -167,7 +171,7 @@ def _halves(gpus: int) -> Iterator[int]:
 # ---- in words ----
 
 CAPS = {
-    "fixed_micro_batch": "fixed_micro_batch",
+    "fixed": "min_micro_batch and max_micro_batch",
     "max_micro_batch": "max_micro_batch",
     "memory": "what fits in memory by the profile",
     "tuned": "the tuned micro-batch",
@@ -224,16 +228,8 @@ def _accumulation_unmet(plan: PlanRecord) -> str | None:
     batch, replicas, settings = asked_batch(plan), plan.data_parallel, plan.settings
     if batch is None or replicas is None:
         return None
-    wants = [
-        text
-        for text, is_asked in (
-            (f"a multiple of {exact(settings.accumulation_multiple)}", settings.accumulation_multiple > 1),
-            (f"at least {exact(settings.min_accumulation)}", settings.min_accumulation > 1),
-        )
-        if is_asked
-    ]
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return f"{share} cannot be split into micro-batches whose number is {' and '.join(wants)}"
+    return f"{share} cannot be split into micro-batches whose number is a multiple of {exact(settings.accumulation_multiple)}"
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
@@ -356,7 +352,7 @@ def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
         batch, rest = divmod(tuned * wanted, recipe.effective_batch)
         if rest:
             return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
-        if batch % unit or batch < replicas * settings.min_micro_batch * settings.min_accumulation:
+        if batch % unit or batch < replicas * settings.min_micro_batch:
             return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
     return None
 
@@ -364,7 +360,7 @@ def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
 def _unit(plan: PlanRecord, replicas: int) -> int:
     """Computes the number that must divide every batch."""
     settings = plan.settings
-    demand = settings.fixed_micro_batch or (settings.micro_batch_multiple if settings.require_multiple else 1)
+    demand = settings.fixed_micro_batch or settings.micro_batch_multiple
     return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
 
 
@@ -378,11 +374,10 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
     demands = [
         f"{name} {count(value)}"
         for name, value in (
-            ("fixed_micro_batch", settings.fixed_micro_batch or 1),
             ("min_micro_batch", settings.min_micro_batch),
-            ("micro_batch_multiple", settings.micro_batch_multiple if settings.require_multiple else 1),
+            ("max_micro_batch", settings.fixed_micro_batch or 1),
+            ("micro_batch_multiple", settings.micro_batch_multiple),
             ("accumulation_multiple", settings.accumulation_multiple),
-            ("min_accumulation", settings.min_accumulation),
         )
         if value > 1
     ]
@@ -392,7 +387,6 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
 def _instead(plan: PlanRecord, unit: int) -> str:
     """Writes a ramp with all stages multiples of `unit`, for the recipe."""
     full, ramp = plan.recipe.effective_batch, plan.recipe.ramp or ""
-    unit = math.lcm(unit, unit * plan.settings.min_accumulation)
     if full % unit or plan.settings.policy != "keep":
         return ""
     if ":" in ramp:

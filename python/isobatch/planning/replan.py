@@ -41,7 +41,7 @@ def replan(
         cluster: the target (a number is that many GPUs), which may be the old one; None: where it ran.
         effective_batch: the batch to reach; None: as the policy has it, under "keep" the batch it had.
         profile: as in `plan`.
-        changes: keywords of `plan` that are others from here on, such as max_micro_batch or uneven.
+        changes: keywords of `plan` that are others from here on, such as max_micro_batch or split.
 
     Returns:
         A Plan for the whole run. Steps are counted from the start of the run, in `schedule`, `lr_at`, `warmup_steps` and

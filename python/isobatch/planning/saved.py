@@ -25,7 +25,7 @@ from isobatch.reason import Reason
 from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
 
-VERSION = 1
+VERSION = 2
 SCHEMA = f"isobatch.plan/{VERSION}"
 
 _RULES = tuple(name for name, *_ in _core.rules())
@@ -94,6 +94,11 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
         raise InputError(
             f"schema {schema!r} is newer than this isobatch reads ({SCHEMA!r}): upgrade isobatch", file=file
         )
+    if int(match[1]) < VERSION:
+        raise InputError(
+            f"schema {schema!r} is older than this isobatch reads ({SCHEMA!r}), whose settings have other names: plan again",
+            file=file,
+        )
     same_version = fields.pop("isobatch", None) == _core.__version__
     moves = fields.get("moves")
     for move in moves if isinstance(moves, list) else ():
@@ -109,6 +114,10 @@ def _settings(given: Any, file: str | None) -> list[Any]:
     if wrong := [name for name in given if name not in Settings._fields]:
         raise together(
             [unknown("setting", name, Settings._fields, field="settings", file=file) for name in wrong]
+        )
+    if faults := _core.check_settings(given):
+        raise together(
+            [must_be(legal, value, field=f"settings.{name}", file=file) for name, value, legal in faults]
         )
     return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
@@ -182,10 +191,9 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
     if stretched:  # Its own samples may be too few for one step of this batch.
         recipe = msgspec.structs.replace(recipe, duration=None, warmup=None)
         # The batch that goodput was after may have been another, which a ramp or a tolerance then moved.
-        settings = settings._replace(
-            ragged=settings.ragged and Reason.RAGGED in leg.reasons,
-            uneven=settings.uneven and Reason.UNEVEN in leg.reasons,
-        )
+        differs = {"ragged": Reason.RAGGED, "uneven": Reason.UNEVEN}.get(settings.split)
+        if differs is not None and differs not in leg.reasons:
+            settings = settings._replace(split="even")
     values = worked_out(recipe, leg.cluster, settings, leg.consumed)
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.

@@ -255,12 +255,10 @@ class ShortTraining:
         ):
             loss: Any = self.workload.loss(self.model, batch)
         if not isinstance(loss, Tensor) or loss.dim():
-            what = (
-                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            )
+            got = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             hint = ", without .item()" if isinstance(loss, int | float) else ""
             raise InputError(
-                f"the workload's loss must be a scalar tensor{hint}, got {what}", field="workload"
+                f"the workload's loss must be a scalar tensor{hint}, got {got}", field="workload"
             )
         return loss
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.tensors import part
+from isobatch.diagnosis.tensors import part, tensors_in
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.validate.workload import Workload, call_factory, factory_of, load, user_code
@@ -144,14 +144,6 @@ def joined(pieces: list[Any]) -> Any:
     )
 
 
-def tensors(batch: Any) -> list[Tensor]:
-    """Lists the tensors in a batch."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    inner = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    return [tensor for one in inner for tensor in tensors(one)]
-
-
 def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
     """Checks a workload made twice from one seed, and a batch drawn twice, for equality.
 
@@ -169,7 +161,7 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
 
     def drawn(workload: Workload, seed: int) -> list[Tensor]:
         with user_code("the workload's batch"):
-            return tensors(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
+            return tensors_in(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
 
     once, again, other = drawn(first, 1), drawn(first, 1), drawn(first, 2)
     if not once:

@@ -17,7 +17,7 @@ from isobatch.recipes.names import with_our_names
 from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
-Decay: TypeAlias = Literal["lr_multiplied", "independent"]
+Decay: TypeAlias = Literal["lr_multiplied", "independent", "sqrt"]
 Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron", "exact"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
@@ -52,7 +52,8 @@ class Recipe(
         lr: the peak learning rate at that batch.
         optimizer: sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor.
         momentum, betas, eps, weight_decay: the optimizer's; betas and eps are torch's defaults where None.
-        decay: "lr_multiplied" (torch's AdamW) or "independent"; None: not known, taken as the first, with a caution.
+        decay: how the decay follows the batch and the learning rate: "lr_multiplied" (torch's AdamW), "independent", or "sqrt"
+            (Muon's alone: by √k, as nanochat does; contested); None: not known, taken as the first, with a caution; Muon's stays.
         ema_decay: of a running average of the weights, a step.
         dataset_size: samples in an epoch; needed where a length is in `ep`.
         duration: the run's length, a number with a unit: `ep` epochs, `st` optimizer steps, `sp` samples, `tok` tokens.

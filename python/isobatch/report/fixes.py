@@ -156,12 +156,13 @@ def by_planning(plans: Plans, jobs: Any, clusters: Any, profile: Any = None) -> 
 
 def _changes(settings: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yields the changes to try beside a tolerance: those of a single plan's menu."""
-    plain = {"ragged": False, "uneven": False, "require_multiple": False}
-    if not settings.get("ragged"):
-        yield "dealing micro-batches of different sizes", "--ragged", {**plain, "ragged": True}
-    if not settings.get("uneven"):
-        yield "dealing different numbers of micro-batches", "--uneven", {**plain, "uneven": True}
+    split = settings.get("split")
+    if split != "ragged":
+        ragged = {"split": "ragged", "micro_batch_multiple": 1}
+        yield "dealing micro-batches of different sizes", "--split ragged", ragged
+    if split != "uneven":
+        yield "dealing different numbers of micro-batches", "--split uneven", {"split": "uneven"}
     for name, default in DEFAULTS._asdict().items():
-        tried = name in ("policy", "rule", "ragged", "uneven")
+        tried = name in ("policy", "rule", "split")
         if not tried and settings.get(name, default) != default:
             yield f"leaving {name} out", f"without --{name.replace('_', '-')}", {name: default}

@@ -141,6 +141,18 @@ class SettingsPage:
             self.give(to, int(number), key)
         return int(number)
 
+    def length(self, key: str, to: str, unit: str, *, default: int | None = None) -> int | None:
+        """A whole number above 0 as a length of the recipe, in this unit."""
+        count = self.whole(key, default=default)
+        if count and count > 0:
+            self.give(to, length(count, unit), key)
+        return count
+
+    def times_lr(self, to: str, factor: float | None, key: str) -> None:
+        """A multiple of the learning rate, where both are known and it is not 0."""
+        if factor and (lr := self.reading.fields.get("lr")):
+            self.give(to, lr * factor, key)
+
     def word(self, key: str, default: str | None = None) -> str | None:
         """A text; None where there is none."""
         value = self.raw(key)

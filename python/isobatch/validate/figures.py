@@ -10,8 +10,8 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Rank(ReportPart, frozen=True, kw_only=True):
-    """One process: where it runs and how fast it is alone. `matmul_gflops` and `copy_gb_s` are of the best window,
-    `window_spread` is the slowest window over the fastest."""
+    """One process: where it runs and how fast it is alone. `matmul_gflops` is of the best window, `window_spread` the
+    slowest window over the fastest."""
 
     rank: int
     host: str
@@ -20,7 +20,6 @@ class Rank(ReportPart, frozen=True, kw_only=True):
     device: str
     device_memory_bytes: int | None
     matmul_gflops: float | None = None
-    copy_gb_s: float | None = None
     window_spread: float | None = None
 
 
@@ -43,7 +42,6 @@ class Machine(ReportPart, frozen=True, kw_only=True):
     emulated: bool
     versions: dict[str, str]
     environment: dict[str, str]
-    topology: str | None
     links: list[PairSpeed] = []
 
 

@@ -153,19 +153,18 @@ def planned(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
     return ahead(_plans(ahead(fleets)))
 
 
-def _plans(fleets: Iterable[Fleet], *, encoded: bool = False) -> Iterator[PlannedBlock]:
-    return ((fleet, *fleet.plan_with_status(encoded=encoded)) for fleet in fleets)
+def _plans(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
+    return ((fleet, *fleet.plan_with_status()) for fleet in fleets)
 
 
 def _plan_blocks(work: Work, part: Part) -> Iterator[PlannedBlock]:
     """Plans the blocks of a part. Of a single one nothing can overlap, and two threads would cost more than a thousand rows."""
-    encoded = work.partition_by != "status"
     found = read_part(work.query, work.fs, part, work.schema, part.number)
     if part.rows is None:
         is_one = part.span[1] - part.span[0] <= _SMALL_FILE_BYTES
     else:
         is_one = part.rows * work.query.rows_per_job <= BLOCK
-    return _plans(found, encoded=encoded) if is_one else ahead(_plans(ahead(found), encoded=encoded))
+    return _plans(found) if is_one else ahead(_plans(ahead(found)))
 
 
 # Writing
@@ -271,7 +270,7 @@ def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _
     places[partial] = folder.path(name)
     folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
     digest = new_digest()
-    writer = parquet_writer(folder.fs, partial, work.query.metadata, digest, ("status",))
+    writer = parquet_writer(folder.fs, partial, work.query.metadata, digest)
     return _PlanFile(opened.enter_context(writer), digest)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from isobatch._core import __version__
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import AUTOCAST
-from isobatch.validate.figures import Machine, PairSpeed, Rank
+from isobatch.validate.figures import Machine, PairSpeed
 from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
@@ -39,9 +38,7 @@ CAUTION, FAIL = 1.25, 2.0  # times the median of the others, where other program
 GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 
-SECONDS = {"quick": 0.6, "usual": 2.5, "full": 5.0}
-COPIES_SHARE = {"quick": 1 / 6, "usual": 1 / 2, "full": 1 / 2}
-"""Of these seconds for copies in memory, of which the best is a figure; the others are for products, by which ranks are judged."""
+SECONDS = {"quick": 0.5, "usual": 1.25, "full": 2.5}
 ROUNDS = {"quick": 7, "usual": 31, "full": 31}
 """Of pairs of nodes that send to each other."""
 PAIR_BYTES, GPU_PAIR_BYTES = 4 << 20, 256 << 20
@@ -299,17 +296,6 @@ def same_versions(
     return judged("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
 
 
-def topology(group: Group) -> str | None:
-    """Asks nvidia-smi how the GPUs of this host are connected; None without."""
-    if group.device.type != "cuda":
-        return None
-    words = ["nvidia-smi", "topo", "-m"]
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 class Product:
     """Matrix products of random numbers on this rank's device, the work for comparing ranks: on a GPU in the plan's format,
     which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
@@ -324,23 +310,6 @@ class Product:
     def __call__(self) -> None:
         for _ in range(self._count):
             torch.matmul(self._a, self._a, out=self._out)
-
-
-def speed(group: Group, product: Product, products: list[Window], seconds: float) -> Rank:
-    """Returns this rank with its own speed of matrix products, by these windows, and of copies in memory: on a GPU of far more than its
-    caches hold, where there is room."""
-    matmul = [window.seconds for window in products]
-    size = min(4 << 30, free_on_device(group) // 4) if group.device.type == "cuda" else 16 << 20
-    source = torch.empty(size, dtype=torch.uint8, device=group.device)
-    target = torch.empty_like(source)
-    each = seconds / FIRST_WINDOWS
-    copy = [window(group, lambda: target.copy_(source), each).seconds for _ in range(FIRST_WINDOWS)]
-    return msgspec.structs.replace(
-        group.roster[group.rank],
-        matmul_gflops=product.operations / min(matmul) / 1e9,
-        copy_gb_s=2 * source.numel() / min(copy) / 1e9,
-        window_spread=max(matmul) / min(matmul),
-    )
 
 
 # ---- links between nodes ----
@@ -428,20 +397,20 @@ def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Measures each rank's own speed and the speed between nodes, and compares the versions."""
     group, extent = trial.group, trial.options.extent
-    copies = SECONDS[extent] * COPIES_SHARE[extent]
     work = Product(group, AUTOCAST[trial.plan.recipe.precision])
-    each = (SECONDS[extent] - copies) / FIRST_WINDOWS
+    each = SECONDS[extent] / FIRST_WINDOWS
     slow_ranks, windows = prove_equally_fast(group, work, each, "ranks", "matrix product")
-    ranks = group.gather(speed(group, work, windows[group.rank], copies))
+    took = [window.seconds for window in windows[group.rank]]
+    gflops, spread = work.operations / min(took) / 1e9, max(took) / min(took)
+    own = msgspec.structs.replace(group.roster[group.rank], matmul_gflops=gflops, window_spread=spread)
     found = pair_speeds(group, ROUNDS[extent])
     trial.machine = Machine(
-        ranks=ranks,
+        ranks=group.gather(own),
         nodes=group.nodes,
         backend=group.backend,
         emulated=group.emulated,
         versions=versions(group),
         environment=environment(),
-        topology=topology(group),
         links=found,
     )
     trial.add(machine=trial.machine)
