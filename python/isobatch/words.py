@@ -182,6 +182,36 @@ def price(amount: float, currency: str) -> str:
     return f"{currency}{' ' if currency[-1:].isalpha() else ''}{figure(amount)}"
 
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MAX_NUMBER_DIGITS = 400
+
+
+def number_of(text: str) -> int | float | None:
+    """Reads a number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
+    None where the text is no number.
+
+    >>> number_of(".1"), number_of("64.0"), number_of("1e3"), number_of("0064"), number_of("64.5"), number_of("90ep")
+    (0.1, 64, 1000, 64, 64.5, None)
+
+    A whole number that no real holds exactly stays one:
+
+    >>> number_of("9007199254740993.0")
+    9007199254740993
+    """
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MAX_NUMBER_DIGITS:
+        return None
+    if stripped.lstrip("+-").isdecimal():
+        return int(stripped)
+    value = float(stripped)
+    if abs(value) >= 2**63:
+        return value
+    from decimal import Decimal
+
+    exact = Decimal(stripped)
+    return int(exact) if exact == exact.to_integral_value() else value
+
+
 def few(names: Iterable[str], most: int = 8) -> str:
     """Names in a row; of many, the first and how many more.
 

@@ -64,36 +64,6 @@ def size(text: str) -> int:
     return whole
 
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_MAX_DIGITS = 400
-
-
-def number(text: str) -> int | float | None:
-    """Reads a number as tables have it and JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`; None
-    where the text is no number.
-
-    >>> number(".1"), number("64.0"), number("1e3"), number("0064"), number("64.5"), number("90ep")
-    (0.1, 64, 1000, 64, 64.5, None)
-
-    A whole number that no real holds exactly stays one:
-
-    >>> number("9007199254740993.0")
-    9007199254740993
-    """
-    stripped = text.strip()
-    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MAX_DIGITS:
-        return None
-    if stripped.lstrip("+-").isdecimal():
-        return int(stripped)
-    value = float(stripped)
-    if abs(value) >= 2**63:
-        return value
-    from decimal import Decimal
-
-    exact = Decimal(stripped)
-    return int(exact) if exact == exact.to_integral_value() else value
-
-
 def path(text: str) -> str:
     """A path: the empty text is none."""
     if not text:

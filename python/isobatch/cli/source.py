@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from isobatch.cli.options import number
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.words import number_of
 
 
 def add_from(command: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         if not equals:
             raise must_be("FIELD=VALUE", entry, field="--set")
         try:
-            value = number(text)
+            value = number_of(text)
             changes[name] = json.loads(text) if value is None else value
         except ValueError:
             changes[name] = text

@@ -148,7 +148,7 @@ class Estimate(NamedTuple):
     missing: tuple[str, ...]
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     decoder: Decoder | None
     parameters: int
     seq_len: int
@@ -174,7 +174,7 @@ class _Asked(NamedTuple):
         return 4 / 3 if self.recompute == "full" else 1.0
 
 
-def estimate(model: str | os.PathLike[str] | None = None, **given: Unpack[EstimateKeywords]) -> Profile:
+def estimate(model: str | os.PathLike[str] | None = None, **options: Unpack[EstimateKeywords]) -> Profile:
     """Estimates a profile for `plan`, `plan_fleet` and `sweep`; the error of every constant covers its range.
 
     Args:
@@ -199,7 +199,7 @@ def estimate(model: str | os.PathLike[str] | None = None, **given: Unpack[Estima
     >>> profile.estimated, round(profile.compute_per_sample.value, 3), round(profile.compute_per_sample.error, 3)
     (True, 0.464, 0.116)
     """
-    return estimated(model, **given).profile
+    return estimated(model, **options).profile
 
 
 def estimated(
@@ -227,7 +227,7 @@ def estimated(
     peak_of(sheet, precision)
     if inter_gb_s is not None:
         real(inter_gb_s, "inter_gb_s", "a finite number above 0", lambda x: x > 0)
-    asked = _Asked(
+    request = _Request(
         decoder,
         decoder.parameters if decoder else whole(parameters, "parameters"),
         whole(seq_len, "seq_len"),
@@ -242,8 +242,8 @@ def estimated(
         whole(shards, "shards"),
         inter_gb_s,
     )
-    _check_parallel(asked)
-    return _made(asked)
+    _check_parallel(request)
+    return _profile_of(request)
 
 
 def _model(path: Any, parameters: Any) -> Decoder | None:
@@ -254,79 +254,81 @@ def _model(path: Any, parameters: Any) -> Decoder | None:
     return None if path is None else read_model(path)
 
 
-def _range(given: Any) -> tuple[float, float]:
-    ends = given if isinstance(given, (tuple, list)) else (given, given)
+def _range(share: Any) -> tuple[float, float]:
+    ends = share if isinstance(share, (tuple, list)) else (share, share)
     says = "a share above 0 and at most 1, or two that ascend"
     if len(ends) != 2:
-        raise must_be(says, given, field="utilization")
+        raise must_be(says, share, field="utilization")
     low, high = (real(end, "utilization", says, lambda x: (x > 0) & (x <= 1)) for end in ends)
     if low > high:
-        raise must_be(says, given, field="utilization")
+        raise must_be(says, share, field="utilization")
     return low, high
 
 
-def _check_parallel(asked: _Asked) -> None:
-    model = asked.decoder
+def _check_parallel(request: _Request) -> None:
+    model = request.decoder
     if model is None:
         return
-    if model.heads % asked.tensor:
-        raise must_be(f"a divisor of the model's {model.heads} heads", asked.tensor, field="tensor_parallel")
-    if model.layers % asked.pipeline:
+    if model.heads % request.tensor:
         raise must_be(
-            f"a divisor of the model's {model.layers} layers", asked.pipeline, field="pipeline_parallel"
+            f"a divisor of the model's {model.heads} heads", request.tensor, field="tensor_parallel"
+        )
+    if model.layers % request.pipeline:
+        raise must_be(
+            f"a divisor of the model's {model.layers} layers", request.pipeline, field="pipeline_parallel"
         )
 
 
-def _made(asked: _Asked) -> Estimate:
-    compute, latency, figures = _pass(asked)
-    bubble = _each(compute, lambda end: (asked.pipeline - 1) * (latency + end * asked.micro_batch))
-    fixed, sample, of_memory = _memory(asked)
-    link = _each(LINK_SHARE, lambda share: share * asked.sheet.link_gb_s)
-    lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", f"{asked.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed")]  # fmt: skip
-    if asked.pipeline > 1:
+def _profile_of(request: _Request) -> Estimate:
+    compute, latency, figures = _pass(request)
+    bubble = _each(compute, lambda end: (request.pipeline - 1) * (latency + end * request.micro_batch))
+    fixed, sample, of_memory = _memory(request)
+    link = _each(LINK_SHARE, lambda share: share * request.sheet.link_gb_s)
+    lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", f"{request.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed")]  # fmt: skip
+    if request.pipeline > 1:
         lines.append(Figure("pipeline bubble", *bubble, "s a step", "Narayanan et al. 2021, arXiv 2104.04473"))  # fmt: skip
-    family = asked.decoder.family if asked.decoder else "model"
+    family = request.decoder.family if request.decoder else "model"
     profile = Profile(
-        workload=f"{family} of {asked.parameters} parameters, {asked.seq_len} tokens",
-        gpu=asked.sheet.name,
-        gradient_bytes=float(asked.parameters * asked.width),
+        workload=f"{family} of {request.parameters} parameters, {request.seq_len} tokens",
+        gpu=request.sheet.name,
+        gradient_bytes=float(request.parameters * request.width),
         compute_constant=Constant(value=latency, estimated=True),
         compute_per_sample=_constant(*compute),
-        update=_constant(*bubble) if asked.pipeline > 1 else None,
+        update=_constant(*bubble) if request.pipeline > 1 else None,
         intra_latency_us=Constant(value=LATENCY_US, estimated=True),
         intra_gb_s=_constant(*link),
-        inter_latency_us=None if asked.inter_gb_s is None else Constant(value=LATENCY_US, estimated=True),
+        inter_latency_us=None if request.inter_gb_s is None else Constant(value=LATENCY_US, estimated=True),
         inter_gb_s=None
-        if asked.inter_gb_s is None
-        else _constant(*_each(LINK_SHARE, lambda share: share * (asked.inter_gb_s or 0.0))),
+        if request.inter_gb_s is None
+        else _constant(*_each(LINK_SHARE, lambda share: share * (request.inter_gb_s or 0.0))),
         overlap=Constant(value=1.0, estimated=True),
         memory_fixed_gib=_constant(*fixed),
         memory_per_sample_gib=None if sample is None else _constant(*sample),
     )
-    return Estimate(profile, tuple(lines), _missing(asked))
+    return Estimate(profile, tuple(lines), _missing(request))
 
 
-def _pass(asked: _Asked) -> tuple[tuple[float, float], float, list[Figure]]:
+def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
     """Estimates the seconds a sample of a stage's forward and backward pass (fastest, slowest), seconds a micro-batch beside them, and the lines."""
-    peak, gpus = peak_of(asked.sheet, asked.precision), asked.tensor * asked.pipeline
-    model = asked.decoder
-    operations = model.operations(asked.seq_len) if model else 6.0 * asked.parameters * asked.seq_len
-    low, high = asked.utilization
-    ideal = operations * asked.replays / (peak * 1e12 * gpus)
+    peak, gpus = peak_of(request.sheet, request.precision), request.tensor * request.pipeline
+    model = request.decoder
+    operations = model.operations(request.seq_len) if model else 6.0 * request.parameters * request.seq_len
+    low, high = request.utilization
+    ideal = operations * request.replays / (peak * 1e12 * gpus)
     fastest, slowest = ideal / high, ideal / low
     lines = [
-        Figure("parameters", asked.parameters, asked.parameters, "", "the config" if model else "as given"),
+        Figure("parameters", request.parameters, request.parameters, "", "the config" if model else "as given"),
         Figure("operations", operations, operations, "a sample", "PaLM, arXiv 2204.02311, appendix B" if model else "6 a parameter and token"),
-        Figure("peak", peak, peak, f"TFLOP/s, {asked.precision}", asked.sheet.source),
-        Figure("share of the peak", low, high, "", "PaLM, table 3; Llama 3, arXiv 2407.21783" if asked.utilization == UTILIZATION else "as given"),
+        Figure("peak", peak, peak, f"TFLOP/s, {request.precision}", request.sheet.source),
+        Figure("share of the peak", low, high, "", "PaLM, table 3; Llama 3, arXiv 2407.21783" if request.utilization == UTILIZATION else "as given"),
     ]  # fmt: skip
     latency = 0.0
-    if asked.tensor > 1 and model:
+    if request.tensor > 1 and model:
         # Two all-reduces in a layer's forward pass, two in its backward, and the forward's again where all is recomputed.
-        reduces = model.layers / asked.pipeline * (6 if asked.recompute == "full" else 4)
-        ring = 2 * (asked.tensor - 1)
-        traffic = reduces * ring / asked.tensor * asked.seq_len * model.hidden * asked.width
-        quick, slow = (traffic / (share * asked.sheet.link_gb_s * 1e9) for share in reversed(LINK_SHARE))
+        reduces = model.layers / request.pipeline * (6 if request.recompute == "full" else 4)
+        ring = 2 * (request.tensor - 1)
+        traffic = reduces * ring / request.tensor * request.seq_len * model.hidden * request.width
+        quick, slow = (traffic / (share * request.sheet.link_gb_s * 1e9) for share in reversed(LINK_SHARE))
         latency = reduces * ring * LATENCY_US * 1e-6
         lines.append(Figure("tensor-parallel traffic", quick, slow, "s a sample", "Shoeybi et al. 2019, arXiv 1909.08053"))  # fmt: skip
         fastest, slowest = fastest + quick, slowest + slow
@@ -334,50 +336,50 @@ def _pass(asked: _Asked) -> tuple[tuple[float, float], float, list[Figure]]:
     return (fastest, slowest), latency, lines
 
 
-def _memory(asked: _Asked) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
+def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
     """Estimates the GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
-    gpus = asked.tensor * asked.pipeline * asked.shards
-    state, width = state_bytes(asked.optimizer, asked.precision)
-    least = asked.parameters * (state + 2 * width) / GIB / gpus
-    most = least + asked.parameters * 2 / GIB / gpus
+    gpus = request.tensor * request.pipeline * request.shards
+    state, width = state_bytes(request.optimizer, request.precision)
+    least = request.parameters * (state + 2 * width) / GIB / gpus
+    most = least + request.parameters * 2 / GIB / gpus
     lines = [Figure(STATES, least, most, "GiB", "16 to 18 B a parameter for AdamW in 16 bits")]  # fmt: skip
-    model = asked.decoder
+    model = request.decoder
     if model is None:
         return (least, most), None, lines
-    layer = model.layer_bytes(asked.seq_len, asked.width, keep_scores=asked.recompute == "none")
+    layer = model.layer_bytes(request.seq_len, request.width, keep_scores=request.recompute == "none")
     factor = KEPT_GATED if model.gated else KEPT_PLAIN
     # The first stage keeps as many micro-batches as there are stages, each of its share of the layers.
-    kept = model.layers * layer, model.layers * layer * factor
-    if asked.recompute == "full":
-        inputs = float(model.layers * asked.seq_len * model.hidden * asked.width)
-        kept = inputs + layer, inputs + layer * factor
-    head = model.head_bytes(asked.seq_len, asked.width)
-    heads = head, head + LOGITS_BYTES * asked.seq_len * model.vocabulary
-    if asked.pipeline > 1:  # The head is on the last stage, which keeps one micro-batch.
-        sample = tuple(max(a, a / asked.pipeline + b) for a, b in zip(kept, heads, strict=True))
+    bytes_kept = model.layers * layer, model.layers * layer * factor
+    if request.recompute == "full":
+        inputs = float(model.layers * request.seq_len * model.hidden * request.width)
+        bytes_kept = inputs + layer, inputs + layer * factor
+    head = model.head_bytes(request.seq_len, request.width)
+    heads = head, head + LOGITS_BYTES * request.seq_len * model.vocabulary
+    if request.pipeline > 1:  # The head is on the last stage, which keeps one micro-batch.
+        sample = tuple(max(a, a / request.pipeline + b) for a, b in zip(bytes_kept, heads, strict=True))
     else:
-        sample = tuple(a + b for a, b in zip(kept, heads, strict=True))
-    ends = sample[0] / asked.tensor / GIB, sample[1] / asked.tensor / GIB
+        sample = tuple(a + b for a, b in zip(bytes_kept, heads, strict=True))
+    ends = sample[0] / request.tensor / GIB, sample[1] / request.tensor / GIB
     lines.append(Figure("activations", *ends, "GiB a sample", "Korthikanti et al. 2022, arXiv 2205.05198"))
     return (least, most), ends, lines
 
 
-def _missing(asked: _Asked) -> tuple[str, ...]:
+def _missing(request: _Request) -> tuple[str, ...]:
     found = ["communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come out long"]  # fmt: skip
-    if asked.decoder is None:
+    if request.decoder is None:
         found.append("operations of attention, and activations: give the model's config.json")
-        if asked.tensor > 1:
+        if request.tensor > 1:
             found.append("traffic of tensor parallelism: give the model's config.json")
-    elif asked.tensor > 1:
+    elif request.tensor > 1:
         found.append(
             "activations that tensor parallelism does not split: sequence parallelism is taken as on"
         )
-    if asked.pipeline > 1:
+    if request.pipeline > 1:
         found.append("what stages send to each other; a bubble of other micro-batches than "
-                     f"{asked.micro_batch}")  # fmt: skip
-    if asked.inter_gb_s is None:
+                     f"{request.micro_batch}")  # fmt: skip
+    if request.inter_gb_s is None:
         found.append("the network between nodes: give inter_gb_s, or plan on a cluster that has it")
-    if asked.shards > 1:
+    if request.shards > 1:
         found.append("gathers of sharded weights, half as many bytes again as the gradient's")
     found.append("memory of the driver's context, communication buffers and fragmentation")
     found.append("time of the loader, the optimizer's update and checkpoints")
