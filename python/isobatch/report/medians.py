@@ -87,12 +87,12 @@ def _common(jobs_at: dict[float, NDArray[np.int64]], of: int) -> tuple[list[floa
     order = sorted(jobs_at, key=lambda many: (-len(jobs_at[many]), many))
     every, best = np.ones(size, bool), (False, 0, 0)
     chosen: tuple[list[float], NDArray[np.bool_]] = ([], np.zeros(size, bool))
-    for taken, many in enumerate(order, 1):
+    for number, many in enumerate(order, 1):
         every &= np.isin(np.arange(size), jobs_at[many])
         left = int(every.sum())
-        rank = (2 * left >= of, taken * left, left)
-        if taken > 1 and left and rank > best:
-            best, chosen = rank, (sorted(order[:taken]), every.copy())
+        rank = (2 * left >= of, number * left, left)
+        if number > 1 and left and rank > best:
+            best, chosen = rank, (sorted(order[:number]), every.copy())
     return chosen
 
 

@@ -222,8 +222,8 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTabl
         line = [_called(plans, own[0]), cell(int(own[np.argmin(hours[own])])), cell(_least(priced, own))]
         line += [cell(marks[at, of]) if (at, of) in marks else "" for of in kinds]
         if deadline is not None:
-            met = own[(hours[own] <= deadline) & ~np.isnan(priced[own])]
-            line.append(cell(_least(priced, met)) if len(met) else "none of these")
+            in_time = own[(hours[own] <= deadline) & ~np.isnan(priced[own])]
+            line.append(cell(_least(priced, in_time)) if len(in_time) else "none of these")
         rows.append(line)
     is_priced = not np.isnan(cost).all()
     least = "cheapest" if is_priced else "fewest GPU-hours"
@@ -256,5 +256,5 @@ def _chosen(plans: Plans, currency: str) -> HtmlTable:
         took = words.duration(hours[row] * 3600)
         rows.append([_called(plans, row), _where(plans, row), took, words.figure(work[row]), price])
     columns = {"job": "text", "where": "text", "time": "number", "GPU-hours": "number", "cost": "number"}
-    row_of = "The best row of each job" if plans.made.top > 1 else "The row of each job"
+    row_of = "The best row of each job" if plans.provenance.top > 1 else "The row of each job"
     return HtmlTable(f"{row_of}{_first_of(len(jobs))}", columns, rows)
