@@ -224,9 +224,9 @@ def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]
         return "; ".join(
             f"rank {rank} died with {_how(failure.exitcode)}" for rank, failure in sorted(failures.items())
         )
-    said = [text for text in results.values() if text is not None]
-    if said:
-        raise InputError(said[0])
+    refusals = [text for text in results.values() if text is not None]
+    if refusals:
+        raise InputError(refusals[0])
     return None
 
 
