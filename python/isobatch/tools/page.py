@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unknown
+from isobatch.words import number_of
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _FIELDS = (
     (r"warmup", "warmup"),
     (r"beta", "betas"),
@@ -191,17 +191,19 @@ class SettingsPage:
         if why is not None:
             self.fault(to, InputError(f"{why}: give {to} a value", field=name))
             return None
-        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-            text = value.strip().replace("_", "")
-            value = int(text) if text.lstrip("+-").isdecimal() and len(text) < 20 else float(text)
+        read: Any = value
+        if isinstance(value, str):
+            read = number_of(value.replace("_", ""))
+            if read is not None and set(".eE") & set(value):
+                read = float(read)  # 1.0 is written as 1.0 again
         if (
-            type(value) not in (int, float)
-            or not math.isfinite(value)
-            or (type(value) is int and abs(value) >= 2**63)
+            type(read) not in (int, float)
+            or not math.isfinite(read)
+            or (abs(read) >= 2**63 and type(read) is int)
         ):
             self.fault(to, must_be("a number", value, field=name))
             return None
-        return value  # type: ignore[no-any-return]
+        return read  # type: ignore[no-any-return]
 
 
 def _field(key: str) -> str:
