@@ -231,9 +231,15 @@ def test_every_optimizer_and_precision_has_an_estimate():
 
 def test_settings_are_checked_each_and_together():
     assert _core.check_settings({}) == []
-    assert _core.check_settings({"policy": "grow", "ragged": True}) == []
-    found = _core.check_settings({"rule": "lineer", "ragged": True, "uneven": True, "budget": -1.0})
-    assert [(name, got) for name, got, _ in found] == [("rule", "lineer"), ("budget", -1.0), ("ragged", True)]
+    assert _core.check_settings({"policy": "grow", "split": "ragged"}) == []
+    found = _core.check_settings(
+        {"rule": "lineer", "split": "smaller", "batch_tolerance": 0.1, "budget": -1.0}
+    )
+    assert [(name, got) for name, got, _ in found] == [
+        ("rule", "lineer"),
+        ("budget", -1.0),
+        ("split", "smaller"),
+    ]
     legal = {name: says for name, record, says in _core.fields() if record == "settings"}
     assert all(says == legal[name] for name, _, says in found)
     with pytest.raises(ib.InputError, match="nonsense"):

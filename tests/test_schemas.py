@@ -39,7 +39,7 @@ def test_plans_of_every_sort_fit_their_schema():
 
 
 def test_the_first_saved_plans_fit_too():
-    kept = json.loads((ROOT / "tests/data/plan-1.json").read_text(encoding="utf-8"))
+    kept = json.loads((ROOT / "tests/data/plan-2.json").read_text(encoding="utf-8"))
     assert len(kept) > 1
     for name, plan in kept.items():
         assert problems("plan", plan) == [], name
@@ -49,7 +49,7 @@ def test_a_plan_with_another_field_or_value_does_not_fit():
     plan = written(ib.plan(RECIPE, 8))
     assert problems("plan", {**plan, "microbatch": 4})
     assert problems("plan", {**plan, "micro_batch": "4"})
-    assert problems("plan", {**plan, "schema": "isobatch.plan/2"})
+    assert problems("plan", {**plan, "schema": "isobatch.plan/3"})
     assert problems("plan", {**plan, "settings": {**plan["settings"], "rulee": "sqrt"}})
 
 

@@ -30,7 +30,7 @@ def main() -> None:
     else:
         print(loose.explain(), [option.micro_batch + 1 for option in loose.options])
 
-    moved = ib.replan(plan, at_step=50, cluster=4, uneven=True).require()
+    moved = ib.replan(plan, at_step=50, cluster=4, split="uneven").require()
     print(moved.micro_batch + moved.moves[-1].before.micro_batch)
 
 

@@ -28,7 +28,7 @@ def train(config: dict[str, Any]) -> None:
     rows = torch.randn(RECIPE.dataset_size, 4, dtype=torch.float64)
     model = prepare_model(torch.nn.Linear(3, 1).double())
     optimizer = torch.optim.SGD(model.parameters(), lr=RECIPE.lr)
-    run, saved = elastic_run(RECIPE, max_micro_batch=2, uneven=True)  # ours
+    run, saved = elastic_run(RECIPE, max_micro_batch=2, split="uneven")  # ours
     loader, scheduler = run.loader(rows), run.scheduler(optimizer)  # ours
     own = getattr(model, "module", model)  # of one worker Ray makes no DDP
     if saved:

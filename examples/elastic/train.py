@@ -87,7 +87,7 @@ def main() -> None:
     model = DistributedDataParallel(net) if dist.is_initialized() else net
     optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE.lr)
 
-    run = ElasticRun(RECIPE, max_micro_batch=3, uneven=True, state=checkpoint.get("run"))  # ours
+    run = ElasticRun(RECIPE, max_micro_batch=3, split="uneven", state=checkpoint.get("run"))  # ours
     loader = run.loader(Sequences(), collate_fn=collate)  # ours
     scheduler = run.scheduler(optimizer)  # ours
     if checkpoint:

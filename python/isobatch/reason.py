@@ -1,4 +1,4 @@
-"""Why a plan is not simply ok."""
+"""Reasons of a plan's status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class Reason(StrEnum):
     BATCH_MOVED = "batch_moved"
     RAGGED = "ragged"
     UNEQUAL_DEVICES = "unequal_devices"
-    MULTIPLE_MISSED = "multiple_missed"
     MICRO_BATCH_SHRUNK = "micro_batch_shrunk"
     BATCH_NORM_MOVED = "batch_norm_moved"
     ABOVE_CRITICAL_BATCH = "above_critical_batch"

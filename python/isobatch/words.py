@@ -89,7 +89,7 @@ def counted(number: float, noun: str, plural: str | None = None) -> str:
 
 
 def exact(number: float | None) -> str:
-    """Writes an exact number, or that it is not known.
+    """Writes an exact number, or `unknown`.
 
     >>> exact(1281216), exact(2e-5), exact(None)
     ('1,281,216', '2e-5', 'unknown')
@@ -114,7 +114,7 @@ def figure(number: float | None, digits: int = 3) -> str:
 
 
 def real(number: float) -> str:
-    """A number that is exact, such as a learning rate: as short as it can be written, to at most six digits.
+    """Writes an exact number, such as a learning rate: as short as it can be written, to at most six digits.
 
     >>> [real(x) for x in (2e-5, 0.1, 0.0003, 1.0, 0.30000000000000004)]
     ['2e-5', '0.1', '0.0003', '1', '0.3']
@@ -123,7 +123,7 @@ def real(number: float) -> str:
 
 
 def cited(text: str, source: str) -> str:
-    """A sentence with the source that it comes from.
+    """Adds the source to a sentence.
 
     >>> cited("no more than 8 epochs", "Smith 2018"), cited("no more than 8 epochs", "")
     ('no more than 8 epochs [Smith 2018]', 'no more than 8 epochs')
@@ -180,6 +180,36 @@ def price(amount: float, currency: str) -> str:
     ('$751,000', 'EUR 63,900', 'A$12')
     """
     return f"{currency}{' ' if currency[-1:].isalpha() else ''}{figure(amount)}"
+
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MAX_NUMBER_DIGITS = 400
+
+
+def number_of(text: str) -> int | float | None:
+    """Reads a number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
+    None where the text is no number.
+
+    >>> number_of(".1"), number_of("64.0"), number_of("1e3"), number_of("0064"), number_of("64.5"), number_of("90ep")
+    (0.1, 64, 1000, 64, 64.5, None)
+
+    A whole number that no real holds exactly stays one:
+
+    >>> number_of("9007199254740993.0")
+    9007199254740993
+    """
+    stripped = text.strip()
+    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MAX_NUMBER_DIGITS:
+        return None
+    if stripped.lstrip("+-").isdecimal():
+        return int(stripped)
+    value = float(stripped)
+    if abs(value) >= 2**63:
+        return value
+    from decimal import Decimal
+
+    exact = Decimal(stripped)
+    return int(exact) if exact == exact.to_integral_value() else value
 
 
 def few(names: Iterable[str], most: int = 8) -> str:
@@ -255,7 +285,7 @@ OURS = {
 
 
 def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
-    """The known name that an unknown one means, or None.
+    """Finds the known name meant by an unknown one, or None.
 
     Args:
         name: what was typed.

@@ -36,7 +36,7 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
             "max_micro_batch": 4,
             "explain": True,
         },
-        {"recipe": RECIPE, "gpus": 7, "settings": {"ragged": True}},
+        {"recipe": RECIPE, "gpus": 7, "settings": {"split": "ragged"}},
     ]
     code, answers, said = served(monkeypatch, capsysbinary, requests)
     assert ib.Plan.from_json(json.dumps(answers[0]["plan"])).recipe.weight_decay == 0
@@ -45,7 +45,7 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
     wanted = [
         ib.plan(recipe, 8),
         ib.plan(recipe, ib.Cluster(nodes=2, gpus_per_node=8), max_micro_batch=4),
-        ib.plan(recipe, 7, ragged=True),
+        ib.plan(recipe, 7, split="ragged"),
     ]
     assert [ib.Plan.from_json(json.dumps(it["plan"])) for it in answers] == wanted
     assert [it["status"] for it in answers] == [plan.status for plan in wanted]

@@ -10,28 +10,28 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.cli.options import number
 from isobatch.files.formats import refuse_duplicate_keys
+from isobatch.words import number_of
 
 NUMBERS = [".1", "1.", "+0.1", "1e-3", "+64", "0064", "64.0", "1e3", "64", " 64", "-0.5", "64.5", "1e0"]
 
 
 @pytest.mark.parametrize("text", NUMBERS)
 def test_a_number_is_a_number(text):
-    assert number(text) == float(text)
-    assert isinstance(number(text), int) == (float(text) == int(float(text)))
+    assert number_of(text) == float(text)
+    assert isinstance(number_of(text), int) == (float(text) == int(float(text)))
 
 
 @pytest.mark.parametrize(
     "text", ["", "90ep", "1_0", "0x10", "nan", "inf", "1e", ".", "--1", "1,024", "٣", "1 2"]
 )
 def test_what_is_no_number(text):
-    assert number(text) is None
+    assert number_of(text) is None
 
 
 def test_whole_numbers_stay_exact():
-    assert number("9007199254740993.0") == 2**53 + 1
-    assert number("9" * 30) == int("9" * 30)
+    assert number_of("9007199254740993.0") == 2**53 + 1
+    assert number_of("9" * 30) == int("9" * 30)
 
 
 @pytest.mark.parametrize("batch", ["64.0", "+64", "0064", "6.4e1", "64."])

@@ -55,7 +55,7 @@ def test_infeasible_in_words(job, capsys):
         "What would work:\n"
     )
     menu = [line.split("   ")[-1].strip() for line in out.splitlines()[3:]]
-    assert menu[-4:] == ["--batch-tolerance 0.016", "--ragged", "--gpus 4", "--gpus 8"]
+    assert menu[-4:] == ["--batch-tolerance 0.016", "--split ragged", "--gpus 4", "--gpus 8"]
     for flags in menu:  # to be copied
         wanted = flags.split() if "--gpus" in flags else ["--gpus", "7", *flags.split()]
         assert main(["plan", job, *wanted]) == 0
@@ -82,7 +82,7 @@ def test_json_and_output_are_the_plan(job, tmp_path, capsys):
     assert main(["plan", job, "--nodes", "8", "--max-micro-batch", "2", "--json", "-o", str(saved)]) == 0
     printed = capsys.readouterr().out
     plan = ib.Plan.load(saved)
-    assert json.loads(printed)["schema"] == "isobatch.plan/1"
+    assert json.loads(printed)["schema"] == "isobatch.plan/2"
     assert ib.Plan.from_json(printed) == plan
     assert (plan.micro_batch, plan.accumulation) == (2, 2)
     assert plan == ib.plan(plan.recipe, ib.Cluster(nodes=8, gpus_per_node=8), max_micro_batch=2)
@@ -111,7 +111,7 @@ def test_fields_on_the_command_line_win(job, capsys):
             ["--gpus", "8", "--set", "lr=NaN"],
             "isobatch plan: --set lr must be a finite number above 0, got nan",
         ),
-        (["--gpus", "8", "--ragged", "--uneven"], "ragged"),
+        (["--gpus", "8", "--split", "smaller", "--batch-tolerance", "0.1"], "split"),
     ],
 )
 def test_wrong_use_is_exit_2(job, capsys, words, message):
@@ -131,7 +131,7 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
         (
             "a.json",
-            '{"schema": "isobatch.plan/1", "recipe": {}}',
+            '{"schema": "isobatch.plan/2", "recipe": {}}',
             "is a plan, not a recipe: isobatch replan moves the run",
         ),
         (
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
 def test_a_saved_plan_of_another_version_is_refused(tmp_path):
     path = tmp_path / "plan.json"
     ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 8).save(path)
-    path.write_text(path.read_text().replace("isobatch.plan/1", "isobatch.plan/9"))
+    path.write_text(path.read_text().replace("isobatch.plan/2", "isobatch.plan/9"))
     with pytest.raises(
         ib.InputError,
         match=r"plan\.json: schema 'isobatch\.plan/9' is newer than this isobatch reads \('isobatch\.plan/1'\): upgrade isobatch",

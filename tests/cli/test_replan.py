@@ -51,7 +51,7 @@ def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, capsys):
 def test_seven_gpus_need_uneven(saved, capsys):
     assert main(["replan", saved, "--at-step", "50", "--gpus", "7"]) == 1
     assert capsys.readouterr().out.startswith("Cannot train on 7 GPUs as asked")
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "7", "--uneven"]) == 0
+    assert main(["replan", saved, "--at-step", "50", "--gpus", "7", "--split", "uneven"]) == 0
 
 
 @pytest.mark.parametrize(

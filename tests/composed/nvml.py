@@ -18,15 +18,7 @@ class Nvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_NVLINK_MAX_LINKS = 36
-    NVML_CLOCK_SM = 1
-    NVML_TEMPERATURE_GPU = 0
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
-    nvmlClocksEventReasonGpuIdle = 0x1
-    nvmlClocksEventReasonSwPowerCap = 0x4
-    nvmlClocksEventReasonHwSlowdown = 0x8
-    nvmlClocksEventReasonSwThermalSlowdown = 0x20
-    nvmlClocksEventReasonHwThermalSlowdown = 0x40
-    nvmlClocksEventReasonHwPowerBrakeSlowdown = 0x80
 
     def __init__(self, lacks=(), **given):
         self.lacks, self.asked = lacks, []
@@ -40,15 +32,8 @@ class Nvml:
             "TotalEccErrors": 0,
             "CurrPcieLinkWidth": 16,
             "MaxPcieLinkWidth": 16,
-            "MaxPcieLinkGeneration": 5,
-            "CurrPcieLinkGeneration": 5,
             "EnforcedPowerLimit": 700_000,
             "PowerManagementDefaultLimit": 700_000,
-            "MaxClockInfo": 1980,
-            "ClockInfo": 1755,
-            "PowerUsage": 640_000,
-            "Temperature": 61,
-            "CurrentClocksEventReasons": 0,
             "recovery": 0,
             "links": [1] * 18,
         } | given

@@ -245,7 +245,7 @@ def normed():
     net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
     model = DistributedDataParallel(net)
     net[0].__class__ = Gathered  # DDP takes SyncBatchNorm on GPUs only.
-    run = ElasticRun(ib.Recipe(**{**RECIPE, "effective_batch": 9}), uneven=True, max_micro_batch=3)
+    run = ElasticRun(ib.Recipe(**{**RECIPE, "effective_batch": 9}), split="uneven", max_micro_batch=3)
     rows, counts, gradients = Rows(70), [], []
     for step in run.steps(run.loader(rows, equal_passes=True)):
         for micro in step:

@@ -17,7 +17,7 @@ RECIPE = {
     "duration": "3ep",
     "warmup": "1ep",
 }
-SETTINGS = {"uneven": True, "max_micro_batch": 2}
+SETTINGS = {"split": "uneven", "max_micro_batch": 2}
 EVERY, SHRINKS, GROWS = 3, 6, 12
 
 

@@ -26,7 +26,7 @@ RECIPE = {
     "duration": "2ep",
     "warmup": "3st",
 }
-SETTINGS = {"uneven": True, "max_micro_batch": 3}
+SETTINGS = {"split": "uneven", "max_micro_batch": 3}
 
 
 class Words(torch.utils.data.Dataset):

@@ -34,7 +34,7 @@ def test_whole_numbers_of_arrow_are_not_rounded_either():
         assert plans["status"].to_pylist() == ["infeasible", "ok"]
 
 
-@pytest.mark.parametrize("name", ["ragged", "batch_norm", "drop_last", "short_epochs"])
+@pytest.mark.parametrize("name", ["batch_norm", "drop_last", "short_epochs"])
 def test_a_flag_of_arrow_may_be_unknown(name):
     pa = pytest.importorskip("pyarrow", reason="Arrow's columns")
     for flags in ([True, None], [None, None]):

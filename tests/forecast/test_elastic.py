@@ -196,7 +196,7 @@ def test_prints_the_batch_and_its_counts(capsys):
     assert lines[0] == "effective batch 96 works at 6 GPU counts"
     assert lines[1:3] == ["GPUs  micro-batch  accumulation", "1     4            24"]
     assert lines[-1] == (
-        "torchrun --nnodes 1:8 --nproc-per-node 1 (5, 7 nodes do not divide the batch: there ElasticRun needs uneven=True)"
+        "torchrun --nnodes 1:8 --nproc-per-node 1 (5, 7 nodes do not divide the batch: there ElasticRun needs split='uneven')"
     )
 
 
@@ -238,7 +238,7 @@ def test_not_a_number(capsys):
 
 
 def test_counts_that_hold_no_whole_replicas_are_not_called_uneven(capsys):
-    """Nine GPUs hold one replica of eight, and uneven=True does not help there."""
+    """Nine GPUs hold one replica of eight, and split="uneven" does not help there."""
     words = ["--max-batch", "64", "--micro-batches", "2", "--gpus", "8..32", "--model-parallel", "8"]
     assert run(*words, "--gpus-per-node", "4") == 0
     last = capsys.readouterr().out.splitlines()[-1]

@@ -200,7 +200,7 @@ ASKED = (
     {"policy": "goodput", "max_micro_batch": 16, "batch_tolerance": 0.1, "deadline_hours": 1},
     {"policy": 4096, "max_micro_batch": 8},
     {"batch_tolerance": 0.05},
-    {"ragged": True, "max_micro_batch": 7},
+    {"split": "ragged", "max_micro_batch": 7},
     {"deadline_hours": 0.1, "max_micro_batch": 16},
 )
 

@@ -37,15 +37,15 @@ def recipe(**fields):
 
 
 def plan(**fields):
-    settings = {name: fields.pop(name) for name in ("ragged", "uneven", "max_micro_batch") if name in fields}
+    settings = {name: fields.pop(name) for name in ("split", "max_micro_batch") if name in fields}
     ranks = fields.pop("ranks", 2)
     made = ib.plan(recipe(**fields), ranks, **settings)
     return made.to_json()
 
 
 PLAIN = plan()
-RAGGED = plan(effective_batch=45, dataset_size=450, ragged=True, micro_batch=None, max_micro_batch=8)
-UNEVEN = plan(effective_batch=40, dataset_size=400, uneven=True)
+RAGGED = plan(effective_batch=45, dataset_size=450, split="ragged", micro_batch=None, max_micro_batch=8)
+UNEVEN = plan(effective_batch=40, dataset_size=400, split="uneven")
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ RUN = ib.plan(
 MOVES = {
     "fewer GPUs": ib.replan(ib.plan(RUN.recipe, 6, max_micro_batch=8), at_step=7, cluster=2),
     "a larger batch": ib.replan(RUN, at_step=7, effective_batch=96),
-    "a larger batch, ragged": ib.replan(RUN, at_step=7, effective_batch=90, ragged=True),
-    "a larger batch, uneven": ib.replan(RUN, at_step=7, effective_batch=56, uneven=True),
+    "a larger batch, ragged": ib.replan(RUN, at_step=7, effective_batch=90, split="ragged"),
+    "a larger batch, uneven": ib.replan(RUN, at_step=7, effective_batch=56, split="uneven"),
     "at an epoch's end": ib.replan(RUN, at_step=5, effective_batch=96),
     "twice": ib.replan(ib.replan(RUN, at_step=2, effective_batch=96), at_step=4, effective_batch=48),
 }

@@ -48,7 +48,7 @@ def _recipes() -> Iterator[ib.Recipe]:
 
 def _plans() -> Iterator[ib.Plan]:
     for recipe in _recipes():
-        for gpus, settings in ((8, {}), (7, {}), (16, {"policy": "grow"}), (3, {"ragged": True})):
+        for gpus, settings in ((8, {}), (7, {}), (16, {"policy": "grow"}), (3, {"split": "ragged"})):
             yield ib.plan(recipe, gpus, **settings)
     run = ib.plan(next(_recipes()), 8)
     for step, gpus in ((100, 16), (700, 4)):

@@ -19,7 +19,8 @@ def check_oracle(seed: int, plans: int) -> int:
     rows = [(job(draw), cluster(draw), _uneven(draw, options(draw))) for _ in range(plans)]
     for recipe, _, settings in rows:
         if "ramp" in recipe:
-            settings.pop("ragged", None)
+            if settings.get("split") == "ragged":
+                del settings["split"]
             # The oracle walks such a run step by step.
             recipe |= {
                 "duration": f"{draw.randint(1, 90) * recipe['effective_batch']}sp",
@@ -114,13 +115,9 @@ def _shape(draw: random.Random) -> dict[str, Any]:
 
 
 def _uneven(draw: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
-    taken = {
-        "ragged",
-        "accumulation_multiple",
-        "min_accumulation",
-    } & settings.keys()  # uneven goes without these
+    taken = {"split", "accumulation_multiple"} & settings.keys()  # uneven goes without these
     if draw.random() < 0.2 and not taken:
-        settings["uneven"] = True
+        settings["split"] = "uneven"
     return settings
 
 

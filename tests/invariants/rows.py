@@ -117,7 +117,7 @@ def _clusters(draw: np.random.Generator, count: int) -> Columns:
 
 
 def _settings(draw: np.random.Generator) -> dict[str, Any]:
-    """Keywords of the call; ragged and uneven exclude one another and require_multiple."""
+    """Keywords of the call that do not contradict each other."""
     chosen = {
         "policy": draw.choice(np.array(["keep", "grow", 256, 768, 4096], object)),
         "rule": str(draw.choice([name for name, *_ in _core.rules()])),
@@ -125,34 +125,30 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
         "max_batch": draw.choice(np.array([None, None, 512, 2**20], object)),
         "batch_tolerance": float(draw.choice([0.0, 0.0, 0.02, 0.3, 0.999])),
         "micro_batch_multiple": int(draw.choice([1, 1, 1, 8, 3])),
-        "beta_half_life": bool(draw.random() < 0.2),
     }
-    # By a generator of their own: four more leave the others as they are.
+    # By a generator of their own: more of them leave the others as they are.
     chosen |= beside_the_rule(random.Random(repr(chosen)))
     if draw.random() < 0.3:
         chosen["batch_multiple"] = int(draw.choice([2, 12, 64]))
     if draw.random() < 0.2:
         chosen["short_epochs"] = True
     if draw.random() < 0.2:
-        chosen |= {"decrease_batch": True, "batch_tolerance": 0.0}
+        chosen |= {"split": "smaller", "batch_tolerance": 0.0}
     most = chosen["max_micro_batch"] or 2**31 - 1
     if draw.random() < 0.2:
         chosen["min_micro_batch"] = min(int(draw.choice([2, 5, 32, 1000])), most)
     if draw.random() < 0.15:
         least, multiple = chosen.get("min_micro_batch", 1), chosen["micro_batch_multiple"]
         sizes = [size for size in (1, 3, 8, 48) if least <= size <= most and size % multiple == 0]
-        chosen |= {"fixed_micro_batch": sizes[-1]} if sizes else {}
+        chosen |= {"min_micro_batch": sizes[-1], "max_micro_batch": sizes[-1]} if sizes else {}
     if draw.random() < 0.3:  # a pipeline, which wants equal passes
-        passes = {
-            "accumulation_multiple": int(draw.choice([1, 2, 3])),
-            "min_accumulation": int(draw.choice([1, 4])),
-        }
-        return chosen | passes
-    layouts = ["plain", "plain", "ragged", "uneven", "require_multiple"]
-    if {"min_micro_batch", "fixed_micro_batch"} & chosen.keys():
-        layouts.remove("ragged")
-    layout = draw.choice(layouts)
-    return chosen | ({} if layout == "plain" else {str(layout): True})
+        return chosen | {"accumulation_multiple": int(draw.choice([1, 2, 3]))}
+    if "split" in chosen:
+        return chosen
+    splits = ["even", "even", "uneven"]
+    if "min_micro_batch" not in chosen and chosen["micro_batch_multiple"] == 1:
+        splits.append("ragged")
+    return chosen | {"split": str(draw.choice(splits))}
 
 
 def _hold(found: Columns, job: Columns, cluster: Columns, settings: dict[str, Any], case: str) -> None:
@@ -199,28 +195,23 @@ def _hold_batches(
     )
     law(found["world_size"] == cluster["nodes"] * cluster["gpus_per_node"], "the world size")
     law(replicas * cluster["model_parallel"] == found["world_size"], "replicas × model_parallel = world size")
-    asked = settings.get("fixed_micro_batch")
-    if asked:
-        law(micro == asked, "the micro-batch that was fixed")
     law(micro >= settings.get("min_micro_batch", 1), "the least micro-batch")
-    cap = settings["max_micro_batch"] or asked or job.get("micro_batch", np.int64(2**31 - 1))
+    cap = settings["max_micro_batch"] or job.get("micro_batch", np.int64(2**31 - 1))
     law((micro >= 1) & (micro <= cap), "the cap on the micro-batch")
     law(batch <= (settings["max_batch"] or 2**40), "the cap on the batch")
-    if settings.get("require_multiple"):
-        law(micro % settings["micro_batch_multiple"] == 0, "the multiple that was demanded")
+    law(micro % settings["micro_batch_multiple"] == 0, "the multiple of the micro-batch")
     law(batch % settings.get("batch_multiple", 1) == 0, "the multiple of the batch")
     law(accumulation % settings.get("accumulation_multiple", 1) == 0, "the multiple of the accumulation")
-    law(accumulation >= settings.get("min_accumulation", 1), "the least accumulation")
     tuned = job["effective_batch"]
     if settings["policy"] == "keep":
         wanted = tuned
         _hold_kept(found, job, settings, law)
     elif settings["policy"] == "grow":
-        share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else asked or settings["max_micro_batch"]
+        share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else settings["max_micro_batch"]
         wanted = replicas * (0 if share is None else share)
     else:
         wanted = np.full_like(tuned, settings["policy"])
-    if settings.get("decrease_batch"):
+    if settings.get("split") == "smaller":
         law(batch <= wanted, "a batch that is lowered")
     else:
         law(np.abs(batch - wanted) <= settings["batch_tolerance"] * wanted, "the batch is in the tolerance")
@@ -233,7 +224,7 @@ def _hold_batches(
         value = found[name]
         law(np.isnan(value) | ((value >= 0) & (value < 1)), f"{name} lies in [0, 1)")
     tuned_beta2 = np.where(np.isin(job["optimizer"], ["lion", "rmsprop"]), 0.99, 0.999)
-    floor = np.minimum(settings.get("min_beta2", 0.0), tuned_beta2)
+    floor = np.minimum(float(settings.get("beta2_rule", "auto").partition(":")[2] or 0), tuned_beta2)
     law(np.isnan(found["beta2"]) | (found["beta2"] >= floor), "the floor under beta2")
     near = (found["nearest_world_size"] != -1) | (found["nearest_batch"] != -1)
     every(~(feasible & near), "what would work is named only where nothing does")
@@ -242,7 +233,7 @@ def _hold_batches(
 def _hold_kept(found: Columns, job: Columns, settings: dict[str, Any], law: Any) -> None:
     """Under keep the learning rate moves with the run's length alone, and so does the decay, where either is asked to."""
     tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
-    power, ratio = settings.get("duration_power"), settings.get("duration_ratio", 1.0)
+    ratio, power = ib.Settings(duration_scale=settings.get("duration_scale")).duration
     if power is None or ratio == 1:
         law(found["lr"] == job["lr"], "keep holds the learning rate")
         law(found["weight_decay"] == tuned_decay, "keep holds the weight decay")
@@ -255,7 +246,7 @@ def _hold_kept(found: Columns, job: Columns, settings: dict[str, Any], law: Any)
     independent = job["decay"] == "independent" if "decay" in job else False
     by_optimizer = {
         "adamw": np.where(independent, 1 / ratio, 1 / scale / ratio),
-        "muon": 1 / ratio if settings.get("muon_decay") else 1.0,
+        "muon": np.where(job["decay"] == "sqrt", 1 / ratio, 1.0) if "decay" in job else 1.0,
     }
     factor = np.ones(len(tuned_decay))
     for optimizer, moved in by_optimizer.items():

@@ -55,40 +55,43 @@ def test_sde_has_a_cliff_where_sde_smooth_has_none():
 
 @pytest.mark.parametrize("k", KS)
 def test_a_floor_under_beta2(k):
-    free = planned(k, settings={"beta_half_life": True})
-    held = planned(k, settings={"beta_half_life": True, "min_beta2": 0.9})
+    free = planned(k, settings={"beta2_rule": "half_life"})
+    held = planned(k, settings={"beta2_rule": "half_life:0.9"})
     assert near(free.beta2, power(0.95, k))
     assert held.beta2 == max(free.beta2, 0.9)
     assert (R.BETA2_LOW in free.reasons, R.BETA2_LOW in held.reasons) == (free.beta2 < 0.9, False)
-    assert ("held at min_beta2" in held.explain()) == (free.beta2 < 0.9)
+    assert ("held at its floor of 0.9" in held.explain()) == (free.beta2 < 0.9)
 
 
 def test_the_floor_is_under_every_rule_that_lowers_beta2():
     for rule in ("sde", "sde_smooth"):
-        assert planned(8, settings={"rule": rule, "min_beta2": 0.9}).beta2 == 0.9
+        assert planned(8, settings={"rule": rule, "beta2_rule": "auto:0.9"}).beta2 == 0.9
     # It never lifts the tuned one, nor one that no rule lowered.
-    assert planned(8, betas=(0.9, 0.8), settings={"rule": "sde_smooth", "min_beta2": 0.9}).beta2 == 0.8
-    assert planned(8, betas=(0.9, 0.8), settings={"min_beta2": 0.9}).beta2 == 0.8
+    assert (
+        planned(8, betas=(0.9, 0.8), settings={"rule": "sde_smooth", "beta2_rule": "auto:0.9"}).beta2 == 0.8
+    )
+    assert planned(8, betas=(0.9, 0.8), settings={"beta2_rule": "auto:0.9"}).beta2 == 0.8
 
 
 def test_muons_decay_moves_on_request_alone():
     muon = {"optimizer": "muon", "weight_decay": 0.1}
     assert planned(16, **muon).weight_decay == 0.1
     # nanochat: λ·√(B/Bref)·(Dref/D)
-    moved = planned(16, **muon, settings={"muon_decay": True})
+    muon["decay"] = "sqrt"
+    moved = planned(16, **muon)
     assert near(moved.weight_decay, 0.4) and R.MUON_DECAY in moved.reasons
     assert "nanochat" in moved.explain()
-    longer = {"muon_decay": True, "duration_ratio": 4.0, "duration_power": 0.5}
+    longer = {"duration_scale": "4.0^0.5"}
     assert near(planned(16, **muon, settings=longer).weight_decay, 0.1)
     # Whatever the rule: its formula has no learning rate in it.
-    by_rule = planned(16, **muon, noise_scale=5000.0, settings={"muon_decay": True, "rule": "muon"})
+    by_rule = planned(16, **muon, noise_scale=5000.0, settings={"rule": "muon"})
     assert near(by_rule.weight_decay, 0.4)
 
 
 @pytest.mark.parametrize(("ratio", "exponent"), [(4.0, 0.5), (0.25, 0.5), (10.0, 0.3), (3.0, -0.307)])
 @pytest.mark.parametrize("k", [1, 16])
 def test_another_length(ratio, exponent, k):
-    settings = {"duration_ratio": ratio, "duration_power": exponent}
+    settings = {"duration_scale": f"{ratio}^{exponent}"}
     plan = planned(k, weight_decay=0.1, decay="lr_multiplied", settings=settings)
     factor = power(ratio, Fraction(str(-exponent)))
     assert math.isclose(plan.lr, 1e-3 * math.sqrt(k) * factor, rel_tol=1e-14)
@@ -100,19 +103,17 @@ def test_another_length(ratio, exponent, k):
 
 
 def test_another_length_changes_keep_too_and_says_so():
-    plan = ib.plan(recipe(), 1, duration_ratio=4.0, duration_power=0.5)
+    plan = ib.plan(recipe(), 1, duration_scale="4.0^0.5")
     assert (plan.lr, plan.effective_batch) == (0.5e-3, 1024)
     assert "0.0005" in plan.explain() or "5e-4" in plan.explain()
     assert "Unchanged: batch size, learning rate" not in plan.explain()
 
 
 def test_another_length_alone_changes_nothing_and_is_a_caution():
-    plain, told = ib.plan(recipe(), 1), ib.plan(recipe(), 1, duration_ratio=4.0)
+    plain, told = ib.plan(recipe(), 1), ib.plan(recipe(), 1, duration_scale="4.0")
     assert told.lr == plain.lr and set(told.reasons) - set(plain.reasons) == {R.DURATION_MOVED}
 
 
 def test_no_caution_of_a_rule_comes_from_the_length():
-    plan = ib.plan(
-        recipe(optimizer="lion"), 1, policy=1024, rule="sqrt", duration_ratio=4.0, duration_power=0.5
-    )
+    plan = ib.plan(recipe(optimizer="lion"), 1, policy=1024, rule="sqrt", duration_scale="4.0^0.5")
     assert R.RULE_ASSUMED not in plan.reasons and R.DURATION_MOVED in plan.reasons

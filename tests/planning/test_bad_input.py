@@ -69,7 +69,9 @@ BAD_SETTINGS = [
     *(("max_batch", value) for value in (0, -1, 2.5, 2**63, "x")),
     *(("batch_tolerance", value) for value in (-0.1, 1.0, NAN, INF, "x")),
     *(("micro_batch_multiple", value) for value in (0, -1, 2.5, 2**63)),
-    *((name, value) for name in ("ragged", "uneven", "require_multiple", "beta_half_life") for value in ("x", 2)),
+    *(("split", value) for value in ("x", "", 2, True)), *(("short_epochs", value) for value in ("x", 2)),
+    *(("beta2_rule", value) for value in ("x", "", 0.9, "half_life:1", "half_life:", "auto:-0.1", "auto:nan")),
+    *(("duration_scale", value) for value in (0, -8, NAN, INF, "x", "8^", "^0.3", "8^nan", "0^0.3", "8^0.3^2")),
 ]  # fmt: skip
 BAD_CLUSTERS = [
     *((name, value) for name in ("nodes", "gpus_per_node") for value in (0, -1, 2.5, NAN, 2**31 + 1, 2**63, "x", True)),

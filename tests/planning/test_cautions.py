@@ -55,25 +55,25 @@ CASES = [
     # 0.95^k
     (
         R.BETA2_LOW,
-        {"options": {"policy": 528, "beta_half_life": True}, "betas": (0.9, 0.95)},
-        {"options": {"policy": 512, "beta_half_life": True}, "betas": (0.9, 0.95)},
+        {"options": {"policy": 528, "beta2_rule": "half_life"}, "betas": (0.9, 0.95)},
+        {"options": {"policy": 512, "beta2_rule": "half_life"}, "betas": (0.9, 0.95)},
     ),
     (
         R.BETA2_LOW,
-        {"options": {"policy": 4096, "beta_half_life": True}, "betas": (0.9, 0.95)},
-        {"options": {"policy": 4096, "beta_half_life": True, "min_beta2": 0.9}, "betas": (0.9, 0.95)},
+        {"options": {"policy": 4096, "beta2_rule": "half_life"}, "betas": (0.9, 0.95)},
+        {"options": {"policy": 4096, "beta2_rule": "half_life:0.9"}, "betas": (0.9, 0.95)},
     ),
     (R.BETA2_LOW, {"options": {"policy": 512, "rule": "sde_smooth"}, "betas": (0.9, 0.9)}, {"options": {"policy": 512}, "betas": (0.9, 0.8)}),
-    (R.DURATION_MOVED, {"options": {"duration_ratio": 2.0}}, {"options": {"duration_power": 0.5}}),
+    (R.DURATION_MOVED, {"options": {"duration_scale": "2.0"}}, {"options": {"duration_scale": "1^0.5"}}),
     (
         R.MUON_DECAY,
-        {"options": {"policy": 512, "muon_decay": True}, "optimizer": "muon", "weight_decay": 0.1},
-        {"options": {"policy": 512}, "optimizer": "muon", "weight_decay": 0.1},
+        {"options": {"policy": 512}, "optimizer": "muon", "weight_decay": 0.1, "decay": "sqrt"},
+        {"options": {"policy": 512}, "optimizer": "muon", "weight_decay": 0.1, "decay": "lr_multiplied"},
     ),
     (
         R.MUON_DECAY,
-        {"options": {"duration_ratio": 2.0, "duration_power": 0.5, "muon_decay": True}, "optimizer": "muon", "weight_decay": 0.1},
-        {"options": {"policy": 512, "muon_decay": True}, "optimizer": "adamw", "weight_decay": 0.1},
+        {"options": {"duration_scale": "2.0^0.5"}, "optimizer": "muon", "weight_decay": 0.1, "decay": "sqrt"},
+        {"options": {"policy": 512}, "optimizer": "adamw", "weight_decay": 0.1},
     ),
     (R.BETA1_LOW, {"options": {"policy": 1304, "rule": "sde"}}, {"options": {"policy": 1280, "rule": "sde"}}),
     (R.RULE_ASSUMED, {"options": {"policy": 512}, "optimizer": "lion"}, {"options": {"policy": 512}, "optimizer": "lamb"}),
@@ -109,13 +109,12 @@ CASES = [
     ),
     (R.UNEVEN_TAIL, {"dataset_size": 1000, "options": {"max_micro_batch": 16}}, {"dataset_size": 1000}),
     (R.BATCH_MOVED, {"gpus": 7, "options": {"batch_tolerance": 0.02}}, {"gpus": 8, "options": {"batch_tolerance": 0.02}}),
-    (R.RAGGED, {"gpus": 7, "options": {"ragged": True}}, {"gpus": 8, "options": {"ragged": True}}),
-    (R.MULTIPLE_MISSED, {"options": {"micro_batch_multiple": 64}}, {"options": {"micro_batch_multiple": 32}}),
+    (R.RAGGED, {"gpus": 7, "options": {"split": "ragged"}}, {"gpus": 8, "options": {"split": "ragged"}}),
     # what cannot be
     (R.NOT_DIVISIBLE, {"gpus": 7}, {"gpus": 8}),
     (R.NOT_DIVISIBLE, {"gpus": 512}, {"gpus": 256}),
     (R.MODEL_PARALLEL, {"gpus": 9, "model_parallel": 4}, {"gpus": 8, "model_parallel": 4}),
-    (R.MULTIPLE_UNMET, {"options": {"micro_batch_multiple": 64, "require_multiple": True}}, {"options": {"micro_batch_multiple": 8, "require_multiple": True}}),
+    (R.MULTIPLE_UNMET, {"options": {"micro_batch_multiple": 64}}, {"options": {"micro_batch_multiple": 8}}),
     (R.ABOVE_MAX_BATCH, {"options": {"max_batch": 255}}, {"options": {"max_batch": 256}}),
     (R.BATCH_ABOVE_DATASET, {"dataset_size": 255}, {"dataset_size": 256}),
     (R.RUN_BELOW_STEP, {"duration": "255sp", "convention": "megatron"}, {"duration": "256sp", "convention": "megatron"}),
@@ -124,8 +123,8 @@ CASES = [
     # A floor under β2 does not make the rule hold there.
     (
         R.BETA_NOT_POSITIVE,
-        {"options": {"policy": 25600, "rule": "sde", "min_beta2": 0.5}, "optimizer": "rmsprop"},
-        {"options": {"policy": 25592, "rule": "sde", "min_beta2": 0.5}, "optimizer": "rmsprop"},
+        {"options": {"policy": 25600, "rule": "sde", "beta2_rule": "auto:0.5"}, "optimizer": "rmsprop"},
+        {"options": {"policy": 25592, "rule": "sde", "beta2_rule": "auto:0.5"}, "optimizer": "rmsprop"},
     ),
     (R.NEEDS_TUNED_GPUS, {"options": {"policy": "grow"}}, {"options": {"policy": "grow", "max_micro_batch": 8}}),
     (R.NEEDS_NOISE, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0}, {"options": {"policy": 512, "rule": "adascale"}, "sigma_sq": 1.0, "mu_sq": 1.0}),
@@ -139,7 +138,6 @@ CASES = [
     (R.RAMP_RULE, {"ramp": "128 16 1000", "options": {"ramp_rule": "sqrt"}}, {"options": {"ramp_rule": "sqrt"}}),
     (R.NEEDS_POWER, {"ramp": "128 16 1000", "options": {"ramp_rule": "power"}}, {"options": {"ramp_rule": "power"}}),
     (R.ACCUMULATION_UNMET, {"options": {"accumulation_multiple": 3}}, {"options": {"accumulation_multiple": 4}}),
-    (R.ACCUMULATION_UNMET, {"options": {"min_accumulation": 33}}, {"options": {"min_accumulation": 32}}),
     (R.NOT_DIVISIBLE, {"options": {"batch_multiple": 12}}, {"options": {"batch_multiple": 64}}),
 ]  # fmt: skip
 

@@ -12,17 +12,17 @@ PIPELINED = ib.Recipe(effective_batch=512, lr=3e-4, model_parallel=8, micro_batc
 
 @pytest.mark.parametrize("gpus", [16, 32, 64, 128])
 def test_a_pipeline_gets_its_passes(gpus):
-    plan = ib.plan(PIPELINED, gpus, accumulation_multiple=4, min_accumulation=8)
+    plan = ib.plan(PIPELINED, gpus, accumulation_multiple=8)
     assert plan.effective_batch == 512
-    assert plan.accumulation % 4 == 0
-    assert plan.accumulation >= 8
+    assert plan.accumulation % 8 == 0
     assert plan.micro_batch == 2
 
 
 def test_the_micro_batch_gives_way():
     # 16 replicas have 32 samples each: 16 passes of 2, or 32 of 1.
-    assert ib.plan(PIPELINED, 128, min_accumulation=17).micro_batch == 1
-    assert ib.plan(PIPELINED, 128, min_accumulation=33).reasons == (ib.Reason.ACCUMULATION_UNMET,)
+    assert ib.plan(PIPELINED, 128, accumulation_multiple=16).micro_batch == 2
+    assert ib.plan(PIPELINED, 128, accumulation_multiple=32).micro_batch == 1
+    assert ib.plan(PIPELINED, 128, accumulation_multiple=33).reasons == (ib.Reason.ACCUMULATION_UNMET,)
 
 
 def test_a_tolerance_finds_a_batch_for_a_pipeline():
@@ -42,34 +42,32 @@ def test_groups_stay_in_one_step(policy):
         "256 samples are not a multiple of batch_multiple 12"
         in ib.plan(recipe, 8, batch_multiple=12).explain()
     )
-    ragged = ib.plan(recipe, 7, batch_multiple=8, ragged=True)
+    ragged = ib.plan(recipe, 7, batch_multiple=8, split="ragged")
     assert ragged.effective_batch == 256
-    assert ib.plan(recipe, 7, batch_multiple=12, ragged=True).status == "infeasible"
+    assert ib.plan(recipe, 7, batch_multiple=12, split="ragged").status == "infeasible"
 
 
 def test_every_stage_of_a_ramp_has_them():
     recipe = ib.Recipe(effective_batch=512, lr=3e-4, ramp="128 128 4096", duration="99st")
-    plan = ib.plan(recipe, 8, accumulation_multiple=4, min_accumulation=8)
+    plan = ib.plan(recipe, 8, accumulation_multiple=8)
     assert plan.micro_batch == 2
     for stage in plan.stages:
-        assert stage.batch // (2 * 8) % 4 == 0
-        assert stage.batch // (2 * 8) >= 8
-    stuck = ib.plan(recipe, 8, min_accumulation=17)
+        assert stage.batch // (2 * 8) % 8 == 0
+    stuck = ib.plan(recipe, 8, accumulation_multiple=32)
     assert stuck.reasons == (ib.Reason.RAMP_NOT_DIVISIBLE,)
     assert "stage 1 of 4 of the ramp, 128 samples, is 16 for each of 8 replicas" in stuck.explain()
 
 
-@pytest.mark.parametrize("name", ["accumulation_multiple", "min_accumulation", "batch_multiple"])
+@pytest.mark.parametrize("name", ["accumulation_multiple", "batch_multiple"])
 def test_a_search_by_goodput_refuses_them(name):
     with pytest.raises(ib.InputError, match=f"{name} must be .* not with .*goodput"):
         ib.plan(PIPELINED, 8, policy="goodput", **{name: 2})
 
 
-@pytest.mark.parametrize("name", ["accumulation_multiple", "min_accumulation"])
-@pytest.mark.parametrize("unlike", ["ragged", "uneven"])
-def test_equal_passes_exclude_unequal_ones(name, unlike):
-    with pytest.raises(ib.InputError, match=f"{name} must be"):
-        ib.plan(PIPELINED, 8, **{name: 2, unlike: True})
+@pytest.mark.parametrize("split", ["ragged", "uneven"])
+def test_equal_passes_exclude_unequal_ones(split):
+    with pytest.raises(ib.InputError, match="accumulation_multiple must be"):
+        ib.plan(PIPELINED, 8, accumulation_multiple=2, split=split)
 
 
 def test_a_fleet_has_them_by_row():

@@ -18,18 +18,23 @@ def rows(recipe, gpus, **settings):
 
 
 def test_a_fixed_micro_batch_is_the_only_one():
-    assert rows(RECIPE, (2, 8, 64, 128), fixed_micro_batch=4) == [
+    assert rows(RECIPE, (2, 8, 64, 128), min_micro_batch=4, max_micro_batch=4) == [
         (4, 32, 2, 256),
         (4, 8, 8, 256),
         (4, 1, 64, 256),
         False,
     ]
-    stuck = ib.plan(RECIPE, 128, fixed_micro_batch=4)
+    stuck = ib.plan(RECIPE, 128, min_micro_batch=4, max_micro_batch=4)
     assert stuck.reasons == (ib.Reason.MICRO_BATCH_UNMET,)
     assert "2 samples for each of 128 replicas cannot be split into micro-batches of 4" in stuck.explain()
     assert stuck.nearest_world_size == 64
-    assert ib.plan(RECIPE, 8, fixed_micro_batch=4).cap_source == "fixed_micro_batch"
-    assert ib.plan(RECIPE, 16, policy="grow", fixed_micro_batch=4).layout[:4] == (4, 8, 16, 512)
+    assert ib.plan(RECIPE, 8, min_micro_batch=4, max_micro_batch=4).cap_source == "fixed"
+    assert ib.plan(RECIPE, 16, policy="grow", min_micro_batch=4, max_micro_batch=4).layout[:4] == (
+        4,
+        8,
+        16,
+        512,
+    )
 
 
 def test_no_micro_batch_is_below_the_least():
@@ -68,23 +73,23 @@ def test_a_least_micro_batch_holds_in_every_stage_of_a_ramp():
     assert ib.plan(recipe, 8, min_micro_batch=16).micro_batch == 16
     stuck = ib.plan(recipe, 8, min_micro_batch=17)
     assert stuck.reasons == (ib.Reason.MICRO_BATCH_UNMET,)
-    uneven = ib.plan(RECIPE, 5, uneven=True, min_micro_batch=32)
+    uneven = ib.plan(RECIPE, 5, split="uneven", min_micro_batch=32)
     assert uneven.micro_batch == 32
-    assert ib.plan(RECIPE, 5, uneven=True, min_micro_batch=8, max_micro_batch=8).micro_batch == 8
+    assert ib.plan(RECIPE, 5, split="uneven", min_micro_batch=8, max_micro_batch=8).micro_batch == 8
     # 7 GPUs share 256 samples in 64 micro-batches of 4, or in 32 of 8; below 36, where each has one, none has 33 or more.
-    assert ib.plan(RECIPE, 7, uneven=True, min_micro_batch=33, max_micro_batch=64).status == "infeasible"
+    assert ib.plan(RECIPE, 7, split="uneven", min_micro_batch=33, max_micro_batch=64).status == "infeasible"
 
 
 def test_the_batch_is_lowered_as_megatron_lowers_it():
     for gpus in range(1, 65):
-        plan = ib.plan(RECIPE, gpus, decrease_batch=True, fixed_micro_batch=4)
+        plan = ib.plan(RECIPE, gpus, split="smaller", min_micro_batch=4, max_micro_batch=4)
         running = 256 // (4 * gpus) * (4 * gpus)  # Megatron's --decrease-batch-size-if-needed
         assert plan.effective_batch == running
         assert (ib.Reason.BATCH_DECREASED in plan.reasons) == (running != 256)
         assert plan.lr == 0.1
-    assert ib.plan(RECIPE, 65, decrease_batch=True, fixed_micro_batch=4).status == "infeasible"
-    assert "Batch size 256 → 252" in ib.plan(RECIPE, 7, decrease_batch=True).explain()
-    assert ib.plan(RECIPE, 12, policy=500, decrease_batch=True).effective_batch == 492
+    assert ib.plan(RECIPE, 65, split="smaller", min_micro_batch=4, max_micro_batch=4).status == "infeasible"
+    assert "Batch size 256 → 252" in ib.plan(RECIPE, 7, split="smaller").explain()
+    assert ib.plan(RECIPE, 12, policy=500, split="smaller").effective_batch == 492
 
 
 def test_a_batch_above_the_dataset_is_one_short_step_an_epoch():
@@ -102,16 +107,15 @@ def test_a_batch_above_the_dataset_is_one_short_step_an_epoch():
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"fixed_micro_batch": 4, "max_micro_batch": 3}, "fixed_micro_batch"),
-        ({"fixed_micro_batch": 4, "micro_batch_multiple": 8}, "fixed_micro_batch"),
-        ({"fixed_micro_batch": 4, "ragged": True}, "fixed_micro_batch"),
-        ({"fixed_micro_batch": 0}, "fixed_micro_batch"),
+        ({"min_micro_batch": 4, "max_micro_batch": 4, "micro_batch_multiple": 8}, "micro_batch_multiple"),
+        ({"micro_batch_multiple": 8, "split": "ragged"}, "micro_batch_multiple"),
+        ({"min_micro_batch": 4, "max_micro_batch": 4, "split": "ragged"}, "min_micro_batch"),
+        ({"min_micro_batch": 0}, "min_micro_batch"),
         ({"min_micro_batch": 9, "max_micro_batch": 8}, "min_micro_batch"),
-        ({"min_micro_batch": 9, "fixed_micro_batch": 8}, "min_micro_batch"),
-        ({"min_micro_batch": 2, "ragged": True}, "min_micro_batch"),
+        ({"min_micro_batch": 2, "split": "ragged"}, "min_micro_batch"),
         ({"min_micro_batch": 2, "policy": "goodput"}, "min_micro_batch"),
-        ({"decrease_batch": True, "batch_tolerance": 0.1}, "decrease_batch"),
-        ({"decrease_batch": True, "policy": "goodput"}, "decrease_batch"),
+        ({"split": "smaller", "batch_tolerance": 0.1}, "split"),
+        ({"split": "smaller", "policy": "goodput"}, "split"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, field):
@@ -123,10 +127,10 @@ def test_settings_that_contradict_each_other_are_refused(settings, field):
 def test_options_contradict_nothing():
     """The ways out of a plan with these settings are plans: none is refused for what it is asked beside."""
     for settings in (
-        {"decrease_batch": True, "fixed_micro_batch": 64},
+        {"split": "smaller", "min_micro_batch": 64, "max_micro_batch": 64},
         {"min_micro_batch": 20},
-        {"fixed_micro_batch": 3},
-        {"decrease_batch": True, "min_micro_batch": 32},
+        {"min_micro_batch": 3, "max_micro_batch": 3},
+        {"split": "smaller", "min_micro_batch": 32},
     ):
         for gpus in (7, 12, 100):
             plan = ib.plan(RECIPE, gpus, **settings)

@@ -19,7 +19,7 @@ ADAM = ib.Recipe(
 )
 STUCK = {
     "not divisible": (RECIPE, 7, {}),
-    "a multiple": (RECIPE, 8, {"micro_batch_multiple": 64, "require_multiple": True}),
+    "a multiple": (RECIPE, 8, {"micro_batch_multiple": 64}),
     "model parallel": (ib.Recipe(effective_batch=2048, lr=0.1, model_parallel=32), ib.Cluster(nodes=63), {}),
     "max batch": (RECIPE, 8, {"max_batch": 100}),
     "above the dataset": (ADAM, 1024, {"policy": "grow", "max_micro_batch": 32}),
@@ -29,7 +29,7 @@ STUCK = {
     "a ramp": (ib.Recipe(effective_batch=64, lr=0.1, ramp="16 16 4096", duration="1e5sp"), 32, {}),
     "a batch": (RECIPE, 6, {"policy": 1000}),
     "a pipeline": (RECIPE, 8, {"accumulation_multiple": 3}),
-    "a short pipeline": (RECIPE, 8, {"min_accumulation": 64}),
+    "a short pipeline": (RECIPE, 8, {"accumulation_multiple": 64}),
     "groups": (RECIPE, 8, {"batch_multiple": 24}),
     "a ramp's noise": (
         ib.Recipe(effective_batch=64, lr=0.1, ramp="16 16 4096"),
@@ -154,20 +154,17 @@ def test_require_raises_with_the_explanation():
     [
         (250, 32, 10, {"batch_tolerance": 0.3, "micro_batch_multiple": 32, "min_micro_batch": 3}),
         (250, 128, 40, {"batch_tolerance": 0.3, "micro_batch_multiple": 8, "min_micro_batch": 3}),
-        (256, 128, 28, {"batch_tolerance": 0.1, "min_accumulation": 5, "min_micro_batch": 2}),
+        (256, 128, 28, {"batch_tolerance": 0.1, "accumulation_multiple": 5, "min_micro_batch": 2}),
         (256, 128, 46, {"batch_tolerance": 0.1, "accumulation_multiple": 3, "min_micro_batch": 2}),
-        (256, 4096, 28, {"batch_tolerance": 0.1, "min_accumulation": 10}),
+        (256, 4096, 28, {"batch_tolerance": 0.1, "accumulation_multiple": 10}),
     ],
 )
 def test_the_nearest_count_is_found_however_far_away_it_is(batch, gpus, nearest, settings):
     recipe = ib.Recipe(effective_batch=batch, lr=0.1)
-    stuck = ib.plan(recipe, gpus, require_multiple=True, **settings)
+    stuck = ib.plan(recipe, gpus, **settings)
     assert (stuck.status, stuck.nearest_world_size) == ("infeasible", nearest)
-    assert ib.plan(recipe, nearest, require_multiple=True, **settings).status != "infeasible"
-    between = [
-        ib.plan(recipe, count, require_multiple=True, **settings).status
-        for count in range(nearest + 1, min(gpus, 300))
-    ]
+    assert ib.plan(recipe, nearest, **settings).status != "infeasible"
+    between = [ib.plan(recipe, count, **settings).status for count in range(nearest + 1, min(gpus, 300))]
     assert set(between) == {"infeasible"}
 
 

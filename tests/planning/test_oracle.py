@@ -21,7 +21,7 @@ RULES = [
     *(name for name, *_ in _core.rules() if name not in LATER.values()),
 ]  # the usual one more often
 CAUTIONS = {
-    "batch_moved", "ragged", "multiple_missed", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
+    "batch_moved", "ragged", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
     "batch_decreased", "short_epochs", "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
     "ramp_rule", "sqrt_scale_up", "beta2_low", "duration_moved", "muon_decay",
     "rule_assumed", "sgd_scale_up",
@@ -64,7 +64,7 @@ def job(draw):
     if row["convention"] == "transformers" and draw.random() < 0.3:
         row["even_batches"] = False
     chances = {
-        "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent"]), "ema_decay": (0.3, [0.999]),
+        "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent", *["sqrt"] * (optimizer == "muon")]), "ema_decay": (0.3, [0.999]),
         "betas": (0.3, [(0.9, 0.95), (0.9, 0.98)]), "eps": (0.3, [1e-6]), "noise_scale": (0.3, [100.0, 5000.0]),
         "power": (0.3, [0.3, 0.8]), "batch_norm": (0.2, [True]), "momentum": (0.2, [0.9]),
     }  # fmt: skip
@@ -99,10 +99,8 @@ def length(draw, units):
 
 
 DRAWN = {
-    "policy", "rule", "max_micro_batch", "batch_tolerance", "micro_batch_multiple", "max_batch", "beta_half_life", "require_multiple",
-    "ragged", "uneven", "accumulation_multiple", "min_accumulation", "batch_multiple", "ramp_rule",
-    "fixed_micro_batch", "min_micro_batch", "decrease_batch", "short_epochs",
-    "min_beta2", "muon_decay", "duration_ratio", "duration_power",
+    "policy", "rule", "max_micro_batch", "min_micro_batch", "max_batch", "batch_tolerance", "split", "micro_batch_multiple",
+    "accumulation_multiple", "batch_multiple", "short_epochs", "ramp_rule", "beta2_rule", "duration_scale",
 }  # fmt: skip
 
 
@@ -114,27 +112,22 @@ def options(draw):
     }
     chances = {
         "max_micro_batch": (0.5, [1, 4, 16, 50, 128]), "batch_tolerance": (0.2, [0.05, 0.1, 0.3]),
-        "micro_batch_multiple": (0.15, [2, 8]), "max_batch": (0.1, [512, 4096]), "beta_half_life": (0.1, [True]),
+        "micro_batch_multiple": (0.15, [2, 8]), "max_batch": (0.1, [512, 4096]),
         "batch_multiple": (0.1, [2, 12, 32]), "ramp_rule": (0.3, ["sqrt", "linear", "power", "auto"]),
         "short_epochs": (0.2, [True]),
     }  # fmt: skip
     row |= {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
-    if "micro_batch_multiple" in row:
-        row["require_multiple"] = draw.random() < 0.5
-    elif draw.random() < 0.2:
-        row[draw.choice(["ragged", "uneven"])] = True
-    unlike = {"ragged", "uneven"} & row.keys()
-    if "batch_tolerance" not in row and draw.random() < 0.15:
-        row["decrease_batch"] = True
-    if "ragged" not in row:
+    if draw.random() < 0.2:
+        row["split"] = draw.choice(["uneven", "even" if "micro_batch_multiple" in row else "ragged"])
+    elif "batch_tolerance" not in row and draw.random() < 0.15:
+        row["split"] = "smaller"
+    differs = row.get("split") in ("ragged", "uneven")
+    if row.get("split") != "ragged":
         row |= of_micro_batch(draw, row)
-    if not unlike:
-        demands = {"accumulation_multiple": (0.1, [2, 3]), "min_accumulation": (0.1, [2, 5])}
-        row |= {
-            name: draw.choice(values) for name, (chance, values) in demands.items() if draw.random() < chance
-        }
+    if not differs and draw.random() < 0.2:
+        row["accumulation_multiple"] = draw.choice([2, 3, 5])
     # A setting that nobody draws above: so that the oracle is asked for it.
-    others = [name for name, case in CASES.items() if not ({name} & DRAWN or case.profile or unlike)]
+    others = [name for name, case in CASES.items() if not ({name} & DRAWN or case.profile or differs)]
     # By a generator of their own: one more leaves the other rows as they are.
     own = random.Random(repr(row))
     if own.random() < 0.5:
@@ -144,11 +137,14 @@ def options(draw):
 
 def beside_the_rule(draw):
     """What moves the optimizer's averages, its decay and the learning rate beside the rule."""
-    chances = {
-        "min_beta2": (0.3, [0.5, 0.9, 0.95, 0.985, 0.9999]), "muon_decay": (0.3, [True]),
-        "duration_ratio": (0.2, [0.25, 0.5, 3.0, 100.0]), "duration_power": (0.2, [0.0, 0.3, 0.5, 1.0, -0.307]),
-    }  # fmt: skip
-    return {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
+    found = {}
+    if draw.random() < 0.4:
+        floors = ["", ":0.5", ":0.9", ":0.95", ":0.985", ":0.9999"]
+        found["beta2_rule"] = draw.choice(["auto", "half_life"]) + draw.choice(floors)
+    if draw.random() < 0.3:
+        powers = ["", "", "^0", "^0.3", "^0.5", "^1", "^-0.307"]
+        found["duration_scale"] = draw.choice(["0.25", "0.5", "1", "3", "100"]) + draw.choice(powers)
+    return found
 
 
 def of_micro_batch(draw, row):
@@ -156,10 +152,11 @@ def of_micro_batch(draw, row):
     most, multiple = row.get("max_micro_batch", 2**31), row.get("micro_batch_multiple", 1)
     found = {}
     if draw.random() < 0.1:
-        sizes = [size for size in (1, 2, 4, 8, 32) if size <= most and size % multiple == 0]
-        found |= {"fixed_micro_batch": draw.choice(sizes)} if sizes else {}
+        sizes = [size for size in (1, 2, 4, 8, 32) if size % multiple == 0]
+        fixed = draw.choice(sizes)
+        return {"min_micro_batch": fixed, "max_micro_batch": fixed}
     if draw.random() < 0.15:
-        sizes = [size for size in (2, 3, 8, 20) if size <= found.get("fixed_micro_batch", most)]
+        sizes = [size for size in (2, 3, 8, 20) if size < most]
         found |= {"min_micro_batch": draw.choice(sizes)} if sizes else {}
     return found
 

@@ -127,7 +127,7 @@ def test_samples_are_held(recipe, gpus, policy):
 
 @given(st.integers(1, 4000), st.integers(1, 64), CAP)
 def test_ragged_plans_hold_the_batch_and_weigh_every_sample_alike(batch, gpus, cap):
-    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, ragged=True, max_micro_batch=cap)
+    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, split="ragged", max_micro_batch=cap)
     if batch < gpus:
         assert plan.status == "infeasible"
         return
@@ -145,7 +145,7 @@ def test_ragged_plans_hold_the_batch_and_weigh_every_sample_alike(batch, gpus, c
 @given(st.integers(1, 500), st.integers(1, 32), st.integers(1, 64))
 def test_uneven_plans_give_the_first_replicas_one_more_micro_batch(passes, micro, gpus):
     batch = passes * micro
-    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, uneven=True, max_micro_batch=micro)
+    plan = ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), gpus, split="uneven", max_micro_batch=micro)
     assume(ib.Reason.UNEVEN in plan.reasons)
     sizes = [plan.micro_batches(rank) for rank in range(gpus)]
     assert sum(int(rank.sum()) for rank in sizes) == batch == plan.effective_batch
@@ -157,12 +157,12 @@ def test_uneven_plans_give_the_first_replicas_one_more_micro_batch(passes, micro
         np.testing.assert_allclose(plan.loss_weights(rank) / each / gpus, 1 / batch, rtol=1e-14)
 
 
-def test_an_uneven_micro_batch_is_the_multiple_that_was_asked_for_or_says_that_it_is_not():
+def test_an_uneven_micro_batch_is_the_multiple_that_was_asked_for():
     recipe = ib.Recipe(effective_batch=120, lr=0.1)
-    met = ib.plan(recipe, 7, uneven=True, micro_batch_multiple=8)
-    assert (met.micro_batch, ib.Reason.MULTIPLE_MISSED in met.reasons) == (8, False)
-    missed = ib.plan(recipe, 7, uneven=True, micro_batch_multiple=7)
-    assert (missed.micro_batch, ib.Reason.MULTIPLE_MISSED in missed.reasons) == (15, True)
+    assert ib.plan(recipe, 7, split="uneven", micro_batch_multiple=8).micro_batch == 8
+    stuck = ib.plan(recipe, 7, split="uneven", micro_batch_multiple=7)
+    assert stuck.status == "infeasible"
+    assert any(option.settings.micro_batch_multiple == 1 for option in stuck.options)
 
 
 @given(recipes(), GPUS)
@@ -190,30 +190,17 @@ def test_a_fleets_row_is_the_single_plan(rows, policy, rule, cap):
             assert got == want or (want is None and (got == missing or got != got)), name
 
 
-@given(recipes(), GPUS, st.sampled_from([1, 2, 8]), st.booleans(), CAP)
-def test_a_multiple_is_preferred_or_demanded(recipe, gpus, multiple, demanded, cap):
-    plan = ib.plan(
-        recipe,
-        gpus,
-        policy="grow",
-        micro_batch_multiple=multiple,
-        require_multiple=demanded,
-        max_micro_batch=cap,
-    )
+@given(recipes(), GPUS, st.sampled_from([1, 2, 8]), CAP)
+def test_a_multiple_is_demanded(recipe, gpus, multiple, cap):
+    plan = ib.plan(recipe, gpus, policy="grow", micro_batch_multiple=multiple, max_micro_batch=cap)
     share = recipe.effective_batch // recipe.gpus
     cap = cap or recipe.micro_batch
-    fits = [m for m in range(1, min(share, cap) + 1) if share % m == 0]
-    best = [m for m in fits if m % multiple == 0]
+    best = [m for m in range(1, min(share, cap) + 1) if share % m == 0 and m % multiple == 0]
     assume(ib.Reason.BATCH_ABOVE_DATASET not in plan.reasons)
     if best:
         assert plan.micro_batch == best[-1]
-        assert ib.Reason.MULTIPLE_MISSED not in plan.reasons
-    elif demanded:
-        assert plan.status == "infeasible"
-        assert ib.Reason.MULTIPLE_UNMET in plan.reasons
     else:
-        assert plan.micro_batch == fits[-1]
-        assert ib.Reason.MULTIPLE_MISSED in plan.reasons
+        assert plan.reasons == (ib.Reason.MULTIPLE_UNMET,)
 
 
 @pytest.mark.parametrize("policy", ["keep", "grow", 256])

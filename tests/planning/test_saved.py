@@ -17,7 +17,7 @@ from isobatch.forecast.profile import Constant
 DATA = Path(__file__).parent.parent / "data"
 RELEASED = {
     (schema, name): text
-    for schema in (1,)
+    for schema in (2,)
     for name, text in json.loads((DATA / f"plan-{schema}.json").read_text(encoding="utf-8")).items()
 }
 RECIPE = ib.Recipe(
@@ -50,8 +50,8 @@ def made():
         "plain": run,
         "moved": moved,
         "moved twice": ib.replan(moved, at_step=50, effective_batch=512),
-        "ragged": ib.plan(RECIPE, 7, ragged=True, max_micro_batch=16),
-        "uneven": ib.plan(RECIPE, 7, uneven=True, max_micro_batch=16),
+        "ragged": ib.plan(RECIPE, 7, split="ragged", max_micro_batch=16),
+        "uneven": ib.plan(RECIPE, 7, split="uneven", max_micro_batch=16),
         "grown": ib.plan(RECIPE, 8, policy=1024, rule="sqrt"),
         "infeasible": ib.plan(RECIPE, 7),
         "profile": ib.plan(RECIPE, NODE, profile=PROFILE),
@@ -99,16 +99,18 @@ def test_a_plan_is_what_was_saved(name, tmp_path):
     assert json.loads(plan.to_json())["settings"]["policy"] == plan.policy
 
 
-def test_a_newer_schema_says_what_to_do():
+def test_a_newer_or_older_schema_says_what_to_do():
     text = MADE["plain"].to_json()
     with pytest.raises(ib.InputError) as caught:
-        ib.Plan.from_json(text.replace("isobatch.plan/1", "isobatch.plan/9"), file="run.json")
+        ib.Plan.from_json(text.replace("isobatch.plan/2", "isobatch.plan/9"), file="run.json")
     assert str(caught.value) == (
-        "run.json: schema 'isobatch.plan/9' is newer than this isobatch reads ('isobatch.plan/1'): upgrade isobatch"
+        "run.json: schema 'isobatch.plan/9' is newer than this isobatch reads ('isobatch.plan/2'): upgrade isobatch"
     )
+    with pytest.raises(ib.InputError, match="plan/1' is older than this isobatch reads .* plan again"):
+        ib.Plan.from_json(text.replace("isobatch.plan/2", "isobatch.plan/1"))
     for other in ("isobatch.report/1", "isobatch.plan/x", ""):
-        with pytest.raises(ib.InputError, match="schema must be 'isobatch.plan/1'"):
-            ib.Plan.from_json(text.replace("isobatch.plan/1", other))
+        with pytest.raises(ib.InputError, match="schema must be 'isobatch.plan/2'"):
+            ib.Plan.from_json(text.replace("isobatch.plan/2", other))
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -236,7 +238,7 @@ def test_a_mutated_plan_is_refused_or_works(data, name, older, count):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", "null", '{"schema": 1}', "[" * 100_000, '{"a":' * 50_000, '{"schema":"isobatch.plan/1"}'],
+    ["{", "[]", "null", '{"schema": 1}', "[" * 100_000, '{"a":' * 50_000, '{"schema":"isobatch.plan/2"}'],
 )
 def test_what_is_no_plan(text):
     with pytest.raises(ib.InputError):
@@ -256,6 +258,6 @@ def test_a_batch_that_goodput_and_a_tolerance_found_is_read_back_even():
     profile = ib.Profile.estimate(parameters=10**9, flops_per_sample=1e10, gpu_tflops=300, intra_gb_s=0.1)
     for most in range(100, 200):
         plan = ib.plan(
-            recipe, 2, policy="goodput", ragged=True, batch_tolerance=0.3, max_batch=most, profile=profile
+            recipe, 2, policy="goodput", split="ragged", batch_tolerance=0.3, max_batch=most, profile=profile
         )
         assert ib.Plan.from_json(plan.to_json()) == plan

@@ -78,7 +78,7 @@ def test_nearest_counts_and_batches_are_those_of_all_stages():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"ragged": True}, {"uneven": True}, {"uneven": True, "max_micro_batch": 3}]
+    "settings", [{"split": "ragged"}, {"split": "uneven"}, {"split": "uneven", "max_micro_batch": 3}]
 )
 @pytest.mark.parametrize("gpus", [3, 5, 7, 32])
 def test_counts_that_divide_no_stage(gpus, settings):
@@ -95,7 +95,7 @@ def test_counts_that_divide_no_stage(gpus, settings):
 
 
 def test_a_stage_below_the_replicas_is_refused():
-    for settings in ({"ragged": True}, {"uneven": True}):
+    for settings in ({"split": "ragged"}, {"split": "uneven"}):
         assert ib.plan(RAMPED, 33, **settings).status == "infeasible"
 
 
@@ -129,7 +129,7 @@ def test_a_stage_that_is_left_is_named_by_its_number():
     stuck = ib.replan(plan, at_step=plan.stages[5].step, cluster=64)
     assert stuck.nearest_world_sizes[0] == 32
     assert "stage 7 of 8 of the ramp, 224 samples, cannot be split evenly over 64 replicas" in stuck.explain()
-    assert ib.replan(plan, at_step=plan.stages[5].step, cluster=64, ragged=True).status == "caution"
+    assert ib.replan(plan, at_step=plan.stages[5].step, cluster=64, split="ragged").status == "caution"
 
 
 def test_a_batch_whose_past_stages_are_not_whole():

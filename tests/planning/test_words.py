@@ -63,7 +63,7 @@ def test_keep_never_changes_a_hyperparameter_even_where_the_batch_moves(rule, op
         effective_batch=250, optimizer=optimizer, momentum=0.9, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1,
         decay="lr_multiplied", ema_decay=0.999, **NOISE,
     )  # fmt: skip
-    plan = ib.plan(recipe, 8, policy="keep", rule=rule, batch_tolerance=0.05, beta_half_life=True)
+    plan = ib.plan(recipe, 8, policy="keep", rule=rule, batch_tolerance=0.05, beta2_rule="half_life")
     assert plan.effective_batch == 248
     assert plan.status == "caution"
     assert ib.Reason.BATCH_MOVED in plan.reasons
@@ -362,14 +362,17 @@ def test_a_batch_above_the_dataset_is_infeasible():
 
 def test_a_ragged_epoch():
     recipe = adamw(effective_batch=250, dataset_size=2500, duration="4ep", warmup="1ep")
-    whole = ib.plan(msgspec.structs.replace(recipe, drop_last=True), 7, ragged=True)
+    whole = ib.plan(msgspec.structs.replace(recipe, drop_last=True), 7, split="ragged")
     assert (whole.steps_per_epoch, whole.total_steps, whole.warmup_steps) == (10, 40, 10)
     assert (whole.samples_per_epoch, whole.padded_samples, whole.dropped_samples) == (2500, 0, 0)
     # Its steps take any number of samples: nothing is padded.
-    exact = ib.plan(recipe, 7, ragged=True)
+    exact = ib.plan(recipe, 7, split="ragged")
     assert (exact.steps_per_epoch, exact.samples_per_epoch, exact.padded_samples) == (10, 2500, 0)
     odd = ib.Recipe(effective_batch=51, lr=0.1, dataset_size=255, duration="4ep")
-    assert (ib.plan(odd, 6, ragged=True).steps_per_epoch, ib.plan(odd, 6, uneven=True).total_steps) == (5, 20)
+    assert (ib.plan(odd, 6, split="ragged").steps_per_epoch, ib.plan(odd, 6, split="uneven").total_steps) == (
+        5,
+        20,
+    )
 
 
 @pytest.mark.parametrize("drop_last", [False, True, "loader", "sampler"])
@@ -382,11 +385,7 @@ def test_exact_counts_the_same_on_every_number_of_gpus(drop_last):
         convention="exact",
         drop_last=drop_last,
     )
-    plans = [
-        ib.plan(recipe, gpus, uneven=uneven, ragged=not uneven)
-        for gpus in range(1, 11)
-        for uneven in (False, True)
-    ]
+    plans = [ib.plan(recipe, gpus, split=split) for gpus in range(1, 11) for split in ("ragged", "uneven")]
     steps = 26 if drop_last is False else 25
     for plan in plans:
         assert (plan.steps_per_epoch, plan.total_steps, plan.warmup_steps) == (steps, 4 * steps, steps)

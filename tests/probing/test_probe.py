@@ -490,8 +490,10 @@ def test_an_interval_that_holds_everything_is_said_to(wide):
 
 
 def test_trials_at_other_batches_move_what_the_plan_moves():
-    recipe = ib.Recipe(effective_batch=64, lr=1e-3, optimizer="muon", weight_decay=0.1, duration="1000st")
-    asked = {"rule": "sqrt", "muon_decay": True, "beta_half_life": True, "min_beta2": 0.95, "duration_ratio": 2.0, "duration_power": 0.3}  # fmt: skip
+    recipe = ib.Recipe(
+        effective_batch=64, lr=1e-3, optimizer="muon", weight_decay=0.1, decay="sqrt", duration="1000st"
+    )
+    asked = {"rule": "sqrt", "beta2_rule": "half_life:0.95", "duration_scale": "2.0^0.3"}  # fmt: skip
     plan = ib.plan(recipe, 8, policy=512, **asked)
     lab = Lab(plan, ProbeOptions(), Alone("cpu"), Budget(3600), tiny.bowl)
     found = lab.plan_of(128).require()

@@ -21,13 +21,14 @@ def stages(recipe: dict[str, Any], batch: int) -> list[int]:
 
 def demand(options: dict[str, Any]) -> int:
     """What every micro-batch must be a multiple of."""
-    multiple: int = options["micro_batch_multiple"] if options.get("require_multiple") else 1
-    return options.get("fixed_micro_batch") or multiple
+    multiple: int = options.get("micro_batch_multiple", 1)
+    return fixed(options) or multiple
 
 
-def wanted_multiple(options: dict[str, Any]) -> int:
-    """What the micro-batch should be a multiple of."""
-    return options.get("fixed_micro_batch") or options.get("micro_batch_multiple", 1)
+def fixed(options: dict[str, Any]) -> int | None:
+    """The one micro-batch that is allowed, if it is one."""
+    least, most = options.get("min_micro_batch", 1), options.get("max_micro_batch")
+    return most if least == most and least > 1 else None
 
 
 def micro_batch(
@@ -40,17 +41,14 @@ def micro_batch(
 ) -> int | None:
     """The largest micro-batch with which every stage comes out even; None where there is none."""
     sizes = stages(recipe, batch)
-    groups, least = options.get("batch_multiple", 1), options.get("min_accumulation", 1)
+    groups = options.get("batch_multiple", 1)
     if not sizes or any(size % replicas or size % groups for size in sizes):
         return None
     shares = [size // replicas for size in sizes]
 
     def fits(micro: int) -> bool:
         passes = [divmod(share, micro) for share in shares]
-        return all(
-            not rest and it % options.get("accumulation_multiple", 1) == 0 and it >= least
-            for it, rest in passes
-        )
+        return all(not rest and it % options.get("accumulation_multiple", 1) == 0 for it, rest in passes)
 
     found = (
         d
@@ -78,7 +76,7 @@ def tolerated(
     if micro(batch):
         return batch
     unit = step(options, replicas)
-    if options.get("decrease_batch"):
+    if options.get("split") == "smaller":
         return next((b for b in range(batch // unit * unit, 0, -unit) if micro(b)), None)
     # A tolerance of 0.3 means three tenths, so the change is rounded as the tolerance itself was.
     allowed = [
@@ -102,7 +100,7 @@ def nearest_batch(
     """The next batch that comes out even, below or above."""
     unit, highest = step(options, replicas), options.get("max_batch") or 2**40
     below = range(min(batch, highest) // unit * unit, 0, -unit)
-    last = (batch + unit) * recipe["effective_batch"] * options.get("min_accumulation", 1)
+    last = (batch + unit) * recipe["effective_batch"]
     last *= options.get("min_micro_batch", 1)
     above = range(batch // unit * unit + unit, min(highest, last) + 1, unit)
 

@@ -82,7 +82,7 @@ def _batch(
         wanted = recipe["effective_batch"]
     elif policy == "grow":
         tuned = _tuned_replicas(recipe)
-        if not tuned and not _asked(options):
+        if not tuned and not options.get("max_micro_batch"):
             raise _Infeasible("needs_tuned_gpus")
         wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
     if cap and grid.demand(options) > cap:
@@ -106,16 +106,12 @@ def _batch(
         row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted, cap)
         raise _Infeasible(_why(recipe, options, wanted, replicas))
     if batch != wanted:
-        row["reasons"].add("batch_decreased" if options.get("decrease_batch") else "batch_moved")
+        row["reasons"].add("batch_decreased" if options.get("split") == "smaller" else "batch_moved")
     return batch, cap
 
 
-def _asked(options: dict[str, Any]) -> int | None:
-    return options.get("fixed_micro_batch") or options.get("max_micro_batch")
-
-
 def _cap(recipe: dict[str, Any], options: dict[str, Any]) -> int | None:
-    return _asked(options) or _tuned_micro(recipe)
+    return options.get("max_micro_batch") or _tuned_micro(recipe)
 
 
 def _why(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> str:
@@ -123,9 +119,9 @@ def _why(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas:
         return "not_divisible"
     share, demand = wanted // replicas, grid.demand(options)
     if share % demand:
-        return "micro_batch_unmet" if options.get("fixed_micro_batch") else "multiple_unmet"
+        return "micro_batch_unmet" if grid.fixed(options) else "multiple_unmet"
     passes = share // demand
-    if passes % options.get("accumulation_multiple", 1) or passes < options.get("min_accumulation", 1):
+    if passes % options.get("accumulation_multiple", 1):
         return "accumulation_unmet"
     fine = options | {"min_micro_batch": 1}
     only_too_small = grid.micro_batch(recipe, fine, replicas, wanted, None, demand)
@@ -168,17 +164,10 @@ def _split(
     uneven = None if moved else _uneven(recipe, options, batch, replicas, cap)
     if uneven:
         row["reasons"].add("uneven")
-        if uneven % options.get("micro_batch_multiple", 1):
-            row["reasons"].add("multiple_missed")
         return uneven, -(-batch // uneven // replicas)
-    multiple = grid.wanted_multiple(options)
-    found = grid.micro_batch(recipe, options, replicas, batch, cap, multiple)
+    found = grid.micro_batch(recipe, options, replicas, batch, cap, grid.demand(options))
     if found is None:
-        if options.get("require_multiple"):
-            raise _Infeasible("multiple_unmet")
-        found = grid.micro_batch(recipe, options, replicas, batch, cap, 1)
-        assert found is not None
-        row["reasons"].add("multiple_missed")
+        raise _Infeasible("multiple_unmet")
     return found, batch // replicas // found
 
 
@@ -191,14 +180,14 @@ def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], wanted: int,
 
 
 def _ragged(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
-    return bool(options.get("ragged")) and _each_has_some(recipe, options, wanted, replicas)
+    return options.get("split") == "ragged" and _each_has_some(recipe, options, wanted, replicas)
 
 
 def _uneven(
     recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int, cap: int | None
 ) -> int | None:
     """The micro-batch where the first replicas may do one more; each does one at least, in every stage."""
-    if not options.get("uneven") or not _each_has_some(recipe, options, wanted, replicas):
+    if options.get("split") != "uneven" or not _each_has_some(recipe, options, wanted, replicas):
         return None
     sizes = grid.stages(recipe, wanted)
     if all(size % replicas == 0 for size in sizes):
@@ -206,11 +195,18 @@ def _uneven(
     most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
     whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
     large = [d for d in whole if d >= options.get("min_micro_batch", 1)]
-    for multiple in (grid.wanted_multiple(options), grid.demand(options)):
-        fits = [d for d in large if d % multiple == 0]
-        if fits:
-            return fits[-1]
-    return None
+    fits = [d for d in large if d % grid.demand(options) == 0]
+    return fits[-1] if fits else None
+
+
+def _duration_scale(value: str | float | None) -> tuple[float, float | None]:
+    """The ratio, and the power where one is asked for."""
+    ratio, _, power = str(1.0 if value is None else value).partition("^")
+    return float(ratio), float(power) if power else None
+
+
+def _floor(beta2: str) -> float:
+    return float(beta2.partition(":")[2] or 0.0)
 
 
 def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], batch: int) -> None:
@@ -229,7 +225,7 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         rule = "none"
     k = batch / tuned
     scale = by_rule = 1.0 if k == 1 else rules.lr_scale(rule, tuned, batch, noise, recipe.get("power"))
-    ratio, duration_power = options.get("duration_ratio", 1.0), options.get("duration_power")
+    ratio, duration_power = _duration_scale(options.get("duration_scale"))
     by_length = 1.0 if duration_power is None else ratio**-duration_power
     longer = 1.0 if duration_power is None else ratio
     scale *= by_length
@@ -249,7 +245,6 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         1.0 if keep else k,
         scale,
         longer * (1.0 if keep else k / gain),
-        bool(options.get("muon_decay")),
     )
     if optimizer == "muon" and row["weight_decay"] != recipe.get("weight_decay", 0.0):
         say("muon_decay")
@@ -265,11 +260,11 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         elif rule == "sde_smooth":
             beta1, beta2 = (b if b is None else rules.sde_smooth_beta(b, k) for b in (beta1, beta2))
             eps = eps if eps is None else rules.sde_eps(eps, k)
-        elif options.get("beta_half_life") and beta2 is not None:
+        elif options.get("beta2_rule", "auto").startswith("half_life") and beta2 is not None:
             beta2 = rules.half_life_beta2(beta2, k)
         if beta2 is not None:
             tuned_beta2 = (recipe.get("betas") or defaults[:2])[1]
-            beta2 = rules.floored_beta2(beta2, tuned_beta2, options.get("min_beta2", 0.0))
+            beta2 = rules.floored_beta2(beta2, tuned_beta2, _floor(options.get("beta2_rule", "auto")))
             if beta2 < 0.9 and beta2 < tuned_beta2:
                 say("beta2_low")
     row["beta1"], row["beta2"], row["eps"], row["momentum"] = beta1, beta2, eps, recipe.get("momentum")

@@ -129,16 +129,14 @@ def weight_decay(
     k: float,
     scale: float,
     samples: float = 1.0,
-    muon: bool = False,
 ) -> float:
     """λ' of AdamW, whose timescale 1/(ηλ) is held in epochs (Wang & Aitchison 2024, arXiv 2405.13698).
 
     Args:
         scale: lr'/lr.
         samples: D'/D, the samples of the new run over those of the tuned one.
-        muon: whether Muon's moves too: λ√k·D/D' (karpathy/nanochat).
     """
-    if optimizer == "muon" and muon:
+    if optimizer == "muon" and decay == "sqrt":  # karpathy/nanochat
         return value * sqrt(k) / samples
     if optimizer != "adamw" or k == samples == 1:
         return value

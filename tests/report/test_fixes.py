@@ -45,27 +45,23 @@ def test_planning_again_finds_more(plans):
     fixes = by_planning(plans, JOBS, CLUSTERS)
     now = feasible()
     rows = {fix.how: fix.rows for fix in fixes}
-    assert rows["--ragged"] == (feasible(ragged=True) & ~now).sum() > 0
+    assert rows["--split ragged"] == (feasible(split="ragged") & ~now).sum() > 0
     assert rows["--batch-tolerance 0.02"] == (feasible(batch_tolerance=0.02) & ~now).sum()
     assert [fix.rows for fix in fixes] == sorted(rows.values(), reverse=True)
     # A tolerance of 25 % makes one row more, and changes the batches.
     assert summary(fixes).endswith(
-        f"makes {rows['--ragged']} of 125 rows whose batch cannot be split evenly feasible (--ragged)"
+        f"makes {rows['--split ragged']} of 125 rows whose batch cannot be split evenly feasible (--split ragged)"
     )
 
 
 def test_a_setting_that_forbids_most_is_found():
-    settings = {"require_multiple": True, "micro_batch_multiple": 64}
+    settings = {"micro_batch_multiple": 64}
     table = ib.plan_fleet(JOBS, CLUSTERS, **settings)
     table = table.replace_schema_metadata(
-        {"isobatch.settings": '{"require_multiple":true,"micro_batch_multiple":64,"policy":"keep"}'}
+        {"isobatch.settings": '{"micro_batch_multiple":64,"policy":"keep"}'}
     )
     rows = {fix.how: fix.rows for fix in by_planning(plans_of(table), JOBS, CLUSTERS)}
-    assert (
-        rows["without --require-multiple"]
-        == (feasible(micro_batch_multiple=64) & ~feasible(**settings)).sum()
-        > 0
-    )
+    assert rows["without --micro-batch-multiple"] == (feasible() & ~feasible(**settings)).sum() > 0
 
 
 def test_other_jobs_are_refused(plans):

@@ -181,7 +181,7 @@ def test_a_ramp_has_its_stages():
 def test_a_plan_that_cannot_be_has_its_menu():
     _, parsed = shown(ib.plan(RECIPE, 7))
     said = parsed.text("bdi")
-    assert "Cannot train on 7 GPUs as asked:" in said and "ragged=True" in said
+    assert "Cannot train on 7 GPUs as asked:" in said and "split=" in said
 
 
 def test_a_sweep_has_its_knee():

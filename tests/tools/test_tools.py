@@ -136,7 +136,7 @@ def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
 @pytest.mark.parametrize("tool", WRITERS)
 def test_a_writer_that_runs_ragged_plans_writes_them_and_another_refuses(tool):
     tuned = ib.Recipe(**{**BASE, "effective_batch": 32, "gpus": 1, "micro_batch": 2})
-    for how in ({"ragged": True}, {"uneven": True}):
+    for how in ({"split": "ragged"}, {"split": "uneven"}):
         plan = ib.plan(tuned, ib.Cluster(gpus_per_node=3, gpu="H100"), **how)
         if not WRITERS[tool].writer.runs_ragged:
             with pytest.raises(ib.InputError, match="2 × 6 × 3 replicas would be 36 samples a step, not 32"):

@@ -25,11 +25,9 @@ PLAIN = {
 }
 
 
-def made(ranks=2, *, cluster=None, ragged=False, uneven=False, max_micro_batch=None, **fields):
+def made(ranks=2, *, cluster=None, split="even", max_micro_batch=None, **fields):
     recipe = ib.Recipe(**{**PLAIN, **fields})
-    return ib.plan(
-        recipe, cluster or ranks, ragged=ragged, uneven=uneven, max_micro_batch=max_micro_batch
-    ).to_json()
+    return ib.plan(recipe, cluster or ranks, split=split, max_micro_batch=max_micro_batch).to_json()
 
 
 def check(two, plan, **options):
@@ -43,8 +41,8 @@ def check(two, plan, **options):
     "fields",
     [
         {},
-        {"effective_batch": 45, "ragged": True, "micro_batch": None, "max_micro_batch": 8},
-        {"effective_batch": 40, "uneven": True},
+        {"effective_batch": 45, "split": "ragged", "micro_batch": None, "max_micro_batch": 8},
+        {"effective_batch": 40, "split": "uneven"},
         {"convention": "transformers"},
         {"drop_last": True},
         {"drop_last": "sampler"},
@@ -126,7 +124,7 @@ def test_a_mistake_is_named_where_one_process_cannot_do_all_ranks(two, workload)
 
 @pytest.mark.parametrize(
     ("fields", "workload"),
-    [({"effective_batch": 40, "uneven": True}, "good"), ({"precision": "fp16"}, "good"), ({}, "tokens")],
+    [({"effective_batch": 40, "split": "uneven"}, "good"), ({"precision": "fp16"}, "good"), ({}, "tokens")],
 )
 def test_a_gradient_is_that_of_the_sum_over_ranks_and_that_of_one_process(two, fields, workload):
     report = check(two, made(**fields), workload=f"ddp.workloads:{workload}", alone_ranks=1)

@@ -80,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -> str:
-    """torchrun's flags for a run that lives on these GPU counts, and what happens at the counts between.
+    """Writes torchrun's flags for a run on these GPU counts, and warns of the counts between.
 
     >>> torchrun_line((8, 16, 32), per_node=8)
-    'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs uneven=True)'
+    'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')'
     >>> torchrun_line((16, 32), per_node=8, model_parallel=16)
     'torchrun --nnodes 2:4 --nproc-per-node 8 (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)'
     """
@@ -95,7 +95,7 @@ def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -
     said = []
     if whole:
         said.append(
-            f"{words.few(whole, 8)} nodes do not divide the batch: there ElasticRun needs uneven=True"
+            f"{words.few(whole, 8)} nodes do not divide the batch: there ElasticRun needs split='uneven'"
         )
     if broken:
         said.append(

@@ -1,9 +1,10 @@
-"""Options that several commands have: how their texts are read, the cluster, and the settings."""
+"""Options of several commands: how their texts are read, the cluster, and the settings."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
 from isobatch.errors import InputError, missing
@@ -30,7 +31,7 @@ def count(text: str) -> int:
 
 
 def gpu_count(text: str) -> int:
-    """One number of GPUs; of a list or a range it is said which command takes them.
+    """Reads one number of GPUs; a list or a range is refused with the command for several.
 
     >>> gpu_count("1,024"), gpu_count("8")
     (1024, 8)
@@ -61,36 +62,6 @@ def size(text: str) -> int:
     if whole < 1 or whole != number or whole > 2**53:
         raise _must_be("a whole number from 1, such as 7e9", text)
     return whole
-
-
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_MAX_DIGITS = 400
-
-
-def number(text: str) -> int | float | None:
-    """A number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
-    None where the text is no number.
-
-    >>> number(".1"), number("64.0"), number("1e3"), number("0064"), number("64.5"), number("90ep")
-    (0.1, 64, 1000, 64, 64.5, None)
-
-    A whole number that no real holds exactly stays one:
-
-    >>> number("9007199254740993.0")
-    9007199254740993
-    """
-    stripped = text.strip()
-    if not _NUMBER.fullmatch(stripped) or len(stripped) > _MAX_DIGITS:
-        return None
-    if stripped.lstrip("+-").isdecimal():
-        return int(stripped)
-    value = float(stripped)
-    if abs(value) >= 2**63:
-        return value
-    from decimal import Decimal
-
-    exact = Decimal(stripped)
-    return int(exact) if exact == exact.to_integral_value() else value
 
 
 def path(text: str) -> str:
@@ -229,7 +200,7 @@ def one_node(most: int, args: argparse.Namespace) -> str | None:
 
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
-    """Collects what is known of the hardware beside the GPU count."""
+    """Collects the hardware's options beside the GPU count."""
     return {
         name: getattr(args, name) for name in ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
     }
@@ -238,7 +209,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 # ---- the settings ----
 
 EVERYDAY_SETTINGS = (
-    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--ragged", "--uneven"),
+    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--split"),
     *("--profile", "--deadline-hours"),
 )
 """Those that `--help` shows; `--help all` shows every one."""
@@ -257,7 +228,7 @@ def _policy(text: str) -> str | int:
 
 
 def _micro_batch(text: str) -> int:
-    """Reads a number, or what a report of the validator has found."""
+    """Reads a number, or the finding in a report of the validator."""
     if text.isdecimal():
         return int(text)
     from isobatch.validate import Report
@@ -268,7 +239,11 @@ def _micro_batch(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-_READ = {"policy": _policy, "max_micro_batch": _micro_batch}
+_READ: dict[str, Callable[[str], Any]] = {
+    "policy": _policy,
+    "max_micro_batch": _micro_batch,
+    "duration_scale": str,
+}
 """How a text is read where it is not simply of the setting's type."""
 
 
@@ -298,7 +273,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Collects the settings that were given, by name."""
+    """Collects the given settings by name."""
     found = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
     if args.profile:
         from isobatch.forecast.profile import Profile

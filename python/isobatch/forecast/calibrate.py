@@ -75,29 +75,31 @@ def merge(newer: Profile, older: Profile) -> Profile:
     An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or gradients.
     """
     for name in SAME:
-        ours, theirs = getattr(newer, name), getattr(older, name)
-        if ours != theirs:
+        here, there = getattr(newer, name), getattr(older, name)
+        if here != there:
             raise InputError(
-                f"{name} must be the same, got {ours!r} here and {theirs!r} in the older profile", field=name
+                f"{name} must be the same, got {here!r} here and {there!r} in the older profile", field=name
             )
-    told = {name: constant for name, constant in newer.constants().items() if name not in newer.unidentified}
-    known = {name: constant for name, constant in older.constants().items() if name not in older.unidentified}
+    ours, theirs = (
+        {name: constant for name, constant in one.constants().items() if name not in one.unidentified}
+        for one in (newer, older)
+    )
     parts = {"memory_fixed_gib", "memory_sharded_gib", "memory_per_sample_gib"}
-    if "memory_fixed_gib" in told and ("memory_sharded_gib" in told) != ("memory_sharded_gib" in known):
+    if "memory_fixed_gib" in ours and ("memory_sharded_gib" in ours) != ("memory_sharded_gib" in theirs):
         # One of them splits the memory in other parts, which do not mix.
-        known = {name: constant for name, constant in known.items() if name not in parts}
-    both = {name: _averaged(told[name], known[name]) for name in told.keys() & known.keys()}
+        theirs = {name: constant for name, constant in theirs.items() if name not in parts}
+    both = {name: _averaged(ours[name], theirs[name]) for name in ours.keys() & theirs.keys()}
     ranges = {
         name: _hull(getattr(newer, name), getattr(older, name))
         for name in ("micro_batch", "replicas_per_node", "nodes")
     }
     return msgspec.structs.replace(
         newer,
-        **{**known, **told, **both, **ranges},
+        **{**theirs, **ours, **both, **ranges},
         all_reduce=newer.all_reduce + _others(older.all_reduce, newer.all_reduce),
         noise_by_progress=newer.noise_by_progress or older.noise_by_progress,
         scatter=max(newer.scatter, older.scatter),
-        unidentified=tuple(name for name in newer.unidentified if name not in known),
+        unidentified=tuple(name for name in newer.unidentified if name not in theirs),
     )
 
 

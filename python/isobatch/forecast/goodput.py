@@ -60,14 +60,14 @@ def optimize_goodput(
         "lead": (lead, "a share from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
     }
     times = {name: reals(values, name, legal, test) for name, (values, legal, test) in checks.items()}
-    given = {
+    limits = {
         "replicas": replicas,
         "tuned_batch": tuned_batch,
         "min_batch": tuned_batch if min_batch is None else min_batch,
         "max_batch": max_batch,
         "max_micro_batch": max_batch if max_micro_batch is None else max_micro_batch,
     }
-    counts = {name: wholes(values, name, 1, MAX_BATCH) for name, values in given.items()}
+    counts = {name: wholes(values, name, 1, MAX_BATCH) for name, values in limits.items()}
     rows = common_rows({**times, **counts})
     micro, accumulation, seconds, efficiency, goodput = _core.goodput_rows(rows, {**times, **counts})
     batch = np.where(micro > 0, micro * accumulation * counts["replicas"].astype(np.int64), -1)

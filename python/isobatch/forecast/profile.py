@@ -217,7 +217,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         whole(parameters, "parameters")
         whole(model_parallel, "model_parallel")
-        given = {
+        numbers = {
             "flops_per_sample": flops_per_sample,
             "gpu_tflops": gpu_tflops,
             "utilization": utilization,
@@ -227,7 +227,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "inter_gb_s": inter_gb_s,
         }
         optional = {"memory_per_sample_gib", "intra_gb_s", "inter_gb_s"}
-        for name, number in given.items():
+        for name, number in numbers.items():
             if number is not None or name not in optional:
                 real(number, name, "a finite number above 0", lambda x: x > 0)
         real(utilization, "utilization", "a share above 0, at most 1", lambda x: x <= 1)
@@ -411,11 +411,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:
     """Returns the bytes a parameter of the optimizer's state, with a float32 copy of narrower weights, and of a weight or gradient."""
     states, widths = _core.optimizers(), _core.precisions()
-    kept, width = (
-        states[one_of(optimizer, "optimizer", states)],
-        widths[one_of(precision, "precision", widths)],
-    )
-    return (4 if width == 2 else 0) + kept, width
+    width = widths[one_of(precision, "precision", widths)]
+    return (4 if width == 2 else 0) + states[one_of(optimizer, "optimizer", states)], width
 
 
 def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, float]]:
@@ -450,9 +447,11 @@ def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, floa
     }
 
 
-def as_profiles(given: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
+def as_profiles(profiles: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
     """None, one or several profiles as several. Raises InputError for anything else."""
-    several = () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    several = (
+        () if profiles is None else tuple(profiles) if isinstance(profiles, (list, tuple)) else (profiles,)
+    )
     for profile in several:
         if not isinstance(profile, Profile):
             raise must_be("a Profile or several", profile, field="profile")

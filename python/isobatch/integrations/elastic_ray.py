@@ -27,7 +27,7 @@ def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict
         def train(config):
             model = ray.train.torch.prepare_model(make_model())
             optimizer = torch.optim.SGD(model.parameters(), lr=recipe.lr)
-            run, saved = elastic_run(recipe, uneven=True)
+            run, saved = elastic_run(recipe, split="uneven")
             loader, scheduler = run.loader(dataset), run.scheduler(optimizer)
             if saved:
                 model.load_state_dict(saved["model"])

@@ -49,7 +49,7 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
 class ElasticLightning(Callback):  # type: ignore[misc]
     """Ties a run to a Trainer with `use_distributed_sampler=False, **callback.arguments` and this callback.
 
-        run = ElasticRun(recipe, state=state_in(checkpoint), uneven=True)
+        run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
         elastic = ElasticLightning(run)
         trainer = Trainer(callbacks=[elastic], use_distributed_sampler=False, **elastic.arguments)
         trainer.fit(module, elastic.loader(dataset), ckpt_path=checkpoint)

@@ -76,7 +76,7 @@ def arguments(run: ElasticRun) -> dict[str, Any]:
 class ElasticTrainer:
     """Makes a Trainer elastic: `class Mine(ElasticTrainer, transformers.Trainer): pass`, for SFTTrainer and the like as well.
 
-        run = ElasticRun(recipe, state=state_in(checkpoint), uneven=True)
+        run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
         trainer = Mine(model, TrainingArguments(out, **arguments(run)), train_dataset=data, elastic=run,
                        elastic_optimizer=torch.optim.AdamW(model.parameters(), lr=recipe.lr))
         trainer.train(resume_from_checkpoint=checkpoint)

@@ -19,14 +19,12 @@ _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _FREE = {
     name: getattr(DEFAULTS, name)
     for name in (
-        "require_multiple",
+        "micro_batch_multiple",
         "accumulation_multiple",
-        "min_accumulation",
         "batch_multiple",
         "max_batch",
-        "fixed_micro_batch",
         "min_micro_batch",
-        "decrease_batch",
+        "split",
     )
 }
 """Settings that leave all batches that the replicas divide."""
@@ -39,7 +37,7 @@ def explain(
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
 ) -> str:
-    """What stays, what changes, by which formula and paper, and warnings; why there is no plan, and what would work instead.
+    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is none, and the ways out.
 
     Args:
         plan: what is explained.
@@ -85,7 +83,7 @@ def _split(plan: PlanRecord) -> Iterator[str]:
 def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     tuned, batch, lr = plan.recipe.effective_batch, plan.layout.effective_batch, exact(plan.lr)
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
-    if plan.settings.policy == "keep" and plan.settings.duration_power is not None:
+    if plan.settings.policy == "keep" and plan.settings.duration[1] is not None:
         yield f"Batch size {exact(batch)}{change}: the rule changes nothing."
         yield from _by_length(plan)
         others = list(_others(plan, moved=moved))
@@ -113,8 +111,8 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 
 def _by_length(plan: PlanRecord) -> Iterator[str]:
-    """What another length than the tuned one changes, where that was asked for."""
-    ratio, power = plan.settings.duration_ratio, plan.settings.duration_power
+    """Says how another length than the tuned one changes the learning rate, where asked for."""
+    ratio, power = plan.settings.duration
     if power is not None:
         yield (
             f"Of the learning rate, {exact(plan.lr)}, the factor {figure(ratio**-power)} is for the run's length: {exact(ratio)} × the "
@@ -123,7 +121,7 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
 
 
 def _nearer(plan: PlanRecord) -> str:
-    """Which nearer batch was passed over, since its micro-batches are much smaller."""
+    """Names a nearer batch passed over for its much smaller micro-batches."""
     wanted, (_, _, replicas, batch, _) = asked_batch(plan) or 0, plan.layout
     near = min(
         (wanted // replicas * replicas, -(-wanted // replicas) * replicas),
@@ -136,7 +134,7 @@ def _nearer(plan: PlanRecord) -> str:
 
 
 def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
-    """What changes beside the learning rate."""
+    """Names the changes beside the learning rate."""
     recipe = plan.recipe
     if plan.weight_decay != recipe.weight_decay:
         decay = recipe.decay or "lr_multiplied"
@@ -148,7 +146,7 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
         yield f"EMA decay {exact(recipe.ema_decay)} → {exact(plan.ema_decay)} (ρ^k, Busbridge et al., arXiv 2307.13813)"
     if plan.rule in ("sde", "sde_smooth"):
         yield f"betas → ({exact(plan.beta1)}, {exact(plan.beta2)}), eps → {exact(plan.eps)}{_floored(plan)}"
-    elif plan.settings.beta_half_life:
+    elif plan.settings.beta2_rule.startswith("half_life"):
         kept = "keeps its half-life in samples, Marek et al., arXiv 2507.07101"
         yield f"beta2 → {exact(plan.beta2)} ({kept}){_floored(plan)}"
     if plan.warmup_lr and not moved:
@@ -158,16 +156,13 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 
 def _floored(plan: PlanRecord) -> str:
-    """Whether the floor under beta2 is what beta2 is."""
-    return (
-        " (beta2 held at min_beta2)"
-        if plan.settings.min_beta2 and plan.beta2 == plan.settings.min_beta2
-        else ""
-    )
+    """Says if beta2 lies on its floor."""
+    floor = plan.settings.beta2_floor
+    return f" (beta2 held at its floor of {exact(floor)})" if floor and plan.beta2 == floor else ""
 
 
 def _intervals(plan: PlanRecord) -> Iterator[str]:
-    """How often something is done, in the plan's steps."""
+    """Says how often the run evaluates, saves and logs, in the plan's steps."""
     named = (("evaluate", plan.eval_steps), ("save", plan.save_steps), ("log", plan.log_steps))
     found = [
         f"{what} every {'step' if steps == 1 else f'{exact(steps)} steps'}"
@@ -203,7 +198,7 @@ def _steps(plan: PlanRecord) -> Iterator[str]:
 
 
 def _curve(plan: PlanRecord) -> str:
-    """The schedule that the learning rate follows: a recipe that names none has a cosine's."""
+    """Names the schedule of the learning rate: a recipe that names none has a cosine's."""
     spec, end = plan.recipe.schedule, plan.min_lr
     name = spec if isinstance(spec, str) else "its own schedule"
     return f"{name} to {exact(end)}" if spec in ("cosine", "linear") else name
@@ -270,7 +265,8 @@ MAX_STAGES_SHOWN = 8
 
 
 def stage_lines(plan: PlanRecord, stages: Sequence[Stage]) -> Iterator[str]:
-    """The stages that a run whose batch grows has left: from which step on which batch, its split, and what the learning rate is of its peak."""
+    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the learning rate is of its
+    peak."""
     if len(stages) < 2:
         return
     yield f"The batch grows in {count(len(stages))} stages:"

@@ -1,4 +1,4 @@
-"""A plan that cannot be: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
+"""An infeasible plan: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
 
 from __future__ import annotations
 
@@ -58,14 +58,13 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
     if cluster != asked.cluster:
         yield cluster, settings
     yield from (
-        (cluster, settings._replace(batch_tolerance=share, decrease_batch=False))
+        (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
         for share in _tolerances(asked, cluster, make)
     )
-    weighted = settings._replace(ragged=False, uneven=False, require_multiple=False)
-    if settings.accumulation_multiple == settings.min_accumulation == 1:
-        if settings.fixed_micro_batch is None and settings.min_micro_batch == 1:
-            yield cluster, weighted._replace(ragged=True)
-        yield cluster, weighted._replace(uneven=True)
+    if settings.accumulation_multiple == 1:
+        if settings.min_micro_batch == 1:
+            yield cluster, settings._replace(split="ragged", micro_batch_multiple=1)
+        yield cluster, settings._replace(split="uneven")
     for other in _clusters(asked, make):
         yield other, settings
     replicas = (
@@ -84,8 +83,13 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
 
 
+def _without_smaller(settings: Settings) -> Settings:
+    """Frees the settings of split="smaller", which goes with no tolerance."""
+    return settings._replace(split="even") if settings.split == "smaller" else settings
+
+
 def _whole_replicas(asked: PlanRecord) -> Cluster:
-    """The cluster without the GPUs, or nodes, that are left over where model_parallel does not divide them."""
+    """Drops the GPUs, or nodes, left over where model_parallel does not divide them."""
     cluster = asked.cluster
     parallel = cluster.model_parallel or asked.recipe.model_parallel
     name, unit = ("gpus_per_node", 1) if cluster.nodes == 1 else ("nodes", cluster.gpus_per_node)
@@ -95,7 +99,7 @@ def _whole_replicas(asked: PlanRecord) -> Cluster:
 
 
 def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[float]:
-    """Tolerances that give a batch, each just wide enough, the smallest change of the batch first.
+    """Finds tolerances with a batch, each just wide enough, the smallest change of the batch first.
 
     A batch whose micro-batch is half of what another one allows, or less, is left out: many small passes cost more than a
     few samples.
@@ -103,7 +107,7 @@ def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[floa
     found: dict[float, P] = {}
     for share in (0.01, 0.02, 0.05, 0.1, 0.25):
         if share > asked.settings.batch_tolerance:
-            plan = make(cluster, asked.settings._replace(batch_tolerance=share, decrease_batch=False))
+            plan = make(cluster, _without_smaller(asked.settings)._replace(batch_tolerance=share))
             if plan.status != "infeasible" and plan.batch_change is not None:
                 found[_short(_moved(asked, plan))] = plan
     largest = max((plan.layout.micro_batch for plan in found.values()), default=0)
@@ -112,7 +116,7 @@ def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[floa
 
 
 def _moved(asked: PlanRecord, plan: PlanRecord) -> float:
-    """How far the batch is from the one that was asked for, as a fraction of it."""
+    """Measures the batch's distance from the one asked for, as a fraction of it."""
     policy, settings = asked.settings.policy, plan.settings
     if type(policy) is int:
         return abs(plan.layout.effective_batch - policy) / policy
@@ -130,7 +134,7 @@ def _short(share: float) -> float:
 
 
 def _clusters(asked: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
-    """The nearest clusters below and above on which the same settings give a plan."""
+    """Yields the nearest clusters below and above with a plan by the same settings."""
     cluster = asked.cluster
     if cluster.nodes > 1:
         for direction in (-1, 1):
@@ -167,7 +171,7 @@ def _halves(gpus: int) -> Iterator[int]:
 # ---- in words ----
 
 CAPS = {
-    "fixed_micro_batch": "fixed_micro_batch",
+    "fixed": "min_micro_batch and max_micro_batch",
     "max_micro_batch": "max_micro_batch",
     "memory": "what fits in memory by the profile",
     "tuned": "the tuned micro-batch",
@@ -206,7 +210,7 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
 
 
 def asked_batch(plan: PlanRecord) -> int | None:
-    """The batch that was asked for, where that is known without a plan."""
+    """Returns the batch asked for, where it is known without a plan."""
     policy = plan.settings.policy
     return policy if isinstance(policy, int) else plan.recipe.effective_batch if policy == "keep" else None
 
@@ -224,16 +228,8 @@ def _accumulation_unmet(plan: PlanRecord) -> str | None:
     batch, replicas, settings = asked_batch(plan), plan.data_parallel, plan.settings
     if batch is None or replicas is None:
         return None
-    wants = [
-        text
-        for text, is_asked in (
-            (f"a multiple of {exact(settings.accumulation_multiple)}", settings.accumulation_multiple > 1),
-            (f"at least {exact(settings.min_accumulation)}", settings.min_accumulation > 1),
-        )
-        if is_asked
-    ]
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return f"{share} cannot be split into micro-batches whose number is {' and '.join(wants)}"
+    return f"{share} cannot be split into micro-batches whose number is a multiple of {exact(settings.accumulation_multiple)}"
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
@@ -283,7 +279,7 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 
 
 def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
-    """What would work: each with its batch, its split, its price and the flags to copy."""
+    """Lists the ways out: each with its batch, its split, its price and the flags to copy."""
     rows = [(_what(plan, it), _how(it), _price(it), _flags(plan, it)) for it in options]
     if not rows:
         yield "Nothing close to it would work."
@@ -316,7 +312,7 @@ def _price(plan: PlanRecord) -> str:
 
 
 def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
-    """The options of the command line that make the plan from what was asked."""
+    """Writes the command line's options for a way out."""
     flags = []
     if plan.cluster != asked.cluster:
         one = plan.cluster.nodes == 1
@@ -345,7 +341,7 @@ def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
 
 
 def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
-    """Which stage of the ramp cannot be split, and a ramp of which all can; of a plan whose full batch was to be `wanted`."""
+    """Names the first stage of a ramp without a split, and a ramp with a split for each; the full batch was to be `wanted`."""
     recipe, settings, replicas = plan.recipe, plan.settings, plan.data_parallel
     if recipe.ramp is None or replicas is None:
         return None
@@ -356,15 +352,15 @@ def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
         batch, rest = divmod(tuned * wanted, recipe.effective_batch)
         if rest:
             return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
-        if batch % unit or batch < replicas * settings.min_micro_batch * settings.min_accumulation:
+        if batch % unit or batch < replicas * settings.min_micro_batch:
             return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
     return None
 
 
 def _unit(plan: PlanRecord, replicas: int) -> int:
-    """What every batch must be a multiple of."""
+    """Computes the number that must divide every batch."""
     settings = plan.settings
-    demand = settings.fixed_micro_batch or (settings.micro_batch_multiple if settings.require_multiple else 1)
+    demand = settings.fixed_micro_batch or settings.micro_batch_multiple
     return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
 
 
@@ -378,11 +374,10 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
     demands = [
         f"{name} {count(value)}"
         for name, value in (
-            ("fixed_micro_batch", settings.fixed_micro_batch or 1),
             ("min_micro_batch", settings.min_micro_batch),
-            ("micro_batch_multiple", settings.micro_batch_multiple if settings.require_multiple else 1),
+            ("max_micro_batch", settings.fixed_micro_batch or 1),
+            ("micro_batch_multiple", settings.micro_batch_multiple),
             ("accumulation_multiple", settings.accumulation_multiple),
-            ("min_accumulation", settings.min_accumulation),
         )
         if value > 1
     ]
@@ -390,9 +385,8 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
 
 
 def _instead(plan: PlanRecord, unit: int) -> str:
-    """A ramp of which each stage is a multiple of `unit`, to be written in the recipe's place."""
+    """Writes a ramp with all stages multiples of `unit`, for the recipe."""
     full, ramp = plan.recipe.effective_batch, plan.recipe.ramp or ""
-    unit = math.lcm(unit, unit * plan.settings.min_accumulation)
     if full % unit or plan.settings.policy != "keep":
         return ""
     if ":" in ramp:

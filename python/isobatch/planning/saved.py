@@ -1,4 +1,4 @@
-"""Plans as JSON text, and what is checked of a plan that comes from one.
+"""Plans as JSON text, and the checks of a plan from a file.
 
 A plan in a file may have been edited, cut, or made by another version. It holds its recipe, cluster and settings, so that it is
 worked out again, which takes microseconds, and compared. What a profile gave (times, memory, a cap, goodput's batch) cannot be
@@ -25,7 +25,7 @@ from isobatch.reason import Reason
 from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
 
-VERSION = 1
+VERSION = 2
 SCHEMA = f"isobatch.plan/{VERSION}"
 
 _RULES = tuple(name for name, *_ in _core.rules())
@@ -94,6 +94,11 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
         raise InputError(
             f"schema {schema!r} is newer than this isobatch reads ({SCHEMA!r}): upgrade isobatch", file=file
         )
+    if int(match[1]) < VERSION:
+        raise InputError(
+            f"schema {schema!r} is older than this isobatch reads ({SCHEMA!r}), whose settings have other names: plan again",
+            file=file,
+        )
     same_version = fields.pop("isobatch", None) == _core.__version__
     moves = fields.get("moves")
     for move in moves if isinstance(moves, list) else ():
@@ -110,11 +115,15 @@ def _settings(given: Any, file: str | None) -> list[Any]:
         raise together(
             [unknown("setting", name, Settings._fields, field="settings", file=file) for name in wrong]
         )
+    if faults := _core.check_settings(given):
+        raise together(
+            [must_be(legal, value, field=f"settings.{name}", file=file) for name, value, legal in faults]
+        )
     return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 
 def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_version: bool) -> None:
-    """Checks all parts of a run that came from a file.
+    """Checks all parts of a run from a file.
 
     Args:
         moves: what the plan says of its moves.
@@ -157,7 +166,7 @@ def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None)
 
 
 def _recomputed(leg: PlanRecord) -> dict[str, Any]:
-    """The values that must come out again, by name."""
+    """Computes the values again, by name."""
     settings = leg.settings
     of_profile = (
         leg.cap_source == "memory"
@@ -182,10 +191,9 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
     if stretched:  # Its own samples may be too few for one step of this batch.
         recipe = msgspec.structs.replace(recipe, duration=None, warmup=None)
         # The batch that goodput was after may have been another, which a ramp or a tolerance then moved.
-        settings = settings._replace(
-            ragged=settings.ragged and Reason.RAGGED in leg.reasons,
-            uneven=settings.uneven and Reason.UNEVEN in leg.reasons,
-        )
+        differs = {"ragged": Reason.RAGGED, "uneven": Reason.UNEVEN}.get(settings.split)
+        if differs is not None and differs not in leg.reasons:
+            settings = settings._replace(split="even")
     values = worked_out(recipe, leg.cluster, settings, leg.consumed)
     left_out = _OF_PROFILE | {"status", "reasons", "cap_source"}
     if stretched:  # The steps, and the decay that follows them, hold the loss by the noise scale.
@@ -194,7 +202,7 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
 
 
 def _consistent(leg: PlanRecord, file: str | None) -> None:
-    """Refuses values that no plan has, whoever made it."""
+    """Refuses values no plan has, whoever made it."""
 
     def must(field: str, legal: bool, what: str) -> None:
         if not legal:

@@ -38,6 +38,7 @@ Rule: TypeAlias = Literal[
     "power",
     "auto",
 ]
+Split: TypeAlias = Literal["even", "uneven", "ragged", "smaller"]
 RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "muon", "power", "auto"]
 
 
@@ -61,34 +62,31 @@ class Settings(NamedTuple):
         "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's memory by the profile, "
         "else the tuned one",
     ] = None
-    fixed_micro_batch: Annotated[
-        int | None, "N", "take this micro-batch and no other, as Megatron's --micro-batch-size does"
-    ] = None
-    min_micro_batch: Annotated[int, "N", "take no micro-batch below N"] = 1
+    min_micro_batch: Annotated[
+        int,
+        "N",
+        "take no micro-batch below N; where it equals max_micro_batch, that one and no other, as Megatron's --micro-batch-size does",
+    ] = 1
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
         float, "FRACTION", "let the batch change by up to this fraction, to a size that divides evenly"
     ] = 0.0
-    decrease_batch: Annotated[
-        bool,
-        "",
-        "where the batch does not divide evenly, take the largest below it that does (Megatron's --decrease-batch-size-if-needed)",
-    ] = False
+    split: Annotated[
+        Split,
+        "SPLIT",
+        "where the batch does not divide evenly: even (default): no plan; uneven: some replicas take one more micro-batch than "
+        "others; ragged: micro-batches differ in size (both need weighted losses); smaller: take the largest batch below it that "
+        "does (Megatron's --decrease-batch-size-if-needed)",
+    ] = "even"
     micro_batch_multiple: Annotated[
-        int, "N", "prefer micro-batches that are a multiple of N (8 for tensor cores)"
+        int, "N", "take only micro-batches that are a multiple of N (8 for tensor cores)"
     ] = 1
-    require_multiple: Annotated[bool, "", "insist on that multiple"] = False
     accumulation_multiple: Annotated[
         int, "N", "take only accumulations that are a multiple of N (pipeline stages)"
     ] = 1
-    min_accumulation: Annotated[int, "N", "take no accumulation below N"] = 1
     batch_multiple: Annotated[
         int, "N", "take only batches that are a multiple of N (generations in a group, as in GRPO)"
     ] = 1
-    ragged: Annotated[bool, "", "allow micro-batches of different sizes (their losses need weights)"] = False
-    uneven: Annotated[
-        bool, "", "allow some replicas one more micro-batch than others (their losses need weights)"
-    ] = False
     short_epochs: Annotated[
         bool, "", "allow a batch above dataset_size: each epoch is then one short step, as trainers run it"
     ] = False
@@ -97,29 +95,45 @@ class Settings(NamedTuple):
         "RULE",
         "how the learning rate follows the batch within a ramp, as a factor of that at the full batch (default none: not at all)",
     ] = "none"
-    beta_half_life: Annotated[bool, "", "keep the half-life of beta2 in samples: beta2^k (Marek 2025)"] = (
-        False
-    )
-    min_beta2: Annotated[
-        float,
-        "BETA",
-        "floor under a beta2 that the rule or beta_half_life lowers (0.9 or 0.95 are in use); it never lifts the tuned one",
-    ] = 0.0
-    muon_decay: Annotated[
-        bool, "", "move Muon's weight decay by √k, as nanochat does (contested; else it stays)"
-    ] = False
-    duration_ratio: Annotated[
-        float,
-        "RATIO",
-        "how many times as long the recipe's run is as the one that its learning rate was tuned for",
-    ] = 1.0
-    duration_power: Annotated[
-        float | None,
-        "P",
-        "multiply the learning rate by duration_ratio^-P (contested: published laws have 0.3 to 0.51, and -0.307; default: it stays)",
+    beta2_rule: Annotated[
+        str,
+        "CHOICE",
+        "how beta2 follows the batch: auto (default): as the rule has it; half_life: it keeps its half-life in samples, beta2^k "
+        "(Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 or auto:0.95, which never lifts the tuned one",
+    ] = "auto"
+    duration_scale: Annotated[
+        str | float | None,
+        "RATIO[^POWER]",
+        "how many times as long the run is as the one that the learning rate was tuned for; with a power, as in 8^0.3, the learning "
+        "rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, and -0.307), without one it stays",
     ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
+
+    @property
+    def fixed_micro_batch(self) -> int | None:
+        """The one micro-batch that is allowed, where the least is the most."""
+        least = self.min_micro_batch
+        return least if least == self.max_micro_batch and least > 1 else None
+
+    @property
+    def duration(self) -> tuple[float, float | None]:
+        """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it.
+
+        >>> Settings(duration_scale="8^0.3").duration, Settings(duration_scale=8).duration, Settings().duration
+        ((8.0, 0.3), (8.0, None), (1.0, None))
+        """
+        ratio, _, power = str(1.0 if self.duration_scale is None else self.duration_scale).partition("^")
+        return float(ratio), float(power) if power else None
+
+    @property
+    def beta2_floor(self) -> float:
+        """The floor under beta2; 0 where there is none.
+
+        >>> Settings(beta2_rule="half_life:0.9").beta2_floor
+        0.9
+        """
+        return float(self.beta2_rule.partition(":")[2] or 0.0)
 
     def changed(self) -> dict[str, Any]:
         """Those that are not at their defaults, by name.
@@ -136,32 +150,38 @@ class Keywords(TypedDict, total=False):
     policy: Policy | int
     rule: Rule
     max_micro_batch: int | None
-    fixed_micro_batch: int | None
     min_micro_batch: int
     max_batch: int | None
     batch_tolerance: float
-    decrease_batch: bool
+    split: Split
     micro_batch_multiple: int
-    require_multiple: bool
     accumulation_multiple: int
-    min_accumulation: int
     batch_multiple: int
-    ragged: bool
-    uneven: bool
     short_epochs: bool
     ramp_rule: RampRule
-    beta_half_life: bool
-    min_beta2: float
-    muon_decay: bool
-    duration_ratio: float
-    duration_power: float | None
+    beta2_rule: str
+    duration_scale: str | float | None
     deadline_hours: float | None
     budget: float | None
 
 
 DEFAULTS = Settings()
-HYPERPARAMETERS = ("beta_half_life", "min_beta2", "muon_decay", "duration_ratio", "duration_power")
+HYPERPARAMETERS = ("beta2_rule", "duration_scale")
 """Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split into."""
+EARLIER = {
+    "ragged": "use split='ragged'",
+    "uneven": "use split='uneven'",
+    "decrease_batch": "use split='smaller'",
+    "fixed_micro_batch": "give min_micro_batch and max_micro_batch that number",
+    "require_multiple": "micro_batch_multiple always insists",
+    "min_accumulation": "use accumulation_multiple",
+    "beta_half_life": "use beta2_rule='half_life'",
+    "min_beta2": "use beta2_rule='auto:FLOOR' or 'half_life:FLOOR'",
+    "muon_decay": "give the Recipe decay='sqrt'",
+    "duration_ratio": "use duration_scale='RATIO'",
+    "duration_power": "use duration_scale='RATIO^POWER'",
+}
+"""Where names of settings that there were went."""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
 
@@ -205,7 +225,9 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
 
 
 def _no_setting(name: str) -> InputError:
-    """A name that no setting has; what a recipe or a cluster says is a field there."""
+    """Builds the error of a name that no setting has; what a recipe or a cluster says is a field there."""
+    if name in EARLIER:
+        return InputError(f"unknown setting {name!r}: {EARLIER[name]}", field=name)
     from isobatch.recipes.cluster import Cluster
     from isobatch.recipes.recipe import Recipe
 

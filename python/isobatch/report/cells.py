@@ -181,11 +181,13 @@ def _report(report: Report) -> Cell:
 
 def _head(columns: dict[str, list[Any]], names: Any, caption: str, most: int = _MAX_ROWS) -> HtmlTable:
     """Tables the first rows of some columns; one without any known value is left out."""
-    kept = [name for name in names if any(value is not None for value in columns[name])]
-    rows = [[_text(name, columns[name][row]) for name in kept] for row in range(len(columns[kept[0]]))[:most]]
-    total = len(columns[kept[0]])
+    filled = [name for name in names if any(value is not None for value in columns[name])]
+    rows = [
+        [_text(name, columns[name][row]) for name in filled] for row in range(len(columns[filled[0]]))[:most]
+    ]
+    total = len(columns[filled[0]])
     more = f" (the first {most} of {count(total)})" if total > most else ""
-    return HtmlTable(f"{caption}{more}", {name: _KINDS.get(name, "number") for name in kept}, rows)
+    return HtmlTable(f"{caption}{more}", {name: _KINDS.get(name, "number") for name in filled}, rows)
 
 
 def _text(name: str, value: Any) -> str:

@@ -86,9 +86,9 @@ def from_table(plans: Plans) -> list[Fix]:
         known = (batch >= 1) & (change > -1)
         tuned[job[known]] = np.rint(batch[known] / (1 + change[known]))
         rows = _only(plans, Reason.NOT_DIVISIBLE)
-        moved = np.abs(plans.number("nearest_batch")[rows] / tuned[job[rows]] - 1)
+        change_needed = np.abs(plans.number("nearest_batch")[rows] / tuned[job[rows]] - 1)
         # The quotients are rounded; a batch that is just within must count.
-        rows_at = {share: int((moved <= share * (1 + 1e-12)).sum()) for share in TOLERANCES}
+        rows_at = {share: int((change_needed <= share * (1 + 1e-12)).sum()) for share in TOLERANCES}
         found += _tolerances(rows_at, int(rows.sum()))
     gpus = plans.number("world_size")
     rows = (_only(plans, Reason.NOT_DIVISIBLE) | _only(plans, Reason.MODEL_PARALLEL)) & (gpus >= 1)
@@ -122,7 +122,7 @@ def by_planning(plans: Plans, jobs: Any, clusters: Any, profile: Any = None) -> 
     Raises:
         InputError: the jobs cannot be read, or give other plans than the table has, or only chosen rows are left of these.
     """
-    if plans.made.select not in (None, "all"):
+    if plans.provenance.select not in (None, "all"):
         raise InputError(
             "the plans are the rows that --select kept: leave --jobs out, or make the page of a table of all rows"
         )
@@ -156,12 +156,13 @@ def by_planning(plans: Plans, jobs: Any, clusters: Any, profile: Any = None) -> 
 
 def _changes(settings: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yields the changes to try beside a tolerance: those of a single plan's menu."""
-    plain = {"ragged": False, "uneven": False, "require_multiple": False}
-    if not settings.get("ragged"):
-        yield "dealing micro-batches of different sizes", "--ragged", {**plain, "ragged": True}
-    if not settings.get("uneven"):
-        yield "dealing different numbers of micro-batches", "--uneven", {**plain, "uneven": True}
+    split = settings.get("split")
+    if split != "ragged":
+        ragged = {"split": "ragged", "micro_batch_multiple": 1}
+        yield "dealing micro-batches of different sizes", "--split ragged", ragged
+    if split != "uneven":
+        yield "dealing different numbers of micro-batches", "--split uneven", {"split": "uneven"}
     for name, default in DEFAULTS._asdict().items():
-        tried = name in ("policy", "rule", "ragged", "uneven")
+        tried = name in ("policy", "rule", "split")
         if not tried and settings.get(name, default) != default:
             yield f"leaving {name} out", f"without --{name.replace('_', '-')}", {name: default}

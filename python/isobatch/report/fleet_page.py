@@ -135,11 +135,11 @@ def _already_chosen(plans: Plans) -> str:
     if plans.compares:
         return ""
     needs = "A knee, and where a job is fastest or cheapest, need a table of all rows"
-    made = plans.made
-    if made.select in (None, "all"):
+    provenance = plans.provenance
+    if provenance.select in (None, "all"):
         return f" Each job has one row: chosen by --select, or planned on one cluster. {needs} of several clusters."
-    top = f" --top {made.top}" if made.top > 1 else ""
-    by = f"--select {words.printable(made.select, 40)}{top} kept {counted(made.top, 'row')} of each job"
+    top = f" --top {provenance.top}" if provenance.top > 1 else ""
+    by = f"--select {words.printable(provenance.select, 40)}{top} kept {counted(provenance.top, 'row')} of each job"
     return f" Rows were already chosen: {by}. {needs}: plan again without --select."
 
 
@@ -154,16 +154,16 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
         return [*found, Headline("GPU-hours", "unknown", _why_unknown(plans))]
     fewest, cheapest = "each job where it needs the fewest", "each job where it is cheapest"
     if not plans.compares:
-        fewest = cheapest = "the best row of each job" if plans.made.top > 1 else "the row of each job"
+        fewest = cheapest = "the best row of each job" if plans.provenance.top > 1 else "the row of each job"
     found.append(Headline("GPU-hours", words.figure(_spent(plans, "gpu_hours")), fewest))
     if not np.isnan(plans.spent("cost")).all():
         found.append(Headline("cost", words.price(_spent(plans, "cost"), currency), cheapest))
     if plans.compares:
         found += knee_of(plans)
     if deadline is not None:
-        met = len(np.unique(plans.text("job")[1][plans.spent("hours") <= deadline]))
+        in_time = len(np.unique(plans.text("job")[1][plans.spent("hours") <= deadline]))
         within = f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}"
-        found.append(Headline("deadline met", count(met), within))
+        found.append(Headline("deadline met", count(in_time), within))
     return found
 
 

@@ -27,19 +27,19 @@ INFEASIBLE = STATUS.tolist().index("infeasible")
 
 class Plans(NamedTuple):
     """Columns of equal length: numbers with NaN where they are not known, texts as indices into their values, status as a code,
-    reasons as bit sets; `made` is how the file says it was made."""
+    reasons as bit sets; `provenance` is the file's own account of how it was planned."""
 
     rows: int
     texts: dict[str, tuple[list[str | None], NDArray[np.int64]]]
     numbers: dict[str, NDArray[np.float64]]
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
-    made: Provenance
+    provenance: Provenance
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings behind the plans, as the file has them."""
-        return self.made.settings
+        return self.provenance.settings
 
     @property
     def one_each(self) -> bool:
@@ -49,12 +49,12 @@ class Plans(NamedTuple):
     @property
     def compares(self) -> bool:
         """Tells whether a job's clusters can be compared: all its rows are there, and not only the chosen."""
-        return self.made.select in (None, "all") and not self.one_each
+        return self.provenance.select in (None, "all") and not self.one_each
 
     def gpu_types(self) -> tuple[list[str], NDArray[np.int64]]:
         """Returns the GPU types, "" where the file does not say, and the place of each row among them."""
         clusters, at = self.text("cluster")
-        each = [self.made.gpu_types.get(name or "", "") for name in clusters]
+        each = [self.provenance.gpu_types.get(name or "", "") for name in clusters]
         types = list(dict.fromkeys(each))
         places: NDArray[np.int64] = np.array([types.index(it) for it in each], np.int64)[at]
         return types, places
@@ -66,7 +66,7 @@ class Plans(NamedTuple):
             used, places = np.unique(at[:rows], return_inverse=True)
             texts[name] = ([values[place] for place in used.tolist()], places.astype(np.int64))
         numbers = {name: values[:rows] for name, values in self.numbers.items()}
-        return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.made)
+        return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.provenance)
 
     def number(self, name: str) -> NDArray[np.float64]:
         """Returns a column, all unknown where the table has none."""
@@ -265,15 +265,15 @@ def rows_of(plans: Plans, caption: str) -> HtmlTable:
     """Packs all rows, as many columns of them as fit; where the usual ones do not fit, the first rows."""
     every = plans.rows
     plans, names = _fitting(plans), _ordered(plans)
-    kept: dict[str, tuple[str, list[Any], NDArray[np.int64]]] = {}
+    fitting: dict[str, tuple[str, list[Any], NDArray[np.int64]]] = {}
     packed, size, left_out = [], 0, []
     for name in names:
         kind, values, at, text = _packed(plans, name)
-        if size + len(text) > _MAX_BYTES and kept:
+        if size + len(text) > _MAX_BYTES and fitting:
             left_out.append(name)
             continue
         size += len(text)
-        kept[name] = kind, values, at
+        fitting[name] = kind, values, at
         packed.append({"kind": kind, "packed": text})
     first = range(min(_FIRST_ROWS, plans.rows))
     notes = []
@@ -286,8 +286,8 @@ def rows_of(plans: Plans, caption: str) -> HtmlTable:
         notes.append(f"Without JavaScript, and on paper: the first {_FIRST_ROWS} of {plans.rows:,} rows.")
     return HtmlTable(
         caption,
-        {name: kind for name, (kind, *_) in kept.items()},
-        [[written(values[at[row]], kind) for kind, values, at in kept.values()] for row in first],
+        {name: kind for name, (kind, *_) in fitting.items()},
+        [[written(values[at[row]], kind) for kind, values, at in fitting.values()] for row in first],
         _inert({"columns": packed}),
         plans.rows,
         notes,

@@ -17,7 +17,7 @@ from typing import Any
 from isobatch.errors import InputError, missing, unreadable
 from isobatch.files.whole import read_whole
 from isobatch.tools import transformers
-from isobatch.tools.page import Reading, SettingsPage, length
+from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.parse import parse
 from isobatch.tools.tool import Reader, Tool
 
@@ -30,9 +30,7 @@ def read(page: SettingsPage) -> None:
     page.reading.step = page.whole("global_step")
     page.whole("train_batch_size", "batch_per_gpu")
     page.give("convention", "transformers", "")
-    steps = page.whole("max_steps")
-    if steps:
-        page.give("duration", length(steps, "st"), "max_steps")
+    page.length("max_steps", "duration", "st")
 
 
 def read_folder(folder: Path) -> Reading:

@@ -88,9 +88,8 @@ def _schedule(page: SettingsPage) -> None:
     warmup = _time(page, "scheduler.t_warmup") if page.has("scheduler.t_warmup") else None
     if warmup and not warmup.startswith("0"):
         page.give("warmup", warmup, "scheduler.t_warmup")
-    bottom, lr = page.number("scheduler.alpha_f", default=0.0), page.reading.fields.get("lr")
-    if bottom and lr and kinds[name] != "constant":
-        page.give("min_lr", lr * bottom, "scheduler.alpha_f")
+    if kinds[name] != "constant":
+        page.times_lr("min_lr", page.number("scheduler.alpha_f"), "scheduler.alpha_f")
 
 
 def _time(page: SettingsPage, key: str) -> str | None:

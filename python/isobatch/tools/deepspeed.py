@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import SettingsPage, clip, length, optimizer, pair, unsupported
-from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
+from isobatch.tools.page import SettingsPage, clip, optimizer, pair, unsupported
+from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
 
 _NAMES = {
@@ -56,14 +56,9 @@ def _read_optimizer(page: SettingsPage) -> None:
     decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
     optimizer(page, "optimizer.type", "adamw" if decoupled else name)
     inner = page.table("optimizer.params")
-    for key, field in (
-        ("lr", "lr"),
-        ("eps", "eps"),
-        ("weight_decay", "weight_decay"),
-        ("momentum", "momentum"),
-    ):
+    for key in ("lr", "eps", "weight_decay", "momentum"):
         if inner.raw(key) != "auto":
-            inner.number(key, field)
+            inner.number(key, key)
     if inner.raw("betas") != "auto":
         pair(inner, "betas")
 
@@ -83,17 +78,13 @@ def _schedule(page: SettingsPage) -> None:
         return
     page.give("schedule", kinds[name], "scheduler.type")
     if inner.raw("warmup_num_steps") != "auto":
-        warmup = inner.whole("warmup_num_steps", default=1000)
-        if warmup:
-            page.give("warmup", length(warmup, "st"), "warmup_num_steps")
+        inner.length("warmup_num_steps", "warmup", "st", default=1000)
     if name != "WarmupCosineLR" and inner.raw("warmup_max_lr") != "auto":
         inner.number("warmup_max_lr", "lr")
     if name != "WarmupLR" and inner.raw("total_num_steps") != "auto":
-        total = inner.whole("total_num_steps")
-        if total:
-            page.give("duration", length(total, "st"), "total_num_steps")
-    if name == "WarmupCosineLR" and (lr := page.reading.fields.get("lr")):
-        page.give("min_lr", lr * (inner.number("cos_min_ratio", default=0.0001) or 0.0), "cos_min_ratio")
+        inner.length("total_num_steps", "duration", "st")
+    if name == "WarmupCosineLR":
+        inner.times_lr("min_lr", inner.number("cos_min_ratio", default=0.0001), "cos_min_ratio")
     if inner.word("warmup_type", "log") != "linear":
         page.note('warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line')
 
@@ -122,15 +113,9 @@ def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
             f"DeepSpeed has no {name}: give one to deepspeed.initialize, with learning rate {plan.lr!r}"
         )
         return
-    arguments: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
-    if name in ("adamw", "adam", "lamb", "lion"):
-        arguments["betas"] = [plan.beta1, plan.beta2]
-    if name in ("adamw", "adam", "lamb"):
-        arguments["eps"] = plan.eps
+    arguments = optimizer_arguments(plan)
     if name == "adam":
         arguments["adam_w_mode"] = False  # DeepSpeed's Adam is AdamW otherwise
-    if name in ("sgd", "muon") and plan.momentum is not None:
-        arguments["momentum"] = plan.momentum
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 

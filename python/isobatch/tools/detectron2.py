@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.page import SettingsPage, clip, inherited, length, unsupported
+from isobatch.tools.page import SettingsPage, clip, inherited, unsupported
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, real
 
@@ -35,12 +35,8 @@ def read(page: SettingsPage) -> None:
     page.give("optimizer", "sgd", "SOLVER.BASE_LR")
     page.number("SOLVER.MOMENTUM", "momentum", default=0.9)
     page.number("SOLVER.WEIGHT_DECAY", "weight_decay", default=1e-4)
-    steps = page.whole("SOLVER.MAX_ITER", default=None if inherits else 40_000)
-    if steps:
-        page.give("duration", length(steps, "st"), "SOLVER.MAX_ITER")
-    warmup = page.whole("SOLVER.WARMUP_ITERS", default=1000)
-    if warmup:
-        page.give("warmup", length(warmup, "st"), "SOLVER.WARMUP_ITERS")
+    page.length("SOLVER.MAX_ITER", "duration", "st", default=None if inherits else 40_000)
+    if page.length("SOLVER.WARMUP_ITERS", "warmup", "st", default=1000):
         page.note("detectron2's warmup starts at WARMUP_FACTOR (0.001) of the learning rate, the plan's at 0")
     _schedule(page)
     if (

@@ -92,7 +92,7 @@ def export(
     if not _is_even(plan) and not how.runs_ragged:
         raise InputError(
             f"{known.title} gives every replica the same micro-batches: {_by(plan)} replicas would be {count(_would_be(plan))} "
-            f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of ragged and uneven, or "
+            f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of split, or "
             "train with ElasticRun (docs/elastic.md)"
         )
     sheet = how.write(plan, job)

@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, clip, length, optimizer, torch_optimizer, unsupported
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 
 _NAMES = {
@@ -159,12 +159,8 @@ def _optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, Any]:
     if name not in _OPTIMIZERS:
         sheet.note(f"optimizer {name}, learning rate {plan.lr!r}: torch has none of that name")
         return {}
-    arguments: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
-    if name in ("adamw", "adam"):
-        arguments |= {"betas": [plan.beta1, plan.beta2], "eps": plan.eps}
-    if name in ("sgd", "rmsprop") and plan.momentum is not None:
-        arguments["momentum"] = plan.momentum
-    return {"optimizer": {"class_path": f"torch.optim.{_OPTIMIZERS[name]}", "init_args": arguments}}
+    path = f"torch.optim.{_OPTIMIZERS[name]}"
+    return {"optimizer": {"class_path": path, "init_args": optimizer_arguments(plan)}}
 
 
 def check(case: Case) -> Iterator[Issue]:

@@ -81,7 +81,7 @@ def _batch(page: SettingsPage) -> None:
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
-            "--decrease-batch --fixed-micro-batch N"
+            "--split smaller --min-micro-batch N --max-micro-batch N"
         )
     launched(page)
     parallel = 1
@@ -117,9 +117,7 @@ def _batch(page: SettingsPage) -> None:
 
 def _read_length(page: SettingsPage) -> None:
     for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
-        count = page.whole(key)
-        if count:
-            page.give("duration", length(count, unit), key)
+        if page.length(key, "duration", unit):
             if unit == "st" and "ramp" in page.reading.fields:
                 page.note(
                     f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
@@ -128,22 +126,14 @@ def _read_length(page: SettingsPage) -> None:
 
 
 def _intervals(page: SettingsPage) -> None:
-    for key, field in (
-        ("eval_interval", "eval_every"),
-        ("save_interval", "save_every"),
-        ("log_interval", "log_every"),
-    ):
-        steps = page.whole(key)
-        if steps:
-            page.give(field, length(steps, "st"), key)
+    for key in ("eval", "save", "log"):
+        page.length(f"{key}_interval", f"{key}_every", "st")
 
 
 def _read_schedule(page: SettingsPage) -> None:
     style = page.word("lr_decay_style", "linear") or "linear"
-    for key, unit in (("lr_warmup_iters", "st"), ("lr_warmup_samples", "sp")):
-        count = page.whole(key)
-        if count:
-            page.give("warmup", length(count, unit), key)
+    page.length("lr_warmup_iters", "warmup", "st")
+    page.length("lr_warmup_samples", "warmup", "sp")
     fraction = page.number("lr_warmup_fraction")
     if fraction:
         page.give("warmup", share(fraction), "lr_warmup_fraction")

@@ -31,10 +31,8 @@ def read(page: SettingsPage) -> None:
     clip(page, "optim_wrapper.clip_grad.max_norm")
     if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
         page.give("precision", "fp16", "optim_wrapper.type")
-    for key, unit in (("train_cfg.max_epochs", "ep"), ("train_cfg.max_iters", "st")):
-        count = page.whole(key)
-        if count:
-            page.give("duration", length(count, unit), key)
+    page.length("train_cfg.max_epochs", "duration", "ep")
+    page.length("train_cfg.max_iters", "duration", "st")
     value = page.raw("param_scheduler")
     parts = [value] if isinstance(value, Mapping) else value if isinstance(value, list) else []
     for part in parts:

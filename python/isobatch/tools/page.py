@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unknown
+from isobatch.words import number_of
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _FIELDS = (
     (r"warmup", "warmup"),
     (r"beta", "betas"),
@@ -141,6 +141,18 @@ class SettingsPage:
             self.give(to, int(number), key)
         return int(number)
 
+    def length(self, key: str, to: str, unit: str, *, default: int | None = None) -> int | None:
+        """A whole number above 0 as a length of the recipe, in this unit."""
+        count = self.whole(key, default=default)
+        if count and count > 0:
+            self.give(to, length(count, unit), key)
+        return count
+
+    def times_lr(self, to: str, factor: float | None, key: str) -> None:
+        """A multiple of the learning rate, where both are known and it is not 0."""
+        if factor and (lr := self.reading.fields.get("lr")):
+            self.give(to, lr * factor, key)
+
     def word(self, key: str, default: str | None = None) -> str | None:
         """A text; None where there is none."""
         value = self.raw(key)
@@ -179,17 +191,19 @@ class SettingsPage:
         if why is not None:
             self.fault(to, InputError(f"{why}: give {to} a value", field=name))
             return None
-        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-            text = value.strip().replace("_", "")
-            value = int(text) if text.lstrip("+-").isdecimal() and len(text) < 20 else float(text)
+        read: Any = value
+        if isinstance(value, str):
+            read = number_of(value.replace("_", ""))
+            if read is not None and set(".eE") & set(value):
+                read = float(read)  # 1.0 is written as 1.0 again
         if (
-            type(value) not in (int, float)
-            or not math.isfinite(value)
-            or (type(value) is int and abs(value) >= 2**63)
+            type(read) not in (int, float)
+            or not math.isfinite(read)
+            or (abs(read) >= 2**63 and type(read) is int)
         ):
             self.fault(to, must_be("a number", value, field=name))
             return None
-        return value  # type: ignore[no-any-return]
+        return read  # type: ignore[no-any-return]
 
 
 def _field(key: str) -> str:

@@ -112,6 +112,18 @@ def parts(plan: Plan) -> dict[str, Any]:
     }
 
 
+def optimizer_arguments(plan: Plan) -> dict[str, Any]:
+    """Names the numbers of the plan's optimizer as torch and DeepSpeed do."""
+    name, arguments = plan.recipe.optimizer, {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    if name in ("adamw", "adam", "lamb", "lion"):
+        arguments["betas"] = [plan.beta1, plan.beta2]
+    if name in ("adamw", "adam", "lamb"):
+        arguments["eps"] = plan.eps
+    if name in ("sgd", "rmsprop", "muon") and plan.momentum is not None:
+        arguments["momentum"] = plan.momentum
+    return arguments
+
+
 def intervals(plan: Plan, evaluate: str, save: str, log: str) -> dict[str, int]:
     """Names the intervals of evaluating, saving and logging, without those left open by the recipe.
 

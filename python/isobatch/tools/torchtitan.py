@@ -33,9 +33,7 @@ def read(page: SettingsPage) -> None:
     page.whole(key, "seq_len", default=2048 if whole else None)
     if page.raw("training.max_norm") != NO_CLIPPING:
         clip(page, "training.max_norm", default=1.0)
-    steps = page.whole("training.steps", default=10_000 if whole else None)
-    if steps:
-        page.give("duration", length(steps, "st"), "training.steps")
+    steps = page.length("training.steps", "duration", "st", default=10_000 if whole else None)
     _schedule(page, steps or 0)
     precision = {"bfloat16": "bf16", "float32": "fp32"}.get(
         page.word("training.mixed_precision_param", "bfloat16") or ""
@@ -131,9 +129,8 @@ def _schedule(page: SettingsPage, steps: int) -> None:
     else:
         decay = min(round(steps * ratio), max(1, steps - warmup))
         page.give("schedule", f"wsd(decay={decay}st, shape={shape})", "lr_scheduler.decay_ratio")
-    factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"), default=0.0)
-    if factor and (lr := page.reading.fields.get("lr")):
-        page.give("min_lr", lr * factor, "lr_scheduler.min_lr_factor")
+    factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"))
+    page.times_lr("min_lr", factor, "lr_scheduler.min_lr_factor")
 
 
 def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher

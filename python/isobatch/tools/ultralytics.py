@@ -61,9 +61,7 @@ def read(page: SettingsPage) -> None:
             "older versions of ultralytics warm up over at least 100 batches; the plan over warmup_epochs as they are"
         )
     page.give("schedule", "cosine" if page.flag("cos_lr") else "linear", "cos_lr")
-    final, lr = page.number("lrf", default=0.01), page.reading.fields.get("lr")
-    if final and lr:
-        page.give("min_lr", lr * final, "lrf")
+    page.times_lr("min_lr", page.number("lrf", default=0.01), "lrf")
     if page.raw("amp") is not False:
         page.give("precision", "fp16", "amp")
     page.give("batch_norm", True, "")

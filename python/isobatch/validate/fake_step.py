@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from isobatch.diagnosis.tensors import AUTOCAST
 from isobatch.errors import InputError
-from isobatch.validate.workload import Workload, call_factory, factory_of
+from isobatch.validate.workload import Workload, call_factory, factory_of, first_line
 
 BLOCK = 512
 """CUDA's allocator gives out memory in multiples of so many bytes."""
@@ -81,9 +81,8 @@ class FakeStep:
             self._optimizer.step()
             self._optimizer.zero_grad()
         except Exception as error:  # the user's own code, on tensors without values
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
             raise InputError(
-                f"the step cannot be worked out without values ({said}); measure it: isobatch validate --find-micro-batch",
+                f"the step cannot be worked out without values ({first_line(error)}); measure it: isobatch validate --find-micro-batch",
                 field="workload",
             ) from error
 

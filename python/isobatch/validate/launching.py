@@ -30,8 +30,8 @@ REFUSED = "refused.txt"
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Freezes the garbage collector's present objects: torch alone is a million objects, which takes
-    a third of a second each time, and makes a forked rank copy its parent's memory. For processes of our own."""
+    """Freezes what the garbage collector would look through: torch alone is a million objects, which takes a third of a second each
+    time, and a forked rank would copy its parent's memory. For processes of our own."""
     gc.freeze()
     try:
         yield
@@ -224,9 +224,9 @@ def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]
         return "; ".join(
             f"rank {rank} died with {_how(failure.exitcode)}" for rank, failure in sorted(failures.items())
         )
-    said = [text for text in results.values() if text is not None]
-    if said:
-        raise InputError(said[0])
+    refusals = [text for text in results.values() if text is not None]
+    if refusals:
+        raise InputError(refusals[0])
     return None
 
 

@@ -139,11 +139,11 @@ class Training:
         turn, or one of each size where a ragged plan has several."""
         sizes = self.sizes[self.group.rank]
         turns = 2 if len(set(sizes)) == 1 else 1
-        made: dict[tuple[int, int], Any] = {}
+        batches: dict[tuple[int, int], Any] = {}
         for index, n in enumerate(sizes):
-            if (n, index % turns) not in made:
-                made[n, index % turns] = self.samples(n, seed, self.group.rank, index)
-        return [made[n, index % turns] for index, n in enumerate(sizes)]
+            if (n, index % turns) not in batches:
+                batches[n, index % turns] = self.samples(n, seed, self.group.rank, index)
+        return [batches[n, index % turns] for index, n in enumerate(sizes)]
 
     def weights(self, batches: Iterable[Any]) -> list[float]:
         """Returns the factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the

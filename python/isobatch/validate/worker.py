@@ -29,7 +29,7 @@ from isobatch.validate.proofs import (
 from isobatch.validate.ranks.group import Group, own_device
 from isobatch.validate.report import Draft, Report, Verdict, judged
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import Workload, call_factory, load, out_of_memory, user_code
+from isobatch.validate.workload import Workload, call_factory, first_line, load, out_of_memory, user_code
 
 BUILD_SEED = 0
 
@@ -107,9 +107,9 @@ def run(
         group.close()
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
         traceback.print_exc()
-        group.pulse.fail(f"out of memory: {said}" if out_of_memory(error) else said)
+        line = first_line(error)
+        group.pulse.fail(f"out of memory: {line}" if out_of_memory(error) else line)
         raise
     report: Report = group.from_first(draft.report())
     group.close()

@@ -58,6 +58,11 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """Returns an error's kind and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+
+
 @contextmanager
 def user_code(what: str) -> Iterator[None]:
     """Turns an exception of the user's own function into an InputError with its place.
@@ -73,11 +78,8 @@ def user_code(what: str) -> Iterator[None]:
         if out_of_memory(error):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        said = (str(error).strip().splitlines() or [""])[0]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        raise InputError(
-            f"{what} raised {type(error).__name__}: {said} ({where})", field="workload"
-        ) from error
+        raise InputError(f"{what} raised {first_line(error)} ({where})", field="workload") from error
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
@@ -115,8 +117,7 @@ def factory_of(name: str) -> Callable[[], Any]:
     try:
         factory: Callable[[], Any] = getattr(importlib.import_module(module_name), function)
     except Exception as error:  # a module may raise anything
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"{name!r} cannot be loaded: {said}", field="workload") from error
+        raise InputError(f"{name!r} cannot be loaded: {first_line(error)}", field="workload") from error
     if not callable(factory):
         raise must_be("a function without arguments", name, field="workload")
     return factory

@@ -70,7 +70,7 @@ reasons! {
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or ragged" ""
+        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split=\"ragged\"" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
@@ -105,8 +105,6 @@ reasons! {
         "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)" ""
     UnequalDevices "unequal_devices" Caution
         "the recipe was tuned on devices with unequal batches, so its mean loss needed weights" "pytorch/pytorch#67253"
-    MultipleMissed "multiple_missed" Caution
-        "the micro-batch is not a multiple of micro_batch_multiple" ""
     MicroBatchShrunk "micro_batch_shrunk" Caution
         "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
     BatchNormMoved "batch_norm_moved" Caution
@@ -154,21 +152,21 @@ reasons! {
     AllReduceFitted "all_reduce_fitted" Caution
         "the all-reduce is outside the profile's table of measured ones; its time comes from the fitted latency and bandwidth" ""
     AccumulationUnmet "accumulation_unmet" Infeasible
-        "no split has an accumulation that is a multiple of accumulation_multiple and at least min_accumulation" ""
+        "no split has an accumulation that is a multiple of accumulation_multiple" ""
     RampRule "ramp_rule" Caution
         "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; Merrill et al.), and is untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
     MicroBatchUnmet "micro_batch_unmet" Infeasible
-        "no split has a micro-batch that is fixed_micro_batch, or at least min_micro_batch" ""
+        "no split has a micro-batch of at least min_micro_batch and at most max_micro_batch" ""
     BatchDecreased "batch_decreased" Caution
-        "the batch was lowered to the nearest that divides evenly (decrease_batch); under policy keep the learning rate was not rescaled" ""
+        "the batch was lowered to the nearest that divides evenly (split=\"smaller\"); under policy keep the learning rate was not rescaled" ""
     ShortEpochs "short_epochs" Caution
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
     SqrtScaleUp "sqrt_scale_up" Caution
         "sqrt scaling above 4 times the tuned batch is outside the range where it was seen to hold, 1/8 to 4 times" "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
     Beta2Low "beta2_low" Caution
-        "beta2 came out below 0.9, where spikes of the loss were seen; min_beta2 is a floor under it" "marin-community/marin#2447"
+        "beta2 came out below 0.9, where spikes of the loss were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" is a floor under it" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
-        "the run has another length than the tuned one (duration_ratio): laws of how the learning rate follows disagree, even about the sign (isobatch estimate --laws); only duration_power applies one" ""
+        "the run has another length than the tuned one (duration_scale): laws of how the learning rate follows disagree, even about the sign (isobatch estimate --laws); only a power, as in 8^0.3, applies one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
     SgdScaleUp "sgd_scale_up" Caution

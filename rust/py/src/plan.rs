@@ -109,7 +109,7 @@ impl Texts {
         Texts {
             status: Status::NAMES.map(text),
             rule: Rule::ALL.iter().map(|card| text(card.name)).collect(),
-            cap_source: ["fixed_micro_batch", "max_micro_batch", "memory", "tuned", "open"].map(text),
+            cap_source: ["fixed", "max_micro_batch", "memory", "tuned", "open"].map(text),
         }
     }
 

@@ -31,7 +31,7 @@ def in_order(recipe, seed=0):
     return itertools.chain.from_iterable(orders)
 
 
-@pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
 def test_each_step_has_the_same_samples_at_every_count(rank, asked):
     recipe, rates = recipe_of(), set()
     stream = in_order(recipe)

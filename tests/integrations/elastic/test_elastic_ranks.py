@@ -13,7 +13,7 @@ from ddp import elastic  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
 from isobatch.integrations.torch.elastic.agreement import Agreements  # noqa: E402
 
-UNEVEN = {"uneven": True, "max_micro_batch": 2}
+UNEVEN = {"split": "uneven", "max_micro_batch": 2}
 CLOSE = 1e-12
 
 
@@ -68,7 +68,7 @@ def test_two_ranks_one_and_two_again(two, by_tokens):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_tokens", [False, True])
-@pytest.mark.parametrize("asked", [UNEVEN, {"ragged": True, "max_micro_batch": 2}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [UNEVEN, {"split": "ragged", "max_micro_batch": 2}, {"split": "ragged"}])
 def test_four_three_five_two(two, by_tokens, asked):
     pools = {size: Pool(size) for size in (3, 4, 5)}
     try:
@@ -82,7 +82,7 @@ def test_four_three_five_two(two, by_tokens, asked):
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_sharded_by_fsdp_two_ranks_one_and_two_again(two, by_tokens):
     # 6 micro-batches of 2 on 2 ranks, and an epoch's last step of 10: passes that one of them lacks are stand-ins.
-    asked = {"recipe": {"effective_batch": 10, "dataset_size": 68}, "uneven": True, "max_micro_batch": 2}
+    asked = {"recipe": {"effective_batch": 10, "dataset_size": 68}, "split": "uneven", "max_micro_batch": 2}
     legs = [(two, 4), (None, 11), (two, None)]
     made, steps = through(legs, by_tokens=by_tokens, sharded=True, loader={"equal_passes": True}, **asked)
     alone, expected = through([(None, None)], by_tokens=by_tokens, sharded=True, **asked)
@@ -122,7 +122,7 @@ def test_slow_steps_agree_each(two, by_tokens):
 
 def test_stand_ins_make_the_passes_equal(two):
     # 9 samples in micro-batches of 3 are three passes: two and one; the epoch's last step has two samples.
-    asked = {"recipe": {"effective_batch": 9, "dataset_size": 47}, "uneven": True, "max_micro_batch": 3}
+    asked = {"recipe": {"effective_batch": 9, "dataset_size": 47}, "split": "uneven", "max_micro_batch": 3}
     plain = two(elastic.train, stop=6, **asked)
     assert [[row[4] for row in rows] for _, rows in plain] == [[0] * 6, [0] * 6]
     equal = two(elastic.train, stop=6, loader={"equal_passes": True}, **asked)

@@ -23,7 +23,7 @@ def recipe_of(**fields):
     return ib.Recipe(**{**elastic.RECIPE, **fields})
 
 
-@pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize("drop", [False, True])
 def test_each_step_has_the_same_samples_at_every_count(rank, asked, drop):
     recipe = recipe_of(effective_batch=20, dataset_size=93, duration="2ep", drop_last=drop)
@@ -47,7 +47,7 @@ def test_each_step_has_the_same_samples_at_every_count(rank, asked, drop):
     ) * 2
 
 
-@pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize(("batch", "micro"), [(20, 2), (21, 3), (12, None), (60, 4)])
 def test_a_full_step_is_dealt_as_the_plan_says(rank, asked, batch, micro):
     recipe = recipe_of(effective_batch=batch, dataset_size=10 * batch)
@@ -64,7 +64,7 @@ def test_samplers_deal_a_run_as_it_does(rank):
     recipe = recipe_of(effective_batch=20, dataset_size=93, duration="2ep")
     for replica in range(3):
         rank(replica, 3)
-        run = ElasticRun(recipe, max_micro_batch=2, uneven=True)
+        run = ElasticRun(recipe, max_micro_batch=2, split="uneven")
         sampler = PlanSampler(range(93), run.plan, rank=replica)
         assert [batch for _ in range(2) for batch in sampler] == [
             batch.tolist() for batch in run.loader(range(93))
@@ -75,7 +75,9 @@ def test_the_plan_has_the_whole_runs_figures_at_every_count(rank):
     seen = set()
     for size in (1, 2, 3, 4, 5, 6):
         rank(0, size)
-        plan = ElasticRun(recipe_of(effective_batch=20, dataset_size=500, duration="4ep"), ragged=True).plan
+        plan = ElasticRun(
+            recipe_of(effective_batch=20, dataset_size=500, duration="4ep"), split="ragged"
+        ).plan
         assert (plan.world_size, plan.padded_samples, plan.dropped_samples) == (size, 0, 0)
         seen.add((plan.steps_per_epoch, plan.total_steps, plan.warmup_steps, plan.samples_per_epoch))
     assert seen == {(25, 100, 25, 500)}
@@ -230,10 +232,11 @@ def test_what_the_plan_moves_the_optimizer_has_and_gives_back():
 def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
     fields = {"effective_batch": 16, "lr": 1e-3, "weight_decay": 0.1, "dataset_size": 640, "duration": "4ep"}
     asked = {
-        "beta_half_life": True, "min_beta2": 0.98, "muon_decay": True, "duration_ratio": 9.0, "duration_power": 0.5,
+        "beta2_rule": "half_life:0.98", "duration_scale": "9.0^0.5",
     }  # fmt: skip
     for optimizer in ("adamw", "muon"):
-        recipe = ib.Recipe(**fields, optimizer=optimizer, betas=(0.9, 0.99))
+        decay = "sqrt" if optimizer == "muon" else None
+        recipe = ib.Recipe(**fields, optimizer=optimizer, betas=(0.9, 0.99), decay=decay)
         plan, run = ib.plan(recipe, 1, policy=policy, **asked), ElasticRun(recipe, policy=policy, **asked)
         moved = (plan.lr, plan.beta2, plan.weight_decay)
         assert moved[0] != 1e-3 and moved[2] != 0.1

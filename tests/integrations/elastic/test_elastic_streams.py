@@ -25,7 +25,7 @@ def passes_of(stream):
         yield from (int(number) for number in stream)
 
 
-@pytest.mark.parametrize("asked", [{"uneven": True}, {"ragged": True}])
+@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize(
     ("fields", "length"),
     [
@@ -95,7 +95,7 @@ def test_a_worker_gets_the_run_without_its_schedulers():
 
 
 def test_stand_ins_are_the_steps_first_sample_and_collate_is_ones_own(rank):
-    recipe, asked = recipe_of(effective_batch=9, **ENDLESS), {"uneven": True, "max_micro_batch": 3}
+    recipe, asked = recipe_of(effective_batch=9, **ENDLESS), {"split": "uneven", "max_micro_batch": 3}
     rank(1, 2)
     loader = ElasticRun(recipe, **asked).loader(elastic.Numbers(99), collate_fn=tuple, equal_passes=True)
     assert [*itertools.islice(loader, 4)] == [(1, 3, 5), (0,), (10, 12, 14), (9,)]
@@ -127,9 +127,8 @@ def test_a_stream_that_was_read_is_refused():
         next(iter(run.loader(iter(()))))
 
 
-@pytest.mark.parametrize("by_tokens", [False, True])
-def test_two_ranks_and_one_train_as_one(two, by_tokens):
-    asked = {"uneven": True, "max_micro_batch": 2, "by_tokens": by_tokens, "recipe": ENDLESS, "stream": 70}
+def test_two_ranks_and_one_train_as_one(two):
+    asked = {"split": "uneven", "max_micro_batch": 2, "by_tokens": True, "recipe": ENDLESS, "stream": 70}
     alone, expected = elastic.train(**asked)
     answers = two(elastic.train, stop=6, **asked)
     assert all(made["run"] == answers[0][0]["run"] for made, _ in answers)

@@ -70,6 +70,6 @@ def test_two_processes_stop_and_go_on_elsewhere(tmp_path):
 def test_to_another_batch_and_to_five_that_do_not_divide(tmp_path):
     first = ib.plan(RECIPE, 2, max_micro_batch=3)
     larger = ib.replan(first, at_step=13, cluster=3, effective_batch=24)
-    uneven = ib.replan(larger, at_step=15, cluster=5, effective_batch=12, uneven=True)
+    uneven = ib.replan(larger, at_step=15, cluster=5, effective_batch=12, split="uneven")
     (notes,) = trained((tmp_path / "run", [(13, first), (15, larger), (uneven.total_steps, uneven)]))
     check(notes, [first, larger, uneven])

@@ -83,7 +83,7 @@ def test_there_and_back_is_the_identity():
     for at, there in (
         (31, {"cluster": 64}),
         (31, {"effective_batch": 512}),
-        (31, {"cluster": 7, "uneven": True}),
+        (31, {"cluster": 7, "split": "uneven"}),
     ):
         back = ib.replan(ib.replan(run, at_step=at, **there), at_step=at, **back_of(there))
         assert goes_on_as(back, run, at)
@@ -160,7 +160,7 @@ def test_no_move_steps_beyond_the_run(batch, dataset, epochs, to, at):
 
 
 def back_of(there, batch=256):
-    return {name: {"cluster": 8, "effective_batch": batch, "uneven": False}[name] for name in there}
+    return {name: {"cluster": 8, "effective_batch": batch, "split": "even"}[name] for name in there}
 
 
 def test_a_moved_plan_is_a_file(tmp_path):

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from isobatch.validate.proofs.memory import free_on_device, free_on_host, lackin
 from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
 from isobatch.validate.training import LOSS_SCALE, Training
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import out_of_memory
+from isobatch.validate.workload import first_line, out_of_memory
 
 SEED = 20
 RANKS = 8
@@ -38,6 +37,11 @@ HOST_COPIES = 4
 SAME = Difference(error=0.0, ratio=1.0, residual=0.0)
 
 
+def name_of(dtype: torch.dtype | None) -> str:
+    """Names a number format; None is float32's own."""
+    return str(dtype or torch.float32).removeprefix("torch.")
+
+
 @dataclasses.dataclass(frozen=True)
 class _How:
     """How a step is proven: `amp` is the format of autocast, which the one process uses too, `dtype` that of model and batch
@@ -53,7 +57,7 @@ class _How:
     @property
     def name(self) -> str:
         """The number format."""
-        return str(self.coarse).removeprefix("torch.")
+        return name_of(self.coarse)
 
     @property
     def suffix(self) -> str:
@@ -179,7 +183,9 @@ def prove_step(
     with float32_as("ieee"):
         scale, broken = _finite_scale(training, how, loss_weights)
         if broken:
-            return [_not_finite(training, how, broken)], None
+            named = group.pulse.named(broken)
+            text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
+            return [judged("gradient" + how.suffix, Verdict.FAIL, text, likely)], None
         theirs = reference(training, how, scale)
         proofs = _step(training, how, (loss_weights, scale), theirs, exact)
     agreed: list[Proof] = group.from_first(proofs)
@@ -209,12 +215,6 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
         scale /= 16  # large gradients leave float16's range where small ones do not vanish
 
 
-def _not_finite(training: Training, how: _How, broken: list[int]) -> Proof:
-    named = training.group.pulse.named(broken)
-    text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
-    return judged("gradient" + how.suffix, Verdict.FAIL, text, likely)
-
-
 def _step(
     training: Training, how: _How, step: tuple[list[float], float], theirs: Reference, exact: Copies | None
 ) -> list[Proof]:
@@ -231,8 +231,8 @@ def _step(
     sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
     if theirs.gradient is not None:
         ours = grads(model)
-        proof = _gradient(training, difference(ours, theirs.gradient), theirs.off, how)
-        proofs.append(proof if exact is None else _with_format(proof, difference(ours, exact), how.name))
+        coarse = None if exact is None else difference(ours, exact).error
+        proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how, coarse))
         del ours  # or the gradients could not be freed
     if scaler is None:
         training.step(optimizer, None)
@@ -255,29 +255,25 @@ def _step(
     return proofs
 
 
-def prove_double(training: Training, measured: str) -> list[Proof]:
+def prove_double(trial: Trial) -> list[Proof]:
     """Proves the gradient once more, in double precision, where the workload can be computed in it and there is room."""
+    training, group = trial.training, trial.group
     with training.unwrapped():
-        return _double(training, measured)
-
-
-def _double(training: Training, measured: str) -> list[Proof]:
-    group = training.group
-    # Weights, gradients, buckets and an optimizer's two moments, each of 8 bytes, beside the training's own model.
-    needed = 5 * 8 * sum(p.numel() for p in training.model.parameters())
-    if group.device.type == "cuda":  # and what a step computes, twice as large
-        needed = max(needed, 2 * torch.cuda.max_memory_allocated(group.device))
-    why = lacking(group, needed, free_on_device(group))
-    if why is None:
-        model = copy.deepcopy(training.workload.model).double()
-        why = _refuses_double(training, model)
-    if why is not None:
-        return [unchecked("gradient_float64", f"not in double precision: {why}")]
-    workload = dataclasses.replace(training.workload, model=model)
-    double = Training(training.plan, training.options, workload, group)
-    # A GPU may take 64 times as long in it.
-    small, smaller = affordable(double, double.micro_batch_seconds(torch.float64))
-    return prove_step(small, measured, dtype=torch.float64, smaller=smaller)[0]
+        # Weights, gradients, buckets and an optimizer's two moments, each of 8 bytes, beside the training's own model.
+        needed = 5 * 8 * sum(p.numel() for p in training.model.parameters())
+        if group.device.type == "cuda":  # and what a step computes, twice as large
+            needed = max(needed, 2 * torch.cuda.max_memory_allocated(group.device))
+        why = lacking(group, needed, free_on_device(group))
+        if why is None:
+            model = copy.deepcopy(training.workload.model).double()
+            why = _refuses_double(training, model)
+        if why is not None:
+            return [unchecked("gradient_float64", f"not in double precision: {why}")]
+        workload = dataclasses.replace(training.workload, model=model)
+        double = Training(training.plan, training.options, workload, group)
+        # A GPU may take 64 times as long in it.
+        small, smaller = affordable(double, double.micro_batch_seconds(torch.float64))
+        return prove_step(small, trial.reduction, dtype=torch.float64, smaller=smaller)[0]
 
 
 def _refuses_double(training: Training, model: nn.Module) -> str | None:
@@ -286,9 +282,9 @@ def _refuses_double(training: Training, model: nn.Module) -> str | None:
     try:
         loss = training.workload.loss(model, training.samples(1, SEED, 0, 0, torch.float64))
         if loss.dtype != torch.float64:
-            why = f"the workload computes its loss in {str(loss.dtype).removeprefix('torch.')}"
+            why = f"the workload computes its loss in {name_of(loss.dtype)}"
     except RuntimeError as error:
-        why = f"the workload cannot be computed in it: {str(error).splitlines()[0]}"
+        why = f"the workload cannot be computed in it: {first_line(error)}"
     return next((text for text in training.group.gather(why) if text), None)
 
 
@@ -298,8 +294,11 @@ def _format(model: nn.Module) -> torch.dtype:
     return max(formats, key=GATES.__getitem__, default=torch.float32)
 
 
-def _gradient(training: Training, found: Difference, off: Difference, how: _How) -> Proof:
-    """Judges a gradient by how far it is from the reference, `found`, and that is itself `off` from one process, where that one could not do the step of all ranks."""
+def _gradient(
+    training: Training, found: Difference, off: Difference, how: _How, coarse: float | None = None
+) -> Proof:
+    """Judges a gradient by how far it is from the reference, `found`, and how far that is itself `off` from one process, where that one
+    could not do the step of all ranks. `coarse` is the error of the number format itself: a figure, not a gate."""
     name, gate, d = "gradient" + how.suffix, how.gate, found.after(off)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
     text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
@@ -312,6 +311,9 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
         )
     if how.smaller is not None:
         text += f"; {how.smaller}"
+    if coarse is not None:
+        text += f"; {how.name} itself is {coarse:.2g} off float32"
+        values["relative_l2_to_float32"] = coarse
     if d.error <= gate:
         return passing(name, text, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
@@ -325,24 +327,13 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
     return judged(name, Verdict.FAIL, text, diagnosis, gate, **values)
 
 
-def _with_format(proof: Proof, d: Difference, number_format: str) -> Proof:
-    """Adds to a proof the error of the number format itself to the gradient: a figure, not a gate."""
-    return msgspec.structs.replace(
-        proof,
-        text=f"{proof.text}; {number_format} itself is {d.error:.2g} off float32",
-        values={**proof.values, "relative_l2_to_float32": d.error},
-    )
-
-
 def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *, exact: bool) -> list[Proof]:
     device = theirs[0].device
     whole = difference(found, theirs, device=device).error
     update = difference(found, theirs, before, device).error
     verdict = Verdict.PASS if whole <= how.gate else Verdict.FAIL
-    text, likely = (
-        f"relative L2 {whole:.2g} after the step",
-        Cause.OTHER_UPDATE.likely("or it saw another gradient"),
-    )
+    text = f"relative L2 {whole:.2g} after the step"
+    likely = Cause.OTHER_UPDATE.likely("or it saw another gradient")
     weights = judged("weights" + how.suffix, verdict, text, likely, how.gate, relative_l2=whole)
     verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
     if not exact:
@@ -382,7 +373,7 @@ def _prove_fitting(
     short = lacking(group, host, free_on_host())
     most, why = (0, f"on rank 0's host: {short}") if short is not None else _fitting(training, amp)
     if why is not None:
-        name = "gradient" if amp is None else f"gradient_{_name(amp)}"
+        name = "gradient" if amp is None else f"gradient_{name_of(amp)}"
         return [unchecked(name, why)], None
     if most == training.micro_batch:
         return prove_step(training, measured, amp, exact=exact, smaller=smaller)
@@ -401,25 +392,16 @@ def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, str | No
         try:
             training.lone_backward(training.samples(n, SEED, group.rank, 0), 1.0, amp)
         except (RuntimeError, MemoryError) as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            fault = "" if out_of_memory(error) else f"{type(error).__name__}: {said}"
+            fault = "" if out_of_memory(error) else first_line(error)
         training.model.zero_grad(set_to_none=True)
         faults = [fault for fault in group.gather(fault) if fault is not None]
         if not faults:
             return n, None
         if any(faults):
-            return 0, f"the workload cannot be computed in {_name(amp)}: {next(filter(None, faults))}"
+            return 0, f"the workload cannot be computed in {name_of(amp)}: {next(filter(None, faults))}"
         if n == 1:
-            return 0, f"not even one sample fits in {_name(amp)} and eval mode"
+            return 0, f"not even one sample fits in {name_of(amp)} and eval mode"
         n //= 2
-
-
-def _name(amp: torch.dtype | None) -> str:
-    return "float32" if amp is None else str(amp).removeprefix("torch.")
-
-
-def _prove_double(trial: Trial) -> list[Proof]:
-    return prove_double(trial.training, trial.reduction)
 
 
 NAMES = ("gradient", "weights", "update", "equal_gradients", "equal_weights")
@@ -427,6 +409,6 @@ CLAIM = Claim(phase="step", names=NAMES, prove=prove)
 DOUBLE = Claim(
     phase="step in double precision",
     names=("gradient_float64",),
-    prove=_prove_double,
+    prove=prove_double,
     wanted=lambda options: options.extent == "full" and not options.compile,
 )

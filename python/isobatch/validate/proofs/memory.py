@@ -19,7 +19,7 @@ from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judged, passing
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import out_of_memory
+from isobatch.validate.workload import first_line, out_of_memory
 from isobatch.words import few
 
 MAX_TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs
@@ -167,8 +167,7 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
             if not full and (n <= training.micro_batch or not _device_works(group)):
                 raise
             # Beyond the plan, a size that a kernel cannot do is one that does not fit, unless it has broken the device for good.
-            first = "" if full else str(error).strip().splitlines()[0]
-            fault = "out of memory" if full else f"{type(error).__name__}: {first}"
+            fault = "out of memory" if full else first_line(error)
     training.model.zero_grad(set_to_none=True)
     if fault is not None:
         gc.collect()  # the error's traceback has held what the step had made
@@ -223,7 +222,7 @@ def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
-    """Searches the largest fitting micro-batch: from the planned one, doubling while it fits or halving until it does, then
+    """Searches for the largest fitting micro-batch: from the planned one, doubling while it fits or halving until it does, then
     halving the distance between what fits and what does not. All ranks go through the same sizes.
 
     Args:

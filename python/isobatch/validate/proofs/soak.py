@@ -93,9 +93,9 @@ def _usual(repeater: Repeater) -> Usual:
     for kernels in (False, True):
         sums = [repeater.repeat(kernels) for _ in range(TRIES)]
         bits = max(sums, key=sums.count)
-        told = group.gather([(one.own != bits.own, one.averaged != bits.averaged) for one in sums])
-        differing = [sum(own for own, _ in rank) for rank in told]
-        averaged = not any(other for rank in told for _, other in rank)
+        answers = group.gather([(one.own != bits.own, one.averaged != bits.averaged) for one in sums])
+        differing = [sum(own for own, _ in rank) for rank in answers]
+        averaged = not any(other for rank in answers for _, other in rank)
         # All ranks compute with the same kernels: where only a minority differs, it is not the kernels.
         odd = sum(map(bool, differing))
         if 2 * odd <= group.world_size and odd < group.world_size:
@@ -114,10 +114,10 @@ def measure(training: Training, minutes: float) -> Soak:
     while usual.own and group.from_first(clock() < end):
         begun = clock()
         sums = repeater.repeat(usual.kernels)
-        told = group.gather((sums.own != usual.bits.own, sums.averaged != usual.bits.averaged))
+        answers = group.gather((sums.own != usual.bits.own, sums.averaged != usual.bits.averaged))
         repeats += 1
-        differing = [count + own for count, (own, _) in zip(differing, told, strict=True)]
-        averaged += any(other for _, other in told) and not any(own for own, _ in told)
+        differing = [count + own for count, (own, _) in zip(differing, answers, strict=True)]
+        averaged += any(other for _, other in answers) and not any(own for own, _ in answers)
         group.pulse.grant(clock() - begun)
     return Soak(
         minutes=minutes,

@@ -125,22 +125,15 @@ def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> l
 
 def _refuse_unlike(found: dict[int, Facts]) -> None:
     """Refuses hosts that differ where ranks would then wait for each other."""
-    numbers = _hosts(found, "ranks")
-    if len(numbers) > 1:
-        said = ", ".join(f"{number} on {hosts}" for number, hosts in numbers.items())
-        raise InputError(
-            f"the hosts were started with different numbers of ranks: {said}; use the same everywhere"
-        )
-    kinds = _hosts(found, "device")
-    if len(kinds) > 1:
-        said = ", ".join(f"{kind} on {hosts}" for kind, hosts in kinds.items())
-        raise InputError(
-            f"the hosts have different devices: {said}; look at the GPUs of {kinds['cpu']} (nvidia-smi), or pass --device cpu"
-        )
-    versions = _hosts(found, "nccl")
-    if len(versions) > 1:
-        said = ", ".join(f"{version} on {hosts}" for version, hosts in versions.items())
-        raise InputError(f"the hosts have loaded different versions of NCCL: {said}; use the same everywhere")
+    for field, what, todo in (
+        ("ranks", "were started with different numbers of ranks", "use the same everywhere"),
+        ("device", "have different devices", "look at the GPUs of {cpu} (nvidia-smi), or pass --device cpu"),
+        ("nccl", "have loaded different versions of NCCL", "use the same everywhere"),
+    ):
+        hosts = _hosts(found, field)
+        if len(hosts) > 1:
+            each = ", ".join(f"{value} on {names}" for value, names in hosts.items())
+            raise InputError(f"the hosts {what}: {each}; {todo.format(cpu=hosts.get('cpu'))}")
 
 
 def _hosts(found: dict[int, Facts], field: str) -> dict[object, str]:

@@ -127,16 +127,16 @@ class Pulse:
         return [f"{self._key}/{kind}/{rank}" for rank in range(self._world_size)]
 
     def _account(self, failed: list[int], lost: list[int]) -> str:
-        said = [
+        reports = [
             f"{self.who(r)} failed: {self._store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
             for r in failed
         ]
         # Who only reports that a connection broke is a witness, not the cause.
-        own = [text for text in said if not _is_witness(text)]
+        own = [text for text in reports if not _is_witness(text)]
         gone = [
             f"{self.who(r)} gave no sign of life for {self._patience:g} s: dead, or cut off" for r in lost
         ]
-        if said and not own and not gone:
+        if reports and not own and not gone:
             time.sleep(SUSPECT_SECONDS)
             before = self._store.multi_get(self._keys("beat"))
             time.sleep(3 * BEAT_SECONDS)
@@ -146,7 +146,7 @@ class Pulse:
                 for r in range(1, self._world_size)
                 if before[r] == after[r]
             ]
-        return "; ".join(dict.fromkeys(own + gone or said))
+        return "; ".join(dict.fromkeys(own + gone or reports))
 
     def _end(self, text: str) -> None:
         try:

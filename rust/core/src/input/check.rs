@@ -1,7 +1,8 @@
 //! What of an input is illegal beside the rest of it.
 
-use super::{Field, Input, MAX_GPUS, Policy};
+use super::{Field, Input, MAX_GPUS, Policy, SplitRule};
 use crate::lengths::{Convention, Length, Ramp, Unit};
+use crate::rules::{Decay, Optimizer};
 
 impl Input {
     /// The first field that is illegal by itself or beside the others.
@@ -22,13 +23,16 @@ impl Input {
             length.is_none_or(|length| !length.is_zero() && length.unit != Unit::Percent)
         };
         let searched = settings.policy == Policy::Goodput;
-        let unlike = settings.ragged || settings.uneven;
+        let ragged = settings.split == SplitRule::Ragged;
+        let differs = settings.split.differs();
+        let fixed = settings.fixed_micro_batch();
         let replicas = recipe.tuned_replicas();
         let samples = recipe.effective_batch / replicas.unwrap_or(1).max(1);
         let micro_batch = recipe.micro_batch.unwrap_or(1);
         let checks = [
             (Field::EffectiveBatch, recipe.effective_batch > 0),
             (Field::Lr, recipe.lr > 0.0),
+            (Field::Decay, recipe.decay != Some(Decay::Sqrt) || recipe.optimizer == Optimizer::Muon),
             (Field::Duration, of_run(recipe.duration)),
             (Field::EvalEvery, of_run(recipe.eval_every)),
             (Field::SaveEvery, of_run(recipe.save_every)),
@@ -78,24 +82,22 @@ impl Input {
             ),
             (Field::Nodes, cluster.nodes.saturating_mul(cluster.gpus_per_node) <= MAX_GPUS),
             (
-                Field::FixedMicroBatch,
-                settings.fixed_micro_batch.is_none_or(|fixed| {
-                    fixed <= settings.max_micro_batch.unwrap_or(fixed)
-                        && fixed.is_multiple_of(settings.micro_batch_multiple)
-                        && !settings.ragged
-                }),
-            ),
-            (
                 Field::MinMicroBatch,
                 settings.min_micro_batch == 1
-                    || !(settings.ragged || searched)
-                        && settings.asked_micro_batch().is_none_or(|cap| settings.min_micro_batch <= cap),
+                    || !(ragged || searched && fixed.is_none())
+                        && settings.max_micro_batch.is_none_or(|cap| settings.min_micro_batch <= cap),
             ),
-            (Field::DecreaseBatch, !settings.decrease_batch || settings.batch_tolerance == 0.0 && !searched),
-            (Field::AccumulationMultiple, settings.accumulation_multiple == 1 || !(unlike || searched)),
-            (Field::MinAccumulation, settings.min_accumulation == 1 || !(unlike || searched)),
+            (
+                Field::Split,
+                settings.split != SplitRule::Smaller || settings.batch_tolerance == 0.0 && !searched,
+            ),
+            (
+                Field::MicroBatchMultiple,
+                settings.micro_batch_multiple == 1
+                    || !ragged && settings.divisor().is_multiple_of(settings.micro_batch_multiple),
+            ),
+            (Field::AccumulationMultiple, settings.accumulation_multiple == 1 || !(differs || searched)),
             (Field::BatchMultiple, settings.batch_multiple == 1 || !searched),
-            (Field::Ragged, !(settings.ragged && (settings.uneven || settings.require_multiple))),
         ];
         checks.into_iter().filter_map(|(field, legal)| (!legal).then_some(field))
     }

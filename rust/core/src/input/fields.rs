@@ -5,9 +5,9 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
+use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 use super::types::{Betas, Checked, FieldType, Name};
 use super::value::{FieldKind, Value};
-use super::{DeviceBatches, Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
@@ -154,7 +154,7 @@ fields! {
         Betas betas: Betas = Betas(NAN, NAN), Other, InvalidOptimizer, "two numbers from 0 to below 1";
         Eps eps: f64 = NAN, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
         WeightDecay weight_decay: f64 = 0.0, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
-        Decay decay: Option<Decay> = None, Other, InvalidOptimizer, "how decay is applied, by name";
+        Decay decay: Option<Decay> = None, Other, InvalidOptimizer, "a name; sqrt with optimizer muon alone";
         EmaDecay ema_decay: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
         DatasetSize dataset_size: Option<u64> = None, Count(MAX_COUNT), InvalidLength, "a whole number of samples from 1 to 2^53; needed where a length is in ep";
         Duration duration: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
@@ -197,31 +197,22 @@ fields! {
         PricePerGpuHour price_per_gpu_hour: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster, "a finite number, 0 or more";
     }
     /// What is asked for.
-    #[allow(clippy::struct_excessive_bools, reason = "each is a user's switch")]
     #[derive(PartialEq)]
     Settings settings {
         Policy policy: Policy = Policy::Keep, Other, InvalidSetting, "keep, grow, goodput, or the effective batch to reach (1 to 2^40)";
         Rule rule: Rule = Rule::Auto, Other, InvalidSetting, "a scaling rule's name";
         MaxMicroBatch max_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
-        FixedMicroBatch fixed_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1, a multiple of micro_batch_multiple and at most max_micro_batch; not with ragged";
-        MinMicroBatch min_micro_batch: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1, at most max_micro_batch and fixed_micro_batch; above 1 not with ragged or policy goodput";
+        MinMicroBatch min_micro_batch: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1, at most max_micro_batch; above 1 not with split ragged, and with policy goodput only where it is max_micro_batch";
         MaxBatch max_batch: Option<u64> = None, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40";
         BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a fraction from 0 to below 1";
-        DecreaseBatch decrease_batch: bool = false, Flag, InvalidSetting, "true or false; not with batch_tolerance or policy goodput";
-        MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
-        RequireMultiple require_multiple: bool = false, Flag, InvalidSetting, "true or false";
-        AccumulationMultiple accumulation_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with ragged, uneven or policy goodput";
-        MinAccumulation min_accumulation: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with ragged, uneven or policy goodput";
+        Split split: SplitRule = SplitRule::Even, Other, InvalidSetting, "a name; smaller not with batch_tolerance or policy goodput";
+        MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with split ragged, and a divisor of a micro-batch that is fixed";
+        AccumulationMultiple accumulation_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with split uneven or ragged, or policy goodput";
         BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40; above 1 not with policy goodput";
-        Ragged ragged: bool = false, Flag, InvalidSetting, "true or false; not with uneven or require_multiple";
-        Uneven uneven: bool = false, Flag, InvalidSetting, "true or false; not with ragged";
         ShortEpochs short_epochs: bool = false, Flag, InvalidSetting, "true or false";
         RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
-        BetaHalfLife beta_half_life: bool = false, Flag, InvalidSetting, "true or false";
-        MinBeta2 min_beta2: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a number from 0 to below 1";
-        MuonDecay muon_decay: bool = false, Flag, InvalidSetting, "true or false";
-        DurationRatio duration_ratio: f64 = 1.0, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
-        DurationPower duration_power: Option<f64> = None, Real(f64::MIN, f64::MAX), InvalidSetting, "a finite number";
+        Beta2Rule beta2_rule: Beta2Rule = Beta2Rule::AUTO, Other, InvalidSetting, "auto or half_life, and behind a colon a floor from 0 to below 1, such as half_life:0.9";
+        DurationScale duration_scale: Option<DurationScale> = None, Real(LEAST, f64::MAX), InvalidSetting, "RATIO or RATIO^POWER, such as 8^0.3: finite numbers, the ratio above 0";
         DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
         Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";
     }
@@ -272,6 +263,7 @@ mod tests {
         listed(Field::Decay, &Decay::ALL.map(|(name, _)| name));
         listed(Field::Convention, &Convention::ALL.map(|(name, _)| name));
         listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
+        listed(Field::Split, &SplitRule::ALL.map(|(name, _)| name));
         listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));
         listed(Field::Rule, &Rule::ALL.iter().map(|card| card.name).collect::<Vec<_>>());
     }

@@ -1,10 +1,10 @@
 //! The types that fields have, and how texts and values become them.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 
+use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 use super::value::{FieldKind, Illegal, Read, Value};
-use super::{DeviceBatches, Policy, Precision};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, DropLast, Length, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
@@ -128,6 +128,7 @@ read_from_texts! {
     Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))), Read::Ramp(ramp) => Arc::clone(ramp);
     Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
     Name: |_text| Some(Read::Name), Read::Name => Name;
+    Beta2Rule: |text| Beta2Rule::parse(text).map(Read::Beta2), Read::Beta2(rule) => *rule;
 }
 
 /// Names as a person lists them: "a, b or c".
@@ -138,7 +139,8 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Types whose values are read from their names, each with a list of (name, value); what a field of one must be is that list.
+/// Types whose values are read from their names, each with a list of (name, value); what a field of one must be is that list, and
+/// what its own text has behind a semicolon.
 macro_rules! read_from_names {
     ($($type:ident: $all:expr;)*) => {
         $(impl FieldType for $type {
@@ -155,10 +157,10 @@ macro_rules! read_from_names {
                 }
             }
 
-            fn legal(_: &'static str) -> &'static str {
-                static NAMES: LazyLock<String> =
-                    LazyLock::new(|| listed(&$all.into_iter().map(|(name, _)| name).collect::<Vec<_>>()));
-                &NAMES
+            fn legal(said: &'static str) -> &'static str {
+                static NAMES: OnceLock<String> = OnceLock::new();
+                let names = || listed(&$all.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
+                NAMES.get_or_init(|| names() + said.find(';').map_or("", |beside| &said[beside..]))
             }
         })*
     };
@@ -171,6 +173,7 @@ read_from_names! {
     Precision: Precision::ALL;
     Rule: Rule::ALL.iter().map(|card| (card.name, card.rule));
     RampRule: RampRule::all();
+    SplitRule: SplitRule::ALL;
 }
 
 impl FieldType for Length {
@@ -255,6 +258,21 @@ impl FieldType for Policy {
             Value::Read(Read::Policy(policy)) => Ok(Some(policy)),
             Value::Missing => Ok(None),
             _ => value.count(MAX_BATCH)?.map(Policy::Batch).map(Some).ok_or(Illegal),
+        }
+    }
+}
+
+/// A ratio alone is a number, too.
+impl FieldType for DurationScale {
+    fn read(text: &str) -> Option<Value> {
+        DurationScale::parse(text).map(Read::DurationScale).map(Value::Read)
+    }
+
+    #[inline]
+    fn of(value: &Value, kind: FieldKind) -> Result<Option<Self>, Illegal> {
+        match *value {
+            Value::Read(Read::DurationScale(scale)) => Ok(Some(scale)),
+            _ => f64::of(value, kind).map(|ratio| ratio.map(|ratio| DurationScale { ratio, power: None })),
         }
     }
 }

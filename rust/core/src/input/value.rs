@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::{DeviceBatches, Policy, Precision};
+use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
@@ -36,6 +36,9 @@ pub enum Read {
     Policy(Policy),
     Rule(Rule),
     RampRule(RampRule),
+    SplitRule(SplitRule),
+    Beta2(Beta2Rule),
+    DurationScale(DurationScale),
     Flag(bool),
     Precision(Precision),
     Gpu(Arc<str>),

@@ -16,7 +16,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let grew = settings.policy != Policy::Keep && k > 1.0;
     let noise = recipe.noise_scale;
     // By the rule, and not only by the length: a product with 1 is exact.
-    let moved = row.lr_scale.to_bits() != settings.duration_scale().to_bits();
+    let moved = row.lr_scale.to_bits() != settings.lr_by_duration().to_bits();
     let tuned = recipe.moments();
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
@@ -48,7 +48,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     when(recipe.ramp.is_some() && settings.ramp_rule.0 != Rule::None, Reason::RampRule);
     when(rule.moves_averages() && moments.beta1 < 0.5 && tuned.beta1 > 0.0, Reason::Beta1Low);
     when(moments.beta2 < 0.9 && moments.beta2 < tuned.beta2, Reason::Beta2Low);
-    when(moves(settings.duration_ratio), Reason::DurationMoved);
+    when(moves(settings.duration_ratio()), Reason::DurationMoved);
     when(
         recipe.optimizer == Optimizer::Muon
             && moves(row.weight_decay / recipe.weight_decay)

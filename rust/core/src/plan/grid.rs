@@ -22,8 +22,6 @@ pub(super) struct Grid {
     divisor: u64,
     passes: u64,
     groups: u64,
-    /// No step has fewer passes.
-    min_passes: u64,
     /// No micro-batch is smaller; a multiple of the divisor.
     min_micro: u64,
     /// Whether the divisor is a micro-batch that was fixed.
@@ -35,21 +33,13 @@ pub(super) struct Grid {
     /// A full batch that can be laid out is a multiple of this, and not below the least.
     pub unit: u64,
     pub least: u64,
-    /// That if the micro-batch may be as small as the divisor.
-    least_of_any: u64,
 }
 
 impl Grid {
     /// That of a run whose ramp has these stages left at the tuned batch.
     pub fn of(input: &Input, replicas: Replicas, stages: &[Stage]) -> Grid {
-        let Settings {
-            accumulation_multiple: passes,
-            min_accumulation,
-            batch_multiple: groups,
-            min_micro_batch,
-            fixed_micro_batch,
-            ..
-        } = input.settings;
+        let Settings { accumulation_multiple: passes, batch_multiple: groups, min_micro_batch, .. } =
+            input.settings;
         let Replicas { count, divisor, .. } = replicas;
         let tuned = input.recipe.effective_batch;
         let common = stages.iter().fold(tuned, |common, stage| gcd(common, stage.batch));
@@ -59,33 +49,27 @@ impl Grid {
             divisor,
             passes,
             groups,
-            min_passes: min_accumulation,
             min_micro: min_micro_batch.next_multiple_of(divisor),
-            fixed: fixed_micro_batch.is_some(),
+            fixed: input.settings.fixed_micro_batch().is_some(),
             tuned,
             common,
             smallest,
             unit: count * divisor,
             least: 0,
-            least_of_any: 0,
         };
         if passes > 1 || groups > 1 || common != tuned {
             grid.unit = bounded(grid.step(passes) * u128::from(tuned / common));
         }
-        (grid.least, grid.least_of_any) = (grid.unit, grid.unit);
-        if min_accumulation > 1 {
-            grid.least_of_any = grid.least_with(divisor);
-            grid.least = grid.least_of_any;
-        }
+        grid.least = grid.unit;
         if grid.min_micro > divisor {
             grid.least = grid.least_with(grid.min_micro);
         }
         grid
     }
 
-    /// The smallest full batch whose every stage holds the fewest passes of such a micro-batch.
+    /// The smallest full batch whose every stage holds a pass of such a micro-batch.
     fn least_with(&self, micro_batch: u64) -> u64 {
-        let samples = u128::from(self.replicas) * u128::from(micro_batch) * u128::from(self.min_passes);
+        let samples = u128::from(self.replicas) * u128::from(micro_batch);
         let least = samples.saturating_mul(u128::from(self.tuned)).div_ceil(u128::from(self.smallest));
         bounded(least.next_multiple_of(u128::from(self.unit))).max(self.unit)
     }
@@ -154,7 +138,7 @@ impl Grid {
     /// The split with the largest micro-batch up to the cap that is a multiple of `multiple`; the same in every stage.
     pub fn split(&self, batch: u64, cap: u64, multiple: u64) -> Option<Split> {
         let (common, smallest) = self.of_stages(batch)?;
-        let cap = cap.min(smallest / self.replicas / self.min_passes);
+        let cap = cap.min(smallest / self.replicas);
         let split = batch::split(common / self.replicas / self.passes, cap, multiple)?;
         Some(Split { accumulation: batch / self.replicas / split.micro_batch, ..split })
     }
@@ -178,13 +162,13 @@ impl Grid {
     }
 
     fn most_in(&self, smallest: u64) -> u64 {
-        smallest / self.min_micro / self.min_passes.next_multiple_of(self.passes)
+        smallest / self.min_micro / self.passes
     }
 
     /// Whether the micro-batches of neighbouring batches are those of neighbouring numbers.
     pub fn is_plain(&self) -> bool {
         let samples = u128::from(self.replicas) * u128::from(self.divisor) * u128::from(self.passes);
-        self.min_passes == 1 && self.step(self.passes) == samples
+        self.step(self.passes) == samples
     }
 
     /// Why a batch does not lie on it.
@@ -196,11 +180,9 @@ impl Grid {
             Reason::NotDivisible
         } else if !divides(samples) {
             if self.fixed { Reason::MicroBatchUnmet } else { Reason::MultipleUnmet }
-        } else if !divides(samples * u128::from(self.passes))
-            || u128::from(batch) < samples * u128::from(self.min_passes)
-        {
+        } else if !divides(samples * u128::from(self.passes)) {
             Reason::AccumulationUnmet
-        } else if batch >= self.least_of_any && batch.is_multiple_of(self.unit) {
+        } else if batch >= self.unit && batch.is_multiple_of(self.unit) {
             Reason::MicroBatchUnmet
         } else {
             Reason::RampNotDivisible

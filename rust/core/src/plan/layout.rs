@@ -7,7 +7,7 @@ use super::steps::stages;
 use super::ways_out::Seek;
 use crate::batch::{self, Split};
 use crate::forecast::ClusterProfile;
-use crate::input::{Input, Policy, Settings};
+use crate::input::{Input, Policy, Settings, SplitRule};
 use crate::lengths::{Layout, Stage};
 use crate::numbers::gcd;
 use crate::reason::Reason;
@@ -25,7 +25,7 @@ pub(super) fn target(
         Policy::Keep => Ok(recipe.effective_batch),
         Policy::Batch(batch) => Ok(batch),
         Policy::Goodput => profile.ok_or(Reason::NeedsProfile)?.best_batch(count, row.cap.samples(), divisor),
-        Policy::Grow => match (recipe.tuned_replicas(), settings.asked_micro_batch()) {
+        Policy::Grow => match (recipe.tuned_replicas(), settings.max_micro_batch) {
             (Some(tuned), _) => {
                 let samples = u128::from(recipe.effective_batch) * u128::from(count);
                 if !samples.is_multiple_of(tuned.into()) {
@@ -74,18 +74,11 @@ pub(super) fn layout(
         return Ok(layout);
     }
     let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), seek)?;
-    let moved = if settings.decrease_batch { Reason::BatchDecreased } else { Reason::BatchMoved };
+    let decreased = settings.split == SplitRule::Smaller;
+    let moved = if decreased { Reason::BatchDecreased } else { Reason::BatchMoved };
     row.reasons.insert_if(effective_batch != target, moved);
     let cap = row.cap.samples();
-    let wanted = grid.split(effective_batch, cap, settings.wanted_multiple());
-    let split = match wanted.filter(|split| split.micro_batch >= settings.min_micro_batch) {
-        Some(split) => split,
-        None if settings.require_multiple => return Err(Reason::MultipleUnmet),
-        None => {
-            row.reasons.insert(Reason::MultipleMissed);
-            grid.split(effective_batch, cap, 1).ok_or(Reason::MultipleUnmet)?
-        }
-    };
+    let split = grid.split(effective_batch, cap, replicas.divisor).ok_or(Reason::MultipleUnmet)?;
     Ok(replicas.layout(effective_batch, split, false))
 }
 
@@ -104,31 +97,27 @@ fn unlike(
     grid: &Grid,
 ) -> Option<Layout> {
     let cap = row.cap.samples();
-    if !(settings.ragged || settings.uneven) || target > most_of(settings) || !grid.in_groups(target) {
+    if !settings.split.differs() || target > most_of(settings) || !grid.in_groups(target) {
         return None;
     }
     let (common, smallest) = grid.of_stages(target)?;
     if smallest < replicas.count {
         return None;
     }
-    if settings.ragged {
+    if settings.split == SplitRule::Ragged {
         let ragged = batch::ragged(target.div_ceil(replicas.count), cap);
         let exact = common.is_multiple_of(replicas.count * ragged.micro_batch);
         row.reasons.insert_if(!exact, Reason::Ragged);
-        let missed = !ragged.micro_batch.is_multiple_of(settings.micro_batch_multiple);
-        row.reasons.insert_if(missed, Reason::MultipleMissed);
         return Some(replicas.layout(target, ragged, !exact));
     }
     if !common.is_multiple_of(replicas.count) {
         // As many micro-batches as replicas at least, so that every replica has one.
         let cap = cap.min(smallest / replicas.count);
-        let multiple = settings.wanted_multiple();
-        let split = [multiple, replicas.divisor].into_iter().find_map(|multiple| {
-            let split = batch::split(common, cap, multiple)?;
-            (split.micro_batch >= settings.min_micro_batch).then_some(split)
-        })?;
+        let split = batch::split(common, cap, replicas.divisor)?;
+        if split.micro_batch < settings.min_micro_batch {
+            return None;
+        }
         row.reasons.insert(Reason::Uneven);
-        row.reasons.insert_if(!split.micro_batch.is_multiple_of(multiple), Reason::MultipleMissed);
         let accumulation = (target / split.micro_batch).div_ceil(replicas.count);
         return Some(replicas.layout(target, Split { accumulation, ..split }, true));
     }
@@ -151,7 +140,7 @@ fn even_batch(
         return Ok(target);
     }
     let below = grid.below(target.min(most), cap, &mut { LOOKS });
-    if let (true, Some(below)) = (settings.decrease_batch, below) {
+    if let (true, Some(below)) = (settings.split == SplitRule::Smaller, below) {
         return Ok(below);
     }
     let above = Some(grid.above(target, cap)).filter(|&b| b <= most);

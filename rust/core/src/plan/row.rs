@@ -93,7 +93,7 @@ impl Nearest {
 /// What limits the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
-    /// `fixed_micro_batch`.
+    /// `max_micro_batch`, which is `min_micro_batch` too.
     Fixed(u64),
     /// `max_micro_batch`.
     Asked(u64),
@@ -108,9 +108,8 @@ pub enum Cap {
 impl Cap {
     /// What the job says.
     pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
-        let &Settings { fixed_micro_batch, max_micro_batch, .. } = settings;
-        match (fixed_micro_batch.or(max_micro_batch), recipe.micro_batch) {
-            (Some(cap), _) if fixed_micro_batch.is_some() => Cap::Fixed(cap),
+        match (settings.max_micro_batch, recipe.micro_batch) {
+            (Some(cap), _) if settings.fixed_micro_batch().is_some() => Cap::Fixed(cap),
             (Some(cap), _) => Cap::Asked(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,
@@ -127,7 +126,7 @@ impl Cap {
         profile: Option<&ClusterProfile<'_>>,
     ) -> Result<Cap, Reason> {
         match profile {
-            Some(profile) if settings.asked_micro_batch().is_none() => {
+            Some(profile) if settings.max_micro_batch.is_none() => {
                 let memory = profile.memory_cap()?;
                 Ok(memory.map_or(Cap::of(recipe, settings), Cap::Memory))
             }

@@ -33,7 +33,7 @@ pub(super) fn scale(
     if lr_scale.is_nan() {
         return Err(if rule == Rule::Power { Reason::NeedsPower } else { Reason::NeedsNoise });
     }
-    let by_length = settings.duration_scale();
+    let by_length = settings.lr_by_duration();
     let lr_scale = lr_scale * by_length;
     row.lr_scale = lr_scale;
     row.lr = recipe.lr * lr_scale;
@@ -47,7 +47,7 @@ pub(super) fn scale(
     let moments = match rule {
         Rule::Sde => tuned.sde(k),
         Rule::SdeSmooth => tuned.sde_smooth(k),
-        _ if settings.beta_half_life && !keep => tuned.half_life(k),
+        _ if settings.beta2_rule.half_life && !keep => tuned.half_life(k),
         _ => tuned,
     };
     // 10 × (1 − 0.9) is below 1 in floats. A floor does not make the rule hold where it has none.
@@ -55,7 +55,7 @@ pub(super) fn scale(
     if rule == Rule::Sde && (gone(moments.beta1, tuned.beta1) || gone(moments.beta2, tuned.beta2)) {
         return Err(Reason::BetaNotPositive);
     }
-    row.moments = moments.floored(tuned, settings.min_beta2);
+    row.moments = moments.floored(tuned, settings.beta2_rule.floor);
     let gain = match settings.policy {
         Policy::Goodput => profile.ok_or(Reason::NeedsProfile)?.gain(to)?,
         _ if rule.holds_loss() && moves(k) => rules::lr_scale(Rule::Adascale, from, to, recipe.noise()),
@@ -80,12 +80,10 @@ fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     if decay == 0.0 || !(moves(k) || moves(ratio)) {
         return decay;
     }
-    match recipe.optimizer {
-        Optimizer::AdamW => {
-            let semantics = recipe.decay.unwrap_or(Decay::LrMultiplied);
+    match (recipe.optimizer, recipe.decay.unwrap_or(Decay::LrMultiplied)) {
+        (Optimizer::AdamW, semantics) | (Optimizer::Muon, semantics @ Decay::Sqrt) => {
             rules::decay(decay, semantics, k, lr_scale, stretch * ratio)
         }
-        Optimizer::Muon if settings.muon_decay => rules::muon_decay(decay, k, stretch * ratio),
         _ => decay,
     }
 }

@@ -47,7 +47,7 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
     row.world_size = as_column(world_size);
     row.data_parallel = UNKNOWN;
-    let divisor = settings.demanded_multiple();
+    let divisor = settings.divisor();
     if !world_size.is_multiple_of(model_parallel) {
         let one = Replicas { count: 1, model_parallel, divisor, cap: row.cap.samples() };
         let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;

@@ -3,5 +3,5 @@
 mod optimizer;
 mod scaling;
 
-pub use optimizer::{Decay, Moments, Optimizer, decay, muon_decay};
+pub use optimizer::{Decay, Moments, Optimizer, decay};
 pub use scaling::{Card, Noise, RampRule, Rule, lr_scale};

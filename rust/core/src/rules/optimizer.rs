@@ -88,12 +88,14 @@ pub enum Decay {
     LrMultiplied,
     /// `θ ← θ − λθ`, as in the `AdamW` paper.
     Independent,
+    /// Muon's, which moves by the root of the batch as nanochat has it (karpathy/nanochat, `scripts/base_train.py`).
+    Sqrt,
 }
 
 impl Decay {
     /// The names that users write, in the order of the variants.
-    pub const ALL: [(&'static str, Decay); 2] =
-        [("lr_multiplied", Decay::LrMultiplied), ("independent", Decay::Independent)];
+    pub const ALL: [(&'static str, Decay); 3] =
+        [("lr_multiplied", Decay::LrMultiplied), ("independent", Decay::Independent), ("sqrt", Decay::Sqrt)];
 }
 
 /// The running averages' constants; NaN where the optimizer has none.
@@ -137,20 +139,14 @@ impl Moments {
     }
 }
 
-/// Muon's decay as nanochat moves it: λ' = λ·√k·D/D', with `stretch` = D'/D the samples of the run over the tuned one's
-/// (karpathy/nanochat, `scripts/base_train.py`).
-#[must_use]
-pub fn muon_decay(weight_decay: f64, k: f64, stretch: f64) -> f64 {
-    weight_decay * (k.sqrt() / stretch)
-}
-
 /// The decay that holds `AdamW`'s timescale 1/(ηλ) in epochs, when the batch moves by `k`, the learning rate by `lr_scale` and
-/// the samples of the run by `stretch` (Wang & Aitchison 2024, arXiv 2405.13698).
+/// the samples of the run by `stretch` (Wang & Aitchison 2024, arXiv 2405.13698); or Muon's, λ' = λ·√k / stretch.
 #[must_use]
 pub fn decay(weight_decay: f64, semantics: Decay, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     match semantics {
         Decay::LrMultiplied => weight_decay * (k / lr_scale / stretch),
         Decay::Independent => weight_decay * (k / stretch),
+        Decay::Sqrt => weight_decay * (k.sqrt() / stretch),
     }
 }
 

@@ -35,7 +35,7 @@ class ElasticRun:
     It counts epochs exactly: ⌈dataset_size / batch⌉ steps (⌊…⌋ with `drop_last`), nothing padded, the last step weighted by the
     samples it has. So a recipe of another convention may take other steps here than there.
 
-        run = ElasticRun(recipe, uneven=True, state=checkpoint.get("isobatch"))
+        run = ElasticRun(recipe, split="uneven", state=checkpoint.get("isobatch"))
         loader, scheduler = run.loader(dataset), run.scheduler(optimizer)
         for step in run.steps(loader):
             for micro in step:

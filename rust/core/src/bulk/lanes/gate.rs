@@ -100,10 +100,9 @@ struct Asked {
 impl Asked {
     /// `None` where the lanes do not know something that is asked for.
     fn of(settings: &Settings, optimizer: Optimizer) -> Option<Asked> {
-        // All others are at their defaults; every micro-batch is a multiple of 1, and the lanes know no ramp.
-        let Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, .. } = *settings;
-        let known =
-            Settings { policy, rule, max_micro_batch, require_multiple, ramp_rule, ..Settings::default() };
+        // All others are at their defaults, and the lanes know no ramp.
+        let Settings { policy, rule, max_micro_batch, ramp_rule, .. } = *settings;
+        let known = Settings { policy, rule, max_micro_batch, ramp_rule, ..Settings::default() };
         let usual = policy != Policy::Goodput && *settings == known;
         let resolved =
             |noise| if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer, noise) };
@@ -193,7 +192,8 @@ fn one(
         device_batches,
     } = recipe;
     let intervals = eval_every.or(save_every).or(log_every);
-    if ramp.is_some() || intervals.is_some() || convention == Convention::Exact || !even_batches {
+    let unusual = convention == Convention::Exact || !even_batches || decay == Some(Decay::Sqrt);
+    if ramp.is_some() || intervals.is_some() || unusual {
         return None;
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;

@@ -1,6 +1,7 @@
-//! What a recipe says by several of its fields.
+//! What a recipe and the settings say by several of their fields.
 
-use super::Recipe;
+use super::choices::DurationScale;
+use super::{Recipe, Settings};
 use crate::rules::{Moments, Noise, Optimizer};
 
 impl Recipe {
@@ -45,5 +46,40 @@ impl Recipe {
     #[must_use]
     pub fn tuned_replicas(&self) -> Option<u64> {
         self.gpus.map(|gpus| gpus / self.model_parallel)
+    }
+}
+
+impl Settings {
+    /// The run's length over the tuned one's, as far as it was said.
+    #[must_use]
+    pub fn duration_ratio(&self) -> f64 {
+        self.duration_scale.map_or(1.0, |scale| scale.ratio)
+    }
+
+    /// What multiplies the learning rate because the run has another length than the tuned one: (T0/T)^p, where a power is asked for.
+    #[must_use]
+    pub fn lr_by_duration(&self) -> f64 {
+        match self.duration_scale {
+            Some(DurationScale { ratio, power: Some(power) }) => ratio.powf(-power),
+            _ => 1.0,
+        }
+    }
+
+    /// The samples of the run over those of the tuned one, where the learning rate follows them.
+    #[must_use]
+    pub fn followed_ratio(&self) -> f64 {
+        self.duration_scale.filter(|scale| scale.power.is_some()).map_or(1.0, |scale| scale.ratio)
+    }
+
+    /// The one micro-batch that is allowed, where the least is the most.
+    #[must_use]
+    pub fn fixed_micro_batch(&self) -> Option<u64> {
+        self.max_micro_batch.filter(|&most| most > 1 && most == self.min_micro_batch)
+    }
+
+    /// What every micro-batch must be a multiple of: with this as its cap too, a fixed one is the only multiple.
+    #[must_use]
+    pub fn divisor(&self) -> u64 {
+        self.fixed_micro_batch().unwrap_or(self.micro_batch_multiple)
     }
 }

@@ -1,4 +1,4 @@
-"""Whose a file is: by names of its own only; what nobody owns is refused with what to do."""
+"""Which tool wrote a file, by keys of its own only; what nobody owns is refused with what to do."""
 
 import json
 
