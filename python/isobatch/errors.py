@@ -1,4 +1,4 @@
-"""The error that every wrong use of isobatch raises, and the sentences that it says.
+"""The error of every wrong use of isobatch, and its sentences.
 
 One template: what was expected, what was given, and where it helps what to do: `lr must be a number above 0, got -1`.
 """
@@ -13,7 +13,7 @@ from isobatch.words import few, nearest, printable, redacted, shown
 
 
 class InputError(ValueError):
-    """An input that cannot be used. The message names the file, row and field where they are known.
+    """An unusable input. The message names the file, row and field where they are known.
 
     Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not apply; where several
     fields are bad `field` is the first of them, `fields` are all, and `causes` has an error for each.
@@ -43,12 +43,12 @@ class InputError(ValueError):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields that are wrong."""
+        """The names of all wrong fields."""
         own = () if self.field is None else (self.field,)
         return tuple(dict.fromkeys((*own, *(name for cause in self.causes for name in cause.fields))))
 
     def at(self, *, file: str | None = None, row: int | None = None, field: str | None = None) -> InputError:
-        """The same error at a place that is known better; a `field` is what the person typed in its stead.
+        """Places the error better; a `field` is given as the person typed it.
 
         >>> str(InputError("lr must be above 0, got -1", field="lr").at(file="a.toml", field="--set lr"))
         'a.toml: --set lr must be above 0, got -1'
@@ -65,7 +65,7 @@ class InputError(ValueError):
         )
 
     def without_file(self) -> InputError:
-        """The same error, of a value that is in no file."""
+        """Drops the file, for a value from elsewhere."""
         return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
 
 
@@ -80,7 +80,7 @@ _SHOWN = 20
 
 
 def together(errors: Sequence[InputError]) -> InputError:
-    """One error of all that is wrong; its message has the first 20, its `causes` all.
+    """Joins errors into one; its message has the first 20, its `causes` all.
 
     >>> print(together([must_be("a number above 0", -1, field="lr"), missing("duration", 'add it, such as "90ep"')]))
     2 faults:
@@ -100,7 +100,7 @@ def together(errors: Sequence[InputError]) -> InputError:
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:
-    """A value that cannot be used; where its kind is what is wrong, `got` is its type.
+    """Describes an unusable value; where its kind is wrong, `got` is its type.
 
     >>> str(must_be("a number above 0", -1, field="lr"))
     'lr must be a number above 0, got -1'
@@ -124,7 +124,7 @@ def must_be(
 
 
 def missing(field: str, todo: str, *, file: str | None = None, row: int | None = None) -> InputError:
-    """Something that is needed and is not there.
+    """Describes something needed and absent.
 
     >>> str(missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M"))
     'cluster is missing: pass --gpus N, or --nodes N --gpus-per-node M'
@@ -141,7 +141,7 @@ def unknown(
     file: str | None = None,
     row: int | None = None,
 ) -> InputError:
-    """A name that nothing here has, with the nearest that something has.
+    """Describes an unknown name, with the nearest known one.
 
     >>> str(unknown("rule", "lineer", ["linear", "sqrt"], field="rule"))
     "unknown rule 'lineer': did you mean 'linear'?"
@@ -182,17 +182,17 @@ def not_utf8(file: str) -> InputError:
 
 
 def unreadable(error: Exception, file: str) -> InputError:
-    """A file that cannot be read, and what the reader says of it."""
+    """Describes an unreadable file, with the reader's reason."""
     return InputError(f"cannot be read: {printable(_said(error))}", file=file)
 
 
 def unwritable(error: Exception, file: str) -> InputError:
-    """A file that cannot be written, and what the writer says of it."""
+    """Describes an unwritable file, with the writer's reason."""
     return InputError(f"cannot be written: {printable(_said(error))}", file=file)
 
 
 def needs_extra(what: str, extra: str, *, file: str | None = None, field: str | None = None) -> InputError:
-    """A package that an extra of isobatch brings is not there.
+    """Names the extra of isobatch to install.
 
     >>> str(needs_extra("tables in files", "fleet"))
     "tables in files need more than the core: pip install 'isobatch[fleet]'"
@@ -203,7 +203,7 @@ def needs_extra(what: str, extra: str, *, file: str | None = None, field: str | 
 
 
 def _says(message: str, field: str) -> bool:
-    """Whether a sentence names the field itself."""
+    """Tells whether a sentence names the field itself."""
     return re.search(rf"(?<![\w-]){re.escape(field)}(?![\w-])", message) is not None
 
 

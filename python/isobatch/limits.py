@@ -67,7 +67,7 @@ def one_of(value: Any, field: str, known: Iterable[str]) -> str:
 
 
 def common_rows(columns: dict[str, NDArray[Any]]) -> int:
-    """Counts the rows on which the columns agree."""
+    """Counts the rows common to all columns."""
     rows = max(map(len, columns.values()))
     for field, column in columns.items():
         if len(column) not in (1, rows):

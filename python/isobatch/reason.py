@@ -1,4 +1,4 @@
-"""Why a plan is not simply ok."""
+"""Reasons of a plan's status."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def counted(number: float, noun: str, plural: str | None = None) -> str:
 
 
 def exact(number: float | None) -> str:
-    """Writes an exact number, or that it is not known.
+    """Writes an exact number, or `unknown`.
 
     >>> exact(1281216), exact(2e-5), exact(None)
     ('1,281,216', '2e-5', 'unknown')
@@ -114,7 +114,7 @@ def figure(number: float | None, digits: int = 3) -> str:
 
 
 def real(number: float) -> str:
-    """A number that is exact, such as a learning rate: as short as it can be written, to at most six digits.
+    """Writes an exact number, such as a learning rate: as short as it can be written, to at most six digits.
 
     >>> [real(x) for x in (2e-5, 0.1, 0.0003, 1.0, 0.30000000000000004)]
     ['2e-5', '0.1', '0.0003', '1', '0.3']
@@ -123,7 +123,7 @@ def real(number: float) -> str:
 
 
 def cited(text: str, source: str) -> str:
-    """A sentence with the source that it comes from.
+    """Adds the source to a sentence.
 
     >>> cited("no more than 8 epochs", "Smith 2018"), cited("no more than 8 epochs", "")
     ('no more than 8 epochs [Smith 2018]', 'no more than 8 epochs')
@@ -285,7 +285,7 @@ OURS = {
 
 
 def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
-    """The known name that an unknown one means, or None.
+    """Finds the known name meant by an unknown one, or None.
 
     Args:
         name: what was typed.

@@ -67,7 +67,7 @@ _EXTRAS = {
 
 
 def parser_of(command: str) -> Parser:
-    """The parser of one command, the only one that is imported."""
+    """Makes the parser of one command; no other command is imported."""
     module = import_module(f"isobatch.cli.{command}")
     parser = Parser(
         prog=f"isobatch {command}",
@@ -122,7 +122,7 @@ def _run(words: list[str]) -> int:
 
 
 def _top(words: list[str]) -> int:
-    """Answers what names no command: the list of them, the version, a completion script."""
+    """Answers words without a command: the list of them, the version, a completion script."""
     if not words:
         print(_help(), file=sys.stderr)
         return 2
@@ -166,7 +166,8 @@ def _help() -> str:
 
 
 def _failed(program: str, error: Exception) -> int:
-    """Says what no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our own."""
+    """Reports an error no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our
+    own."""
     if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").split(".")[0])):
         say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'")
         return 2

@@ -27,7 +27,7 @@ def add(command: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the profile and prints its constants; notes on what was not identified go to stderr."""
+    """Writes the profile and prints its constants; stderr names those not identified."""
     import msgspec
 
     from isobatch.forecast.calibrate import calibrate

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -> str:
-    """torchrun's flags for a run that lives on these GPU counts, and what happens at the counts between.
+    """Writes torchrun's flags for a run on these GPU counts, and warns of the counts between.
 
     >>> torchrun_line((8, 16, 32), per_node=8)
     'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')'

@@ -107,7 +107,7 @@ def _add_laws(command: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the figures with their ranges and writes the profile; what is missing goes to stderr."""
+    """Prints the figures with their ranges and writes the profile; stderr names those missing."""
     import msgspec
 
     from isobatch.forecast.estimate import SHEETS, estimated
@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say_how(args: argparse.Namespace, found: Any) -> None:
-    """Whether a GPU holds the model's states, and the options with which plans use the profile."""
+    """Says whether a GPU holds the model's states, and the options to plan with the profile."""
     from isobatch.forecast.estimate import STATES, sheet_of
 
     sheet = sheet_of(args.gpu)
@@ -208,7 +208,7 @@ def _shares(text: str) -> tuple[float, float]:
 
 
 def _laws(args: argparse.Namespace) -> int:
-    """Prints what published laws say of a fresh language-model run, side by side."""
+    """Prints the published laws of a fresh language-model run, side by side."""
     import msgspec
 
     from isobatch.forecast.laws import laws

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rules(*, as_json: bool) -> int:
-    """Lists what is known of how a learning rate follows the batch."""
+    """Lists the scaling rules: how a learning rate follows the batch."""
     from isobatch import _core
 
     headers = ("rule", "formula", "holds", "source")
@@ -89,7 +89,7 @@ def _rules(*, as_json: bool) -> int:
 
 
 def _one(args: argparse.Namespace) -> int:
-    """A plan that `isobatch plan -o` saved."""
+    """Explains a plan saved by `isobatch plan -o`."""
     from isobatch.planning.plan import Plan
 
     for option in ("job", "cluster", "gpus"):
@@ -127,7 +127,7 @@ def _explained(args: argparse.Namespace) -> int:
 
 
 def _listed(table: Any, rows: list[int], given: Inputs) -> int:
-    """Prints what is illegal, each fault once: a job has the same on every cluster; 1 where there is any."""
+    """Prints all illegal values, each fault once: a job has the same on every cluster; 1 where there is any."""
     from isobatch.fleet.explain import is_illegal
 
     names = [name for name in ("job", "cluster") if name in table.column_names]
@@ -151,7 +151,7 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
 
 
 def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:
-    """The rows that have what is asked for."""
+    """Finds the rows asked for."""
     rows = list(range(table.num_rows))
     for name, value in asked.items():
         if name not in table.column_names:

@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_recipe(jobs: str) -> None:
-    """One recipe is no table, and JSON that holds a list of them is not one in lines."""
+    """Refuses one recipe, which is no table, and JSON with a list of them."""
     if PurePosixPath(jobs).suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
         return
     held: object = None
@@ -201,7 +201,7 @@ def _planned(args: argparse.Namespace) -> int:
 
 
 def _what_is_left(output: str | None, *, is_folder: bool) -> str:
-    """What is said of a run that Ctrl-C has stopped."""
+    """Says how far a run stopped by Ctrl-C has come."""
     if output is None:
         return "stopped: the rows so far are not all"
     if is_folder:
@@ -210,7 +210,7 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 
 def _clusters(args: argparse.Namespace) -> Any:
-    """The clusters' place, or those that the options give; None where each row of the jobs has its own."""
+    """Finds the clusters: their file's place, or those of the options; None where each row of the jobs has its own."""
     about = {"gpus_per_node": args.gpus_per_node, **hardware(args)}
     given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
@@ -268,7 +268,7 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.files.find import find, location, refuse_output
     from isobatch.files.read import read_table
     from isobatch.fleet.folder.folder import Summary
-    from isobatch.fleet.folder.work import BLOCK, planned, stream
+    from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
 
     for option, given in (
         ("--partition-by", args.partition_by is not None),
@@ -284,12 +284,12 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
         for files in (jobs, *others):
             refuse_output(files, *location(args.output))
     if args.pairs:
-        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK)
+        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK_ROWS)
     else:
         fleets = stream(asked, jobs, note=say)
     summary = Summary()
     with _sink(args, asked) as write, progress("rows") as advance:
-        for fleet, table, status, reasons in planned(fleets):
+        for fleet, table, status, reasons in plan_blocks(fleets):
             write(table)
             summary.add(fleet, status, reasons)
             advance(summary.rows, None)

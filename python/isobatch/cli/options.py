@@ -1,4 +1,4 @@
-"""Options that several commands have: how their texts are read, the cluster, and the settings."""
+"""Options of several commands: how their texts are read, the cluster, and the settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def count(text: str) -> int:
 
 
 def gpu_count(text: str) -> int:
-    """One number of GPUs; of a list or a range it is said which command takes them.
+    """Reads one number of GPUs; a list or a range is refused with the command for several.
 
     >>> gpu_count("1,024"), gpu_count("8")
     (1024, 8)
@@ -200,7 +200,7 @@ def one_node(most: int, args: argparse.Namespace) -> str | None:
 
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
-    """Collects what is known of the hardware beside the GPU count."""
+    """Collects the hardware's options beside the GPU count."""
     return {
         name: getattr(args, name) for name in ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
     }
@@ -228,7 +228,7 @@ def _policy(text: str) -> str | int:
 
 
 def _micro_batch(text: str) -> int:
-    """Reads a number, or what a report of the validator has found."""
+    """Reads a number, or the finding in a report of the validator."""
     if text.isdecimal():
         return int(text)
     from isobatch.validate import Report
@@ -273,7 +273,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Collects the settings that were given, by name."""
+    """Collects the given settings by name."""
     found = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
     if args.profile:
         from isobatch.forecast.profile import Profile

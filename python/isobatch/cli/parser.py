@@ -27,7 +27,7 @@ class _Help(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, which would change their meaning with the next option, and without the usage in
+    """An argument parser without abbreviations, since they change their meaning with the next option, and without the usage in
     front of an error.
 
     Args:
@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def typed(self, error: InputError) -> InputError:
-        """An error that names the option that was typed, where it would name the keyword that the option stands for."""
+        """Names the option as it was typed, in the place of the keyword behind it."""
         if error.file is not None or error.row is not None or error.field is None:
             return error
         for action in self._actions:
@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         return error
 
     def error(self, message: str) -> NoReturn:
-        """Raises InputError with what argparse says."""
+        """Raises argparse's message as an InputError."""
         needed = message.partition("the following arguments are required: ")[2]
         if needed:
             first = needed.split(", ")[0]
@@ -156,7 +156,7 @@ class Parser(argparse.ArgumentParser):
 def completion(
     top: argparse.ArgumentParser, commands: Mapping[str, tuple[argparse.ArgumentParser, str]], shell: str
 ) -> str:
-    """The script by which a shell completes commands, options and file names.
+    """Writes a shell's script to complete commands, options and file names.
 
     An argument takes a file where its name says so, or where it is none of the options.
 

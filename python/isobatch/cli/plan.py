@@ -136,7 +136,7 @@ def _write_saved(args: argparse.Namespace) -> int:
 
 
 def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:
-    """Works out the largest micro-batch that fits; what it was worked out from goes to stderr."""
+    """Works out the largest micro-batch that fits; its reckoning goes to stderr."""
     from isobatch.validate.memory import memory_of
 
     if "max_micro_batch" in how:
@@ -167,7 +167,7 @@ _PYTHONS = re.compile(r"\bgot (None|True|False)\b")
 
 
 def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
-    """Answers each line of stdin on stdout, and the next only then; a line that is wrong is answered with its error.
+    """Answers each line of stdin on stdout before the next is read; a wrong line is answered with its error.
 
     Args:
         fields: fields of the recipe for requests that do not give them.
@@ -249,7 +249,7 @@ def _answer(
 
 
 def _each(*parts: Callable[[], Any]) -> list[Any]:
-    """What each part gives; where several cannot be used, one error says all that is wrong."""
+    """Evaluates all parts; where several cannot be used, one error names all faults."""
     values: list[Any] = []
     faults: list[InputError] = []
     for part in parts:
@@ -311,7 +311,7 @@ def _cluster(found: Mapping[str, Any], where: Any) -> Any:
 
 
 def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A part of a request that has names of its own."""
+    """Reads a part of a request with names of its own."""
     part = found.get(name, {})
     if not isinstance(part, dict):
         raise must_be("an object", part, field=name)

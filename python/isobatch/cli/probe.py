@@ -73,7 +73,7 @@ def add(command: Parser) -> None:
 
 
 def _add_files(command: argparse.ArgumentParser) -> None:
-    """What is read and written."""
+    """Adds the options of files to read and to write."""
     command.add_argument(
         "--checkpoint", type=options.path, metavar="FILE", help="weights to begin with (torch.save)"
     )

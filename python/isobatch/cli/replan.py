@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _saved(file: str) -> Any:
-    """The plan in a file; of a file that has none, where such a file goes."""
+    """Loads the plan in a file; refuses another tool's file, and names the option for it."""
     from isobatch.planning.plan import Plan
 
     try:
@@ -102,7 +102,7 @@ def _saved(file: str) -> Any:
 
 
 def _between_checkpoints(running: Any, step: int) -> None:
-    """Says on stderr that a run does not go on from a step at which it saved nothing."""
+    """Warns on stderr of a step at which the run saved nothing."""
     every = running.save_steps
     if every and step > every and step % every and not running.moves:
         last = step // every * every
@@ -113,7 +113,7 @@ def _between_checkpoints(running: Any, step: int) -> None:
 
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
-    """The plan of the run, the steps that it has done, and its checkpoint where that is what was read."""
+    """Reads the plan of the run, its steps done, and its checkpoint where one was given."""
     from isobatch.planning.plan import plan
 
     if (args.plan is None) == (not args.source):

@@ -1,4 +1,4 @@
-"""Where the recipe comes from: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
+"""Sources of a recipe: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from isobatch.words import number_of
 
 
 def add_from(command: argparse.ArgumentParser) -> None:
-    """Adds the options that describe the recipe beside its file."""
+    """Adds the options of a recipe beside its file."""
     group = command.add_argument_group("recipe")
     group.add_argument(
         "--from",
@@ -58,7 +58,7 @@ def add_to(
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Reads what --set gives."""
+    """Reads the fields of --set."""
     changes: dict[str, Any] = {}
     for entry in args.set:
         name, equals, text = entry.partition("=")
@@ -73,7 +73,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
-    """The Recipe in the files of --from, and what each of them said."""
+    """Reads the Recipe in the files of --from; notes on each go to stderr."""
     from isobatch.recipes.recipe import Recipe
     from isobatch.tools.read import recipe_fields
 
@@ -107,7 +107,7 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
 
 
 def recipe(args: argparse.Namespace) -> Any:
-    """The Recipe of a command that takes a file of ours, another tool's, or fields alone."""
+    """Reads the Recipe from a file of ours, another tool's, or --set alone."""
     from isobatch.recipes.recipe import Recipe
 
     if args.source:
@@ -128,7 +128,7 @@ def recipe(args: argparse.Namespace) -> Any:
 
 
 def target(args: argparse.Namespace) -> str | None:
-    """The tool of --to; refused before anything is planned where there is none of that name."""
+    """Checks the tool of --to before anything is planned."""
     if args.to is None:
         return None
     from isobatch.tools.detect import writer
@@ -141,7 +141,7 @@ def target(args: argparse.Namespace) -> str | None:
 
 
 def say_weighted(tool: str | None, made: Any) -> None:
-    """Says under a menu that the tool of --to cannot run its weighted ways."""
+    """Says under a menu if the tool of --to cannot run its weighted ways."""
     if tool is None:
         return
     from isobatch.tools.detect import writer
@@ -156,7 +156,7 @@ def say_weighted(tool: str | None, made: Any) -> None:
 
 
 def job(args: argparse.Namespace, resume: str | None = None) -> Any:
-    """The Job that the options describe."""
+    """Makes the Job of the launchers' options."""
     import shlex
 
     from isobatch.tools.sheet import Job
@@ -169,7 +169,7 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
 
 
 def show(made: Any) -> None:
-    """Prints a file for a tool under a plan; what a format without comments cannot hold goes to stderr."""
+    """Prints a file for a tool under a plan; notes without a place in it go to stderr."""
     print(f"\n{made}", end="")
     if made.file.endswith(".json"):
         sys.stdout.flush()
@@ -195,14 +195,14 @@ def refuse_recipe(path: str) -> None:
 
 
 def is_plan(path: str) -> bool:
-    """Whether a file is a plan that was saved."""
+    """Recognizes a saved plan by its fields."""
     from isobatch.tools import detect
 
     return detect.is_plan(_fields(path))
 
 
 def _fields(path: str) -> dict[str, Any]:
-    """The table in a file that a recipe or a plan could be; of any other file nothing."""
+    """Reads the table in a file of a recipe or a plan; nothing of any other file."""
     from isobatch.files.formats import read_fields
 
     if Path(path).suffix not in (".toml", ".yaml", ".yml", ".json") or not Path(path).is_file():
@@ -219,7 +219,8 @@ _LOOK = 1 << 16
 
 @contextmanager
 def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
-    """The arguments of these names, one of which may be `-`: while the context lasts it is the path of a file with what stdin holds.
+    """Puts stdin into a file for the one of these arguments given as `-`: while the context lasts it is the path of a file with
+    what stdin holds.
 
     Raises:
         InputError: more than one is `-`.
@@ -244,8 +245,8 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
 
 
 def _suffix(path: Path) -> str:
-    """What a file's content is: Parquet by its mark, JSON by its brace, of which one document or many lines, or a list's bracket, else
-    CSV."""
+    """Tells a file's format by its content: Parquet by its mark, JSON by its brace, of which one document or many lines, or a
+    list's bracket, else CSV."""
     with path.open("rb") as file:
         head = file.read(_LOOK)
     if head.startswith(b"PAR1"):

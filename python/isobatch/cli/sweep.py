@@ -76,7 +76,7 @@ def add(command: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the counts at which there is a plan, and where it stops paying; 1 where there is none."""
+    """Prints the feasible counts, and the best of them; 1 where there is none."""
     from isobatch.fleet.sweep import sweep
     from isobatch.recipes.cluster import Cluster
 
@@ -140,12 +140,12 @@ def _refused(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _against(hours: float, deadline: float) -> str:
-    """Whether a run meets the deadline; nothing where its hours are not known."""
+    """Compares a run's hours with the deadline; nothing where they are not known."""
     return "" if hours != hours else "met" if hours <= deadline else "late"
 
 
 def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str | None:
-    """At how many counts a profile says nothing of the time, and what would help; None where it speaks of all."""
+    """Names the counts without hours, and the way to get them; None where all have some."""
     mute = [int(row["gpus"]) for row in feasible if row["hours"] != row["hours"]]
     if not mute:
         return None
@@ -159,7 +159,7 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
-    """Where it is fastest, cheapest and at its knee, and how that stands to the deadline and to the ends of the range."""
+    """Names the fastest, the cheapest and the knee, beside the deadline and the ends of the range."""
     from isobatch.reason import Reason
 
     feasible = [row for row in rows if row["status"] != "infeasible"]

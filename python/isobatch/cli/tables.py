@@ -61,7 +61,7 @@ def _is_numeric(texts: Sequence[str]) -> bool:
 
 
 def _width(text: str) -> int:
-    """The columns of a terminal that a text takes: East Asian wide characters take two, marks on others none."""
+    """Counts the columns of a terminal under a text: East Asian wide characters take two, marks on others none."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
@@ -70,7 +70,7 @@ def _width(text: str) -> int:
 def _widths(
     names: Sequence[str], cells: Sequence[Sequence[str]], kept: Sequence[int], room: int
 ) -> dict[int, int] | None:
-    """Each kept column's width so that all fit the room (0: any); None where they cannot without cutting a word."""
+    """Fits each kept column's width into the room (0: any); None where they cannot without cutting a word."""
     columns = {at: [names[at], *(row[at] for row in cells)] for at in kept}
     widths = {at: max(map(_width, texts)) for at, texts in columns.items()}
     over = sum(widths.values()) + _GAP * (len(kept) - 1) - room
@@ -155,7 +155,7 @@ _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch",
 def rows_to_stdout(
     columns: tuple[str, ...] | None, *, json: bool, escape_formulas: bool
 ) -> Iterator[Callable[[Any], None]]:
-    """A function that writes tables of rows; `columns` are those that were asked for.
+    """Yields a function to write tables of rows; `columns` are those asked for.
 
     Raises:
         InputError: a column cannot be written as text.

@@ -1,4 +1,4 @@
-"""What people see: messages on stderr, data on stdout, colours, progress, and the end of the process."""
+"""The terminal: messages on stderr, data on stdout, colours, progress, and the end of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLED: dict[str, str] = {}
 
 @contextmanager
 def called(path: str, name: str) -> Iterator[None]:
-    """While it lasts messages call the file so; an InputError that leaves it does, too."""
+    """Gives a file another name in messages and in an InputError from within."""
     _CALLED[path] = name
     try:
         yield
@@ -33,7 +33,7 @@ def called(path: str, name: str) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Writes a message to stderr; control characters of names that others chose do not reach the terminal."""
+    """Writes a message to stderr; control characters in others' names do not reach the terminal."""
     if sys.stderr is None:
         return
     for path, name in _CALLED.items():
@@ -71,7 +71,7 @@ def _plainer(error: UnicodeError) -> tuple[str, int]:
 
 
 def prepare() -> None:
-    """A terminal that lacks a character (cp1252 has no arrow) gets one that says the same, not a traceback."""
+    """Replaces our signs by plainer ones where an encoding (such as cp1252) lacks them, in the place of a traceback."""
     codecs.register_error("isobatch", _plainer)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -95,7 +95,7 @@ _STYLES = {
 
 
 def has_colours(stream: IO[str] | None) -> bool:
-    """Whether to write colours to a stream."""
+    """Decides whether to write colours to a stream."""
     if os.environ.get("NO_COLOR"):
         return False
     forced = os.environ.get("FORCE_COLOR")
@@ -141,7 +141,7 @@ def show_plan(explanation: str, status: str) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that hears how much is done, and of how much where that is known; it shows a bar on a terminal."""
+    """Yields a function to report how much is done, and of how much where it is known; a bar on a terminal."""
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _done, _total: None
         return

@@ -1,4 +1,4 @@
-"""Files that are read whole, and appear whole or not at all, even where the process is killed or the power fails."""
+"""Files, read whole and written whole or not at all, even where the process is killed or the power fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_whole(path: str | os.PathLike[str]) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file that appears whole or not at all, and is on the disk when this returns.
+    """Writes a file whole or not at all, and returns when it is on the disk.
 
     Raises:
         InputError: it cannot be written; the message names it.
@@ -59,7 +59,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """Refuses a device, a pipe or a link, which would be replaced by a file, not written to.
+    """Refuses a device, a pipe or a link: a file would take its place.
 
     Raises:
         InputError: there is one at the path.
@@ -77,8 +77,8 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
 
 
 def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Moves a file that is whole to its place, with the mode of the file that it replaces; it survives a power cut from here on,
-    once its folder is synced too."""
+    """Moves a whole file to its place, with the mode of the file there before; it survives a power cut from here on, once its
+    folder is synced too."""
     with suppress(FileNotFoundError):
         Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
     sync(partial)
@@ -95,7 +95,7 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
-    """Syncs a folder, and those that it is in up to `top`: a new folder is lost with its files, as long as the one above does not have
+    """Syncs a folder, and those above it up to `top`: a new folder is lost with its files, as long as the one above does not have
     its name on the disk."""
     for folder in (Path(path), *Path(path).parents):
         sync(folder)
@@ -104,7 +104,7 @@ def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Checks that a file can be written there, before the work whose result it is to hold.
+    """Checks for a place to write to, before the work begins.
 
     Raises:
         InputError: there is no such folder, or it cannot be written.
@@ -126,7 +126,7 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 
 def unique() -> str:
-    """Returns a name that no other process takes."""
+    """Returns a new name, unlike those of all other processes."""
     return uuid.uuid4().hex
 
 
@@ -149,7 +149,7 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
 
 @contextmanager
 def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
-    """Deletes the files, those that are there by then, where the block fails."""
+    """Deletes the files, as far as they exist, where the block fails."""
     try:
         yield
     except BaseException:

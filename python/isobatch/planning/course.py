@@ -1,4 +1,4 @@
-"""Where a run stands: its optimizer steps, its samples, its place in the data, and its schedule's clock.
+"""The course of a run: its optimizer steps, its samples, its place in the data, and its schedule's clock.
 
 A run is a row of legs: what was planned at its start, and what each move made of it. All of it is exact: counts are
 integers, and the clock, which says where in the first plan's schedule a step stands, is a fraction.
@@ -17,7 +17,7 @@ batches of them, as Megatron counts; under AdaScale by what a sample is worth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import ceil, floor, isnan, nan
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -38,7 +38,7 @@ MAX_EPOCHS_WALKED = 10_000
 
 
 class Position(NamedTuple):
-    """Where a run stands after `step` optimizer steps.
+    """A place in a run, after `step` optimizer steps.
 
     `samples` is its progress, counted as its duration is: samples of the dataset where that is in `ep`, else the
     samples of all steps. A sampler resumes in epoch `epoch` behind its first `offset` samples; None where the recipe
@@ -52,7 +52,7 @@ class Position(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What is left of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody sees."""
+    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody sees."""
 
     steps: int
     served: int
@@ -61,15 +61,14 @@ class Rest(NamedTuple):
 
 
 def rest_of_epoch(plan: PlanRecord, dataset: int, offset: int) -> Rest:
-    """What the plan's trainer makes of an epoch of `dataset` samples behind its first `offset`."""
+    """Computes the plan's rest of an epoch of `dataset` samples behind its first `offset`."""
     micro, accumulation, replicas, batch, irregular = plan.layout
     return Rest(*plan.recipe.core.epoch(dataset, offset, batch, replicas, micro, accumulation, irregular))
 
 
 class Stage(NamedTuple):
-    """A part of a run in which the batch stays: from optimizer step `step` and `samples` on, steps of `batch` samples, at a
-    learning rate that is `lr_scale` times that of the full batch (by `ramp_rule`).
-    """
+    """A part of a run with one batch: from optimizer step `step` and `samples` on, steps of `batch` samples, at a learning rate
+    that is `lr_scale` times that of the full batch (by `ramp_rule`)."""
 
     step: int
     samples: int
@@ -78,7 +77,7 @@ class Stage(NamedTuple):
 
 
 def _stages(plan: PlanRecord, at: Position) -> Iterator[Stage]:
-    """The stages of the plan's ramp that a run at `at` has before it; one where there is no ramp."""
+    """Yields the stages of the plan's ramp still ahead of a run at `at`; one where there is no ramp."""
     full = plan.layout.effective_batch
     step, samples = at.step, at.samples
     ramp = plan.recipe.core.stages(full, plan.consumed, plan.settings.ramp_rule)
@@ -146,7 +145,7 @@ class _Leg:
 
     @property
     def _rate(self) -> Fraction:
-        """Steps of the first plan that a sample is worth here: by AdaScale's gain, a sample of a larger batch is worth less."""
+        """The worth of a sample here, in steps of the first plan: by AdaScale's gain, a sample of a larger batch is worth less."""
         return (
             self.course.progress_per_batch(self.plan)
             / self.course.progress_per_batch(self.course.first)
@@ -154,14 +153,14 @@ class _Leg:
         )
 
     def clock_at(self, step: Fraction) -> Fraction:
-        """Where in the first plan's schedule a step stands."""
+        """Reads the clock at a step: its place in the first plan's schedule."""
         if not self.course.by_epochs:
             return self.clock + (self.samples_at(step) - self.samples) * self._rate
         points, epochs, passed = self._epoch(step - self.step)
         return epochs * self.course.epoch_steps + _read(points, passed, 0)
 
     def step_at_clock(self, clock: Fraction) -> Fraction:
-        """The step at which the clock shows `clock`."""
+        """Finds the step at which the clock shows `clock`."""
         if not self.course.by_epochs:
             return self.step_at(self.samples + (clock - self.clock) / self._rate)
         first = self._points(self.clock, self._epoch_end, self.rest)
@@ -252,7 +251,7 @@ class Course:
             self.legs.append(_Leg(plan, here, self.legs[-1].clock_at(Fraction(step)), self))
 
     def progress_per_batch(self, plan: PlanRecord) -> Fraction:
-        """Steps of the tuned run that a tuned batch of samples is worth."""
+        """Computes the worth of a tuned batch of samples, in steps of the tuned run."""
         if plan.rule not in HOLDS_LOSS:
             return Fraction(1)
         gain = Fraction(cast(float, plan.lr_scale))
@@ -266,28 +265,28 @@ class Course:
         return next(leg for leg in reversed(self.legs) if leg.step <= step)
 
     def position(self, step: int) -> Position:
-        """Where the run stands after `step` optimizer steps."""
+        """Finds the run's place after `step` optimizer steps."""
         leg, exact = self._leg(Fraction(step)), Fraction(step)
         place = (None, None) if leg.epoch is None else leg.epoch_and_offset(exact)
         epoch, offset = (None if part is None else int(part) for part in place)
         return Position(step, int(leg.samples_at(exact)), epoch, offset)
 
     def samples_at(self, step: Fraction) -> Fraction:
-        """The samples consumed after `step` steps, which may be fractional."""
+        """Counts the samples consumed after `step` steps, maybe fractional."""
         return self._leg(step).samples_at(step)
 
     def step_at(self, samples: Fraction) -> Fraction:
-        """The step, maybe fractional, after which this many samples are consumed."""
+        """Finds the step, maybe fractional, after this many samples."""
         return next(leg for leg in reversed(self.legs) if leg.samples <= samples).step_at(samples)
 
     def batch_at(self, samples: int) -> int:
-        """The effective batch of the step that starts after this many samples, ramp included."""
+        """Finds the effective batch of the step behind this many samples, ramp included."""
         stages = self.legs[-1].stages
         return next((stage.batch for stage in reversed(stages) if stage.samples <= samples), stages[0].batch)
 
     @property
     def stages(self) -> list[Stage]:
-        """The parts of the run in which the batch stays, moves included."""
+        """The parts of the run with one batch each, moves included."""
         ends = [*(leg.step for leg in self.legs[1:]), None]
         return [
             stage
@@ -311,7 +310,7 @@ class Course:
 
     @property
     def end(self) -> Fraction:
-        """What the clock shows at the end of the run."""
+        """The clock at the end of the run."""
         duration = cast(str, self.recipe.duration)
         if self.by_epochs:
             return length(duration)[0] * self.epoch_steps
@@ -321,7 +320,7 @@ class Course:
 
     @property
     def warm(self) -> Fraction:
-        """What the clock shows at the end of the warmup."""
+        """The clock at the end of the warmup."""
         steps = Fraction(cast(int, self.first.warmup_steps))
         if not self.ramped:
             return steps
@@ -341,7 +340,7 @@ class Course:
 
     @property
     def warmup_steps(self) -> int | None:
-        """The step at which the warmup ends, moves included."""
+        """The step at the end of the warmup, moves included."""
         if len(self.legs) == 1 or self.first.warmup_steps is None:
             return self.first.warmup_steps
         leg = next((leg for leg in reversed(self.legs) if leg.clock <= self.warm), self.legs[0])
@@ -430,7 +429,7 @@ def length(text: str) -> tuple[Fraction, str]:
 
 
 def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:
-    """The other coordinate of the point on the line through `points` that has `value` on an axis."""
+    """Reads the line through `points` at `value` on an axis: the other coordinate."""
     index = next((i for i, point in enumerate(points[1:-1]) if value <= point[axis]), len(points) - 2)
     low, high = points[index], points[index + 1]
     slope = (high[1 - axis] - low[1 - axis]) / (high[axis] - low[axis])
@@ -447,7 +446,7 @@ def _straight(
 
 
 def handover_at(course: Course, after: PlanRecord, step: int) -> Handover:
-    """What a move after `step` optimizer steps of a run means, to the plan `after`."""
+    """Computes the meaning of a move to the plan `after`, after `step` optimizer steps."""
     running, here = course.legs[-1].plan, course.position(step)
     repeated = skipped = 0
     samples, epoch, offset = here.samples, here.epoch, here.offset
@@ -462,29 +461,46 @@ def handover_at(course: Course, after: PlanRecord, step: int) -> Handover:
     return Handover(step, samples, epoch, offset, repeated, skipped, factor)
 
 
+def _warmup_lr(course: Course) -> float:
+    # The warmup started under the first plan; here, as everywhere, it moves with the peak.
+    first, last = course.legs[0].plan, course.legs[-1].plan
+    return (first.warmup_lr or 0.0) * ((last.lr or 0.0) / (first.lr or 1.0))
+
+
+def _hours(leg: PlanRecord) -> float:
+    return nan if leg.step_seconds is None else leg.step_seconds / 3600
+
+
+OF_COURSE: dict[str, Callable[[Course], float | None]] = {
+    "warmup_steps": lambda course: course.warmup_steps,
+    "total_steps": lambda course: course.total_steps,
+    "warmup_lr": _warmup_lr,
+}
+"""Columns that are worked out of all legs: those that the core's list of columns marks `course`."""
+EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
+    "hours": _hours,
+    "gpu_hours": lambda leg: _hours(leg) * leg.world_size,
+    "cost": lambda leg: (
+        _hours(leg)
+        * leg.world_size
+        * (nan if leg.cluster.price_per_gpu_hour is None else leg.cluster.price_per_gpu_hour)
+    ),
+}
+"""What one step of a leg adds to a column, NaN where that is not known: those that the core's list marks `sum`."""
+
+
 def whole_run(legs: Legs) -> dict[str, Any]:
-    """The fields of the last leg's plan that are about the whole run, moves included."""
+    """Computes the last leg's fields about the whole run, moves included."""
     course = Course(legs)
-    first, last = legs[0][1], legs[-1][1]
-    return {
-        "total_steps": course.total_steps,
-        "warmup_steps": course.warmup_steps,
-        # The warmup started under the first plan; here, as everywhere, it moves with the peak.
-        "warmup_lr": (first.warmup_lr or 0.0) * ((last.lr or 0.0) / (first.lr or 1.0)),
-        **_costs(legs, course.total_steps),
+    ends = [*(step for step, _ in legs[1:]), course.total_steps]
+    parts = [
+        (leg, None if end is None else end - start) for (start, leg), end in zip(legs, ends, strict=True)
+    ]
+
+    def total(of_step: Callable[[PlanRecord], float]) -> float | None:
+        added = sum(nan if steps is None else steps * of_step(leg) for leg, steps in parts)
+        return None if isnan(added) else added
+
+    return {name: work_out(course) for name, work_out in OF_COURSE.items()} | {
+        name: total(of_step) for name, of_step in EACH_STEP.items()
     }
-
-
-def _costs(legs: Legs, total_steps: int | None) -> dict[str, float | None]:
-    """Hours, GPU-hours and cost of the whole run, each leg at its own pace; None where a leg's is not known."""
-    hours = gpu_hours = cost = 0.0
-    ends = [*(step for step, _ in legs[1:]), total_steps]
-    for (start, leg), end in zip(legs, ends, strict=True):
-        if end is None or leg.step_seconds is None:
-            return dict.fromkeys(("hours", "gpu_hours", "cost"))
-        took = (end - start) * leg.step_seconds / 3600
-        hours += took
-        gpu_hours += took * leg.world_size
-        price = leg.cluster.price_per_gpu_hour
-        cost += took * leg.world_size * (nan if price is None else price)
-    return {"hours": hours, "gpu_hours": gpu_hours, "cost": None if isnan(cost) else cost}

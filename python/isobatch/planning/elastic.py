@@ -1,4 +1,4 @@
-"""The effective batch that works at the most GPU counts.
+"""The effective batch for the most GPU counts.
 
 A batch that should train unchanged on 12, 16 or 24 GPUs must be a multiple of replicas × micro-batch at each. The core proves that no
 other batch under the cap does better.
@@ -28,7 +28,7 @@ Ranges: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 
 class Elastic(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch and the GPU counts at which it works.
+    """A batch and its GPU counts.
 
     `effective_batch` is None, and the tuples are empty, where nothing under the cap works at any count. `gpus` ascend;
     `micro_batch[i] * accumulation[i] * (gpus[i] // model_parallel) == effective_batch`, with the largest micro-batch allowed.
@@ -134,7 +134,7 @@ def elastic(
     prefer_larger: bool = True,
     weights: Any = None,
 ) -> Elastic | ElasticMany:
-    """Finds the effective batch under a cap that works at the most GPU counts; of many configurations in one call.
+    """Finds the effective batch under a cap for the most GPU counts; of many configurations in one call.
 
     A count works where `model_parallel` divides it, it fills whole nodes of `gpus_per_node` (if given), and the batch is a
     multiple of its replicas times one of `micro_batches`. Counts reach 1,048,576, so do micro-batches; batches reach 2^40.
@@ -215,7 +215,7 @@ def _each(values: NDArray[np.uint64], rows: int) -> NDArray[np.uint64]:
 
 
 def _integers(values: Sequence[Any]) -> NDArray[Any]:
-    """Makes an array of whole numbers, several times as fast as NumPy does; as NumPy sees them where they are not that."""
+    """Makes an array of whole numbers, several times as fast as NumPy; other values as NumPy has them."""
     try:
         return _core.integers(values)
     except (TypeError, OverflowError):
@@ -289,7 +289,7 @@ def _groups(values: Sequence[Any] | NDArray[Any], field: str, rows: int) -> Grou
 
 
 def _counts(gpus: Sequence[Any] | NDArray[Any], rows: int, *, weighted: bool) -> tuple[Ranges, Groups]:
-    """Unbroken ranges stay two numbers a row; anything else, or what has weights, is listed."""
+    """Keeps unbroken ranges as two numbers a row; lists anything else, and all with weights."""
     rows_of = gpus if _nested(gpus, "gpus", rows) else [gpus]
     spans = [span for span in rows_of if isinstance(span, range) and span.step == 1 and len(span)]
     if not weighted and len(spans) == len(rows_of):

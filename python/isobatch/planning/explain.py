@@ -37,7 +37,7 @@ def explain(
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
 ) -> str:
-    """What stays, what changes, by which formula and paper, and warnings; why there is no plan, and what would work instead.
+    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is none, and the ways out.
 
     Args:
         plan: what is explained.
@@ -111,7 +111,7 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 
 def _by_length(plan: PlanRecord) -> Iterator[str]:
-    """What another length than the tuned one changes, where that was asked for."""
+    """Says how another length than the tuned one changes the learning rate, where asked for."""
     ratio, power = plan.settings.duration
     if power is not None:
         yield (
@@ -121,7 +121,7 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
 
 
 def _nearer(plan: PlanRecord) -> str:
-    """Which nearer batch was passed over, since its micro-batches are much smaller."""
+    """Names a nearer batch passed over for its much smaller micro-batches."""
     wanted, (_, _, replicas, batch, _) = asked_batch(plan) or 0, plan.layout
     near = min(
         (wanted // replicas * replicas, -(-wanted // replicas) * replicas),
@@ -134,7 +134,7 @@ def _nearer(plan: PlanRecord) -> str:
 
 
 def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
-    """What changes beside the learning rate."""
+    """Names the changes beside the learning rate."""
     recipe = plan.recipe
     if plan.weight_decay != recipe.weight_decay:
         decay = recipe.decay or "lr_multiplied"
@@ -156,13 +156,13 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 
 
 def _floored(plan: PlanRecord) -> str:
-    """Whether the floor under beta2 is what beta2 is."""
+    """Says if beta2 lies on its floor."""
     floor = plan.settings.beta2_floor
     return f" (beta2 held at its floor of {exact(floor)})" if floor and plan.beta2 == floor else ""
 
 
 def _intervals(plan: PlanRecord) -> Iterator[str]:
-    """How often something is done, in the plan's steps."""
+    """Says how often the run evaluates, saves and logs, in the plan's steps."""
     named = (("evaluate", plan.eval_steps), ("save", plan.save_steps), ("log", plan.log_steps))
     found = [
         f"{what} every {'step' if steps == 1 else f'{exact(steps)} steps'}"
@@ -198,7 +198,7 @@ def _steps(plan: PlanRecord) -> Iterator[str]:
 
 
 def _curve(plan: PlanRecord) -> str:
-    """The schedule that the learning rate follows: a recipe that names none has a cosine's."""
+    """Names the schedule of the learning rate: a recipe that names none has a cosine's."""
     spec, end = plan.recipe.schedule, plan.min_lr
     name = spec if isinstance(spec, str) else "its own schedule"
     return f"{name} to {exact(end)}" if spec in ("cosine", "linear") else name
@@ -265,7 +265,8 @@ MAX_STAGES_SHOWN = 8
 
 
 def stage_lines(plan: PlanRecord, stages: Sequence[Stage]) -> Iterator[str]:
-    """The stages that a run whose batch grows has left: from which step on which batch, its split, and what the learning rate is of its peak."""
+    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the learning rate is of its
+    peak."""
     if len(stages) < 2:
         return
     yield f"The batch grows in {count(len(stages))} stages:"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Move(Handover, frozen=True, forbid_unknown_fields=True):
-    """A change of hardware or batch in a run that was under way, as `replan` made it.
+    """A change of hardware or batch in a run under way, made by `replan`.
 
     Attributes:
         step: optimizer steps done before it.
@@ -55,7 +55,7 @@ _MAX_LISTED_MICRO_BATCHES = 2**24
 
 
 class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
-    """How to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
+    """A way to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
     The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
     `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
@@ -83,7 +83,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @property
     def policy(self) -> Policy | int:
-        """What was held: "keep", "grow", "goodput" or the effective batch to reach."""
+        """The policy: "keep", "grow", "goodput" or the effective batch to reach."""
         return self.settings.policy
 
     @property
@@ -92,7 +92,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return self.beta1, self.beta2
 
     def require(self) -> FeasiblePlan:
-        """The plan, whose batch, split and learning rate are then known to type checkers too.
+        """Returns the plan as a feasible one: its batch, split and learning rate are then known to type checkers too.
 
         Raises:
             InputError: it is infeasible; the message explains why, and lists what would work.
@@ -107,7 +107,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def options(self) -> tuple[FeasiblePlan, ...]:
-        """What would work instead of an infeasible plan, best first; the cluster and the settings of each are what makes it.
+        """The ways out of an infeasible plan, best first; each is a plan with the cluster and the settings to make it.
 
         >>> from isobatch import plan
         >>> best = plan(Recipe(effective_batch=256, lr=0.1), 3).options[0]
@@ -121,7 +121,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The learning rate as a function of the optimizer step, the first of which is 0.
+        """The learning rate as a function of the optimizer step, from 0.
 
         Raises:
             InputError: the plan is infeasible, or its recipe has no duration.
@@ -130,7 +130,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def lr_at(self) -> Callable[[float], float]:
-        """The learning rate at an optimizer step, the first of which is 0: `plan.lr_at(step)`.
+        """The learning rate at an optimizer step, from 0: `plan.lr_at(step)`.
 
         Raises:
             InputError: as `schedule`.
@@ -143,7 +143,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return at
 
     def position(self, step: int) -> Position:
-        """Where the run stands after `step` optimizer steps: (step, samples, epoch, offset).
+        """Finds the run's place after `step` optimizer steps: (step, samples, epoch, offset).
 
         Raises:
             InputError: the plan is infeasible, or `step` is no step.
@@ -174,8 +174,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return [*zip(starts, [*(move.before for move in self.moves), self], strict=True)]
 
     def explain(self) -> str:
-        """What stays, what changes, by which formula, from which paper, and warnings, in plain words; of an infeasible plan
-        the reasons, and what would work instead.
+        """Explains in plain words all that stays and changes, by its formula and paper, and warnings; of an infeasible plan the
+        reasons and the ways out.
 
         >>> from isobatch import plan
         >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
@@ -189,7 +189,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The parts of the run in which the batch stays: one, unless a ramp or a move changes it.
+        """The parts of the run with one batch each: one, unless a ramp or a move changes it.
 
         Raises:
             InputError: the plan is infeasible.
@@ -202,7 +202,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return tuple(self.course.stages)
 
     def batch_at(self, step: int) -> int:
-        """The effective batch of an optimizer step, the first of which is 0; of an epoch's last step, what a full one has.
+        """Finds the effective batch of an optimizer step, from 0; for an epoch's last step, that of a full one.
 
         Raises:
             InputError: the plan is infeasible, or `step` is no step.
@@ -244,8 +244,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return sizes
 
     def loss_weights(self, rank: int) -> NDArray[np.float64]:
-        """The factor of each micro-batch's mean loss on a replica, shape as `micro_batches`, so that the gradients that DDP
-        averages over replicas are those of the mean over the effective batch: n·replicas/effective_batch.
+        """Computes the factor of each micro-batch's mean loss on a replica, shape as `micro_batches`, to make DDP's average over
+        replicas the gradient of the mean over the effective batch: n·replicas/effective_batch.
 
         Raises:
             InputError: as `micro_batches`.
@@ -284,7 +284,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return export(self.require(), tool, was=self.tuned(), form=form, job=job)
 
     def tuned(self) -> Plan | None:
-        """The recipe planned on the GPUs that it was tuned on; None where they are not known."""
+        """Plans the recipe on the GPUs of its tuned run; None where they are not known."""
         if self.recipe.gpus is None:
             return None
         made = plan(self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu))
@@ -298,7 +298,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, file: str | None = None) -> Self:
-        """The plan that `to_json` wrote.
+        """Reads the text of `to_json`.
 
         The plan is worked out again from its recipe, cluster and settings, and must come out the same; what a profile gave,
         which is not in the file, must be consistent. Of a plan that another version of isobatch wrote, all is.
@@ -334,7 +334,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a plan that `save` wrote.
+        """Reads a plan written by `save`.
 
         Raises:
             InputError: the file cannot be read, or as `from_json`.
@@ -345,7 +345,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
 
 class FeasiblePlan(Plan, frozen=True, dict=True, forbid_unknown_fields=True):
-    """A plan that can be: its batch, split and learning rate are known. `Plan.require` gives it, and `plan(..., strict=True)`."""
+    """A feasible plan: its batch, split and learning rate are known. `Plan.require` gives it, and `plan(..., strict=True)`."""
 
     if TYPE_CHECKING:  # the same fields, known
         data_parallel: int = 0
@@ -367,7 +367,7 @@ def plan_of(
     workloads: _core.Workloads | None = None,
     consumed: int = 0,
 ) -> Plan:
-    """`plan`, of what was checked: workloads as the core has them, and the samples that a run under way has consumed.
+    """Plans from checked arguments: workloads as the core has them, and the samples that a run under way has consumed.
 
     >>> plan_of(Recipe(effective_batch=256, lr=0.1), Cluster(gpus_per_node=8), Settings()).micro_batch
     32
@@ -389,7 +389,7 @@ def _gpus(count: int) -> Cluster:
 
 
 def cluster_of(cluster: Cluster | int) -> Cluster:
-    """The cluster; a number is that many GPUs on one node.
+    """Makes a Cluster of a number of GPUs, on one node; a Cluster stays.
 
     Raises:
         InputError: it is neither.
@@ -485,7 +485,7 @@ def workloads_of_profiles(profile: Profile | Sequence[Profile] | None) -> _core.
 
 
 def refuse_no_plan(plan: Any) -> None:
-    """Refuses what is no plan, and says how to make one of it.
+    """Refuses anything but a plan, and says how to make one of it.
 
     Raises:
         InputError: it is no Plan.

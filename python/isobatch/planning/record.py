@@ -1,4 +1,4 @@
-"""The record that all parts of planning work on: what was asked, and what the core made of it."""
+"""The record under all parts of planning: what was asked, and what the core made of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from isobatch.recipes.recipe import Recipe
 
 
 class Layout(NamedTuple):
-    """How the samples of a step lie over replicas and micro-batches; of a feasible plan, so that all is known.
+    """A step's samples over replicas and micro-batches; of a feasible plan, so all is known.
 
     `effective_batch` is micro_batch × accumulation × data_parallel, unless micro-batches differ in size or number
     (`irregular`).
@@ -29,7 +29,7 @@ class Layout(NamedTuple):
 
 
 class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a move found the run, and what it means for the data and the optimizer."""
+    """The run at a move, and the meaning for the data and the optimizer."""
 
     step: int
     samples: int
@@ -41,8 +41,8 @@ class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """What was asked for (recipe, cluster, settings), and the values that the core gives, by name; behind them `consumed`, the
-    samples that a run with a batch ramp had consumed when this plan took over: the stages before do not count.
+    """The question (recipe, cluster, settings) and the core's values by name; behind them `consumed`, the samples consumed before
+    this plan took over a run with a batch ramp: the stages before do not count.
 
     A field that is added here has a default: plans that were saved before it are still read.
     """
@@ -96,7 +96,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
 
     @property
     def layout(self) -> Layout:
-        """How a step is laid out.
+        """The layout of a step.
 
         Raises:
             InputError: the plan is infeasible.

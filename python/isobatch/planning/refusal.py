@@ -1,4 +1,4 @@
-"""A plan that cannot be: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
+"""An infeasible plan: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _without_smaller(settings: Settings) -> Settings:
 
 
 def _whole_replicas(asked: PlanRecord) -> Cluster:
-    """The cluster without the GPUs, or nodes, that are left over where model_parallel does not divide them."""
+    """Drops the GPUs, or nodes, left over where model_parallel does not divide them."""
     cluster = asked.cluster
     parallel = cluster.model_parallel or asked.recipe.model_parallel
     name, unit = ("gpus_per_node", 1) if cluster.nodes == 1 else ("nodes", cluster.gpus_per_node)
@@ -99,7 +99,7 @@ def _whole_replicas(asked: PlanRecord) -> Cluster:
 
 
 def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[float]:
-    """Tolerances that give a batch, each just wide enough, the smallest change of the batch first.
+    """Finds tolerances with a batch, each just wide enough, the smallest change of the batch first.
 
     A batch whose micro-batch is half of what another one allows, or less, is left out: many small passes cost more than a
     few samples.
@@ -116,7 +116,7 @@ def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[floa
 
 
 def _moved(asked: PlanRecord, plan: PlanRecord) -> float:
-    """How far the batch is from the one that was asked for, as a fraction of it."""
+    """Measures the batch's distance from the one asked for, as a fraction of it."""
     policy, settings = asked.settings.policy, plan.settings
     if type(policy) is int:
         return abs(plan.layout.effective_batch - policy) / policy
@@ -134,7 +134,7 @@ def _short(share: float) -> float:
 
 
 def _clusters(asked: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
-    """The nearest clusters below and above on which the same settings give a plan."""
+    """Yields the nearest clusters below and above with a plan by the same settings."""
     cluster = asked.cluster
     if cluster.nodes > 1:
         for direction in (-1, 1):
@@ -210,7 +210,7 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
 
 
 def asked_batch(plan: PlanRecord) -> int | None:
-    """The batch that was asked for, where that is known without a plan."""
+    """Returns the batch asked for, where it is known without a plan."""
     policy = plan.settings.policy
     return policy if isinstance(policy, int) else plan.recipe.effective_batch if policy == "keep" else None
 
@@ -279,7 +279,7 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 
 
 def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
-    """What would work: each with its batch, its split, its price and the flags to copy."""
+    """Lists the ways out: each with its batch, its split, its price and the flags to copy."""
     rows = [(_what(plan, it), _how(it), _price(it), _flags(plan, it)) for it in options]
     if not rows:
         yield "Nothing close to it would work."
@@ -312,7 +312,7 @@ def _price(plan: PlanRecord) -> str:
 
 
 def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
-    """The options of the command line that make the plan from what was asked."""
+    """Writes the command line's options for a way out."""
     flags = []
     if plan.cluster != asked.cluster:
         one = plan.cluster.nodes == 1
@@ -341,7 +341,7 @@ def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
 
 
 def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
-    """Which stage of the ramp cannot be split, and a ramp of which all can; of a plan whose full batch was to be `wanted`."""
+    """Names the first stage of a ramp without a split, and a ramp with a split for each; the full batch was to be `wanted`."""
     recipe, settings, replicas = plan.recipe, plan.settings, plan.data_parallel
     if recipe.ramp is None or replicas is None:
         return None
@@ -358,7 +358,7 @@ def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
 
 
 def _unit(plan: PlanRecord, replicas: int) -> int:
-    """What every batch must be a multiple of."""
+    """Computes the number that must divide every batch."""
     settings = plan.settings
     demand = settings.fixed_micro_batch or settings.micro_batch_multiple
     return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
@@ -385,7 +385,7 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
 
 
 def _instead(plan: PlanRecord, unit: int) -> str:
-    """A ramp of which each stage is a multiple of `unit`, to be written in the recipe's place."""
+    """Writes a ramp with all stages multiples of `unit`, for the recipe."""
     full, ramp = plan.recipe.effective_batch, plan.recipe.ramp or ""
     if full % unit or plan.settings.policy != "keep":
         return ""

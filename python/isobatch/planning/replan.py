@@ -1,4 +1,4 @@
-"""Moving a run that is under way."""
+"""Moving a run under way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replan(
     profile: Profile | Sequence[Profile] | None = None,
     **changes: Unpack[Keywords],
 ) -> Plan:
-    """Moves a run that is under way to other hardware or another batch, or starts it again where it was.
+    """Moves a run under way to other hardware or another batch, or starts it again where it was.
 
     Progress is counted in samples: the schedule goes on where it is, at a pace that follows the batch, so that it still ends
     with the run. The learning rate changes by exactly what the rule makes of the new batch, and not at all where the batch
@@ -96,7 +96,7 @@ def replan(
 def _at(
     running: Plan, step: int, workloads: _core.Workloads | None, cluster: Cluster, settings: Settings
 ) -> Plan:
-    """The run moved after a step to a cluster, by settings; or the plan that cannot be, whose options are such moves too."""
+    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves too."""
     ramped = running.recipe.ramp is not None
     consumed = running.course.position(step).samples if ramped else 0
     after = plan_of(running.recipe, cluster, settings, workloads, consumed)
@@ -111,7 +111,7 @@ def _at(
 
 
 def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Plan:
-    """The plan of a run that followed `moves`, and moves to `after` at a step."""
+    """Makes the plan of a run with `moves` behind it, moving to `after` at a step."""
     befores = [*(move.before for move in moves), _last(running, moves)]
     before = befores[-1]
     if len(befores) > 1 and _same(before, befores[-2]):
@@ -127,7 +127,7 @@ def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Pl
 
 
 def _last(running: Plan, moves: tuple[Move, ...]) -> FeasiblePlan:
-    """The plan before a move that follows `moves`, without them."""
+    """Returns the plan before a move behind `moves`, without them."""
     if len(moves) < len(running.moves):
         return running.moves[-1].before
     return msgspec.structs.replace(running, moves=()).require()

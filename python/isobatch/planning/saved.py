@@ -1,4 +1,4 @@
-"""Plans as JSON text, and what is checked of a plan that comes from one.
+"""Plans as JSON text, and the checks of a plan from a file.
 
 A plan in a file may have been edited, cut, or made by another version. It holds its recipe, cluster and settings, so that it is
 worked out again, which takes microseconds, and compared. What a profile gave (times, memory, a cap, goodput's batch) cannot be
@@ -123,7 +123,7 @@ def _settings(given: Any, file: str | None) -> list[Any]:
 
 
 def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_version: bool) -> None:
-    """Checks all parts of a run that came from a file.
+    """Checks all parts of a run from a file.
 
     Args:
         moves: what the plan says of its moves.
@@ -166,7 +166,7 @@ def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None)
 
 
 def _recomputed(leg: PlanRecord) -> dict[str, Any]:
-    """The values that must come out again, by name."""
+    """Computes the values again, by name."""
     settings = leg.settings
     of_profile = (
         leg.cap_source == "memory"
@@ -202,7 +202,7 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
 
 
 def _consistent(leg: PlanRecord, file: str | None) -> None:
-    """Refuses values that no plan has, whoever made it."""
+    """Refuses values no plan has, whoever made it."""
 
     def must(field: str, legal: bool, what: str) -> None:
         if not legal:

@@ -1,1 +1,1 @@
-"""What was tuned, and the hardware that it runs on."""
+"""The tuned recipe, and its hardware."""

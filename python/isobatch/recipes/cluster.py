@@ -1,4 +1,4 @@
-"""The hardware to plan for, and what it shares with a recipe: plain numbers, and errors that name the field that was meant."""
+"""The hardware to plan for, and its common ground with a recipe: plain numbers, and errors that name the field that was meant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plain(name: str, value: Any) -> Any:
 
 
 class _Named(StructMeta):
-    """Makes records whose unknown and missing fields are an InputError that names them all."""
+    """Makes records with one InputError for all unknown and missing fields."""
 
     if not TYPE_CHECKING:  # type checkers know the fields
 
@@ -59,7 +59,7 @@ class _Named(StructMeta):
 
 
 def refuse_names(cls: type[Record], given: Collection[str]) -> None:
-    """Refuses names that are no fields of a record, and says which fields are missing.
+    """Refuses names of no field of a record, and names the missing fields.
 
     Raises:
         InputError: naming all of them.
@@ -82,7 +82,7 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
 
 
 def _how(given: Collection[str]) -> str:
-    """What to give where the effective batch is missing."""
+    """Says how to give the effective batch where it is missing."""
     factors = product_of(given)
     if not factors:
         return "Recipe needs it"
@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 
 def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
-    """A method of keywords whose missing arguments are an InputError, beside the names that are no fields."""
+    """Wraps a method of keywords: missing arguments and unknown names are one InputError."""
     signature = inspect.signature(method)
     required = [
         name
@@ -122,7 +122,7 @@ def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
 class Record(
     msgspec.Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True, metaclass=_Named
 ):
-    """A record whose numbers are plain Python numbers."""
+    """A record of plain Python numbers."""
 
     elsewhere: ClassVar[dict[str, str]] = {}
     """Names that people look for here, and where they belong."""
@@ -168,5 +168,5 @@ class Cluster(
 
     @property
     def world_size(self) -> int:
-        """GPUs, which is processes."""
+        """The number of GPUs, one process each."""
         return self.nodes * self.gpus_per_node

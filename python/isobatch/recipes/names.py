@@ -51,7 +51,7 @@ def with_our_names(fields: Mapping[str, Any], legal: Collection[str]) -> dict[st
 
 
 def _length(name: str, value: Any) -> Any:
-    """A bare number with the unit that its name implies; a share as a percentage."""
+    """Adds the unit implied by a number's name; a share becomes a percentage."""
     if type(value) not in (int, float):
         return value
     if name == "warmup_ratio" or (name == "warmup_steps" and 0 < value < 1):
@@ -67,7 +67,7 @@ _REPLICAS = ("data_parallel", "gpus", "world_size")
 
 
 def product_of(names: Iterable[str]) -> list[str]:
-    """Of a table's or a recipe's names those whose product is the effective batch; none where there is no batch of a GPU.
+    """Finds the names in a table or a recipe whose product is the effective batch; none without a batch of a GPU.
 
     >>> product_of(["lr", "world_size", "per_device_train_batch_size", "gradient_accumulation_steps"])
     ['per_device_train_batch_size', 'gradient_accumulation_steps', 'world_size']
@@ -84,7 +84,7 @@ def product_of(names: Iterable[str]) -> list[str]:
 
 
 def how_to_multiply(names: Iterable[str], *, in_python: bool) -> str | None:
-    """What to do where effective_batch is missing and its factors are there; None where they are not.
+    """Says how to multiply the factors where effective_batch is missing; None without them.
 
     >>> how_to_multiply(["micro_batch", "accumulation", "gpus", "lr"], in_python=False)
     'add the column, micro_batch × accumulation × gpus'

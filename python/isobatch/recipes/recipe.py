@@ -1,4 +1,4 @@
-"""What was tuned."""
+"""The tuned recipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ else:
 
 
 class HasSettings(Protocol):
-    """An object whose settings are a table, such as transformers' TrainingArguments."""
+    """An object with its settings as a table, such as transformers' TrainingArguments."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -146,7 +146,7 @@ class Recipe(
         return self._compile() if core is None else core
 
     def _compile(self) -> _core.Recipe:
-        """Compiles, and so checks, all fields but the schedule, which isobatch.schedules reads."""
+        """Compiles, and so checks, all fields but the schedule, read by isobatch.schedules."""
         fields = msgspec.structs.asdict(self)
         del fields["schedule"]
         core = self.__dict__["_core"] = _core.Recipe(fields)
@@ -166,7 +166,7 @@ class Recipe(
         model_parallel: int = 1,
         **fields: Any,
     ) -> Self:
-        """The recipe of a run that is known by its GPUs.
+        """Makes the recipe of a run known by its GPUs.
 
         Args:
             gpus: GPUs in the tuned run.
@@ -224,7 +224,7 @@ class Recipe(
         gpus: int | None = None,
         **fields: Any,
     ) -> Self:
-        """The recipe that another tool's configuration describes. Nothing in the file is imported or executed.
+        """Reads the recipe from another tool's configuration. Nothing in the file is imported or executed.
 
         Args:
             path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe one run, such as
@@ -336,7 +336,7 @@ class Recipe(
 
 
 def _check_schedule(recipe: Recipe) -> None:
-    """Reads a schedule as files have it, and refuses what is none."""
+    """Reads a schedule as files have it; refuses anything else."""
     from isobatch.schedules.schedule import Schedule
     from isobatch.schedules.text import check_spec
 
@@ -364,7 +364,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
-    """Raises InputError for a file that is no recipe, but a plan or another tool's configuration."""
+    """Refuses a plan or another tool's configuration in the place of a recipe."""
     from isobatch.tools.detect import as_recipe, looks_like
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
@@ -389,7 +389,7 @@ def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
 
 
 def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
-    """Refuses what is no recipe.
+    """Refuses anything but a Recipe.
 
     Raises:
         InputError: it is no Recipe.
