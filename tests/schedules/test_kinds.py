@@ -1,12 +1,7 @@
 """The native kinds against their formulas, and schedules as values."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from isobatch import schedules as S
 from isobatch.errors import InputError
@@ -30,80 +25,6 @@ def test_warmup_joins_on():
     assert np.abs(schedule.values(X) - expected).max() < 1e-16
     assert schedule.at(20) == 0.1
     assert S.warmup(S.cosine(0.1, 90), 0) == S.cosine(0.1, 90)
-
-
-# ---- any composition ---------------------------------------------------------------------------------------------
-
-_lr = st.floats(1e-6, 10.0)
-_steps = st.integers(2, 200)
-_leaf = st.one_of(
-    st.builds(S.constant, _lr),
-    st.builds(S.linear, _lr, _steps),
-    st.builds(S.cosine, _lr, _steps, _lr),
-    st.builds(S.polynomial, _lr, _steps, st.sampled_from([0.5, 1.7, 2.0, 3.0])),
-    st.builds(S.exponential, _lr, st.floats(0.9, 1.01)),
-    st.builds(S.step, _lr, _steps, st.floats(0.1, 1.0)),
-    st.builds(S.inverse_sqrt, _lr, _steps),
-    st.builds(S.rex, _lr, _steps),
-    st.builds(S.tanh, _lr, _steps),
-    st.builds(S.one_minus_sqrt, _lr, _steps),
-    st.builds(S.cosine_restarts, _lr, _steps, st.sampled_from([1.0, 1.5, 2.0]), st.sampled_from([1.0, 0.5])),
-    st.builds(S.table, st.lists(_lr, min_size=1, max_size=20)),
-)
-
-
-def _grow(children):
-    return st.one_of(
-        st.builds(S.warmup, children, st.integers(0, 50)),
-        st.builds(lambda a, b, x: S.join([a, b], [x]), children, children, _steps),
-        st.builds(S.product, children, _leaf),
-        st.builds(lambda s, factor: s.scaled(factor), children, st.floats(0, 3)),
-        st.builds(
-            lambda s, x, k: s.with_clock([(0, 0), (x, x), (x + 1, x + k)]),
-            children,
-            _steps,
-            st.floats(0.3, 4),
-        ),
-    )
-
-
-schedules = st.recursive(_leaf, _grow, max_leaves=5)
-
-
-@settings(max_examples=150, deadline=None)
-@given(schedules)
-def test_any_composition_is_a_value(schedule):
-    values = schedule.values(X)
-    assert np.isfinite(values).all() and (values >= 0).all()
-    assert [schedule.at(x) for x in X[::37]] == values[::37].tolist()
-    for other in (
-        S.Schedule.from_json(schedule.to_json()),
-        pickle.loads(pickle.dumps(schedule)),
-        copy.copy(schedule),
-    ):
-        assert other == schedule and hash(other) == hash(schedule)
-        assert other.values(X).tobytes() == values.tobytes()
-    assert repr(schedule).startswith("Schedule(")
-
-
-@settings(max_examples=100, deadline=None)
-@given(schedules, st.integers(1, 100), st.integers(1, 100), st.floats(0.3, 4), st.floats(0.3, 4))
-def test_clocks_compose(schedule, x, y, k, m):
-    once, twice = [(0, 0), (x, x), (x + 1, x + k)], [(0, 0), (y, y), (y + 2, y + 2 * m)]
-    bent = schedule.with_clock(once).with_clock(twice)
-    steps = np.arange(0, 150, 0.5)
-
-    def read(points, at):
-        (x0, y0), (x1, y1), (x2, y2) = points
-        return np.where(at < x1, y0 + (at - x0), y1 + (at - x1) * (y2 - y1) / (x2 - x1))
-
-    inner = read(once, read(twice, steps))
-    # Within a rounding of the clock; a jump of the schedule may fall to either side of it.
-    near = [schedule.values(np.maximum(inner * (1 + off), 0)) for off in (-1e-12, 0, 1e-12)]
-    low, high = np.min(near, 0), np.max(near, 0)
-    slack = 1e-9 * max(high.max(), 1e-300)
-    got = bent.values(steps)
-    assert ((got >= low - slack) & (got <= high + slack)).all()
 
 
 def test_a_shift_and_back_is_the_identity():

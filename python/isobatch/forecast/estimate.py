@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Required, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, unknown
@@ -123,11 +123,9 @@ class Figure(NamedTuple):
     source: str
 
 
-class EstimateKeywords(TypedDict, total=False):
-    """The arguments of `estimate`, by name."""
+class EstimateOptions(TypedDict, total=False):
+    """The arguments of `estimate` beside the GPU and the length of a sample, by name."""
 
-    gpu: Required[str]
-    seq_len: Required[int]
     parameters: int | None
     precision: str
     optimizer: str
@@ -150,18 +148,18 @@ class Estimate(NamedTuple):
 
 class _Request(NamedTuple):
     decoder: Decoder | None
-    parameters: int
-    seq_len: int
     sheet: DataSheet
-    precision: str
-    optimizer: str
-    tensor: int
-    pipeline: int
-    micro_batch: int
-    utilization: tuple[float, float]
-    recompute: str
-    shards: int
-    inter_gb_s: float | None
+    seq_len: int
+    parameters: int
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    micro_batch: int = 1
+    utilization: tuple[float, float] = UTILIZATION
+    recompute: str = "attention"
+    shards: int = 1
+    inter_gb_s: float | None = None
 
     @property
     def width(self) -> int:
@@ -174,7 +172,13 @@ class _Request(NamedTuple):
         return 4 / 3 if self.recompute == "full" else 1.0
 
 
-def estimate(model: str | os.PathLike[str] | None = None, **options: Unpack[EstimateKeywords]) -> Profile:
+def estimate(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    gpu: str,
+    seq_len: int,
+    **options: Unpack[EstimateOptions],
+) -> Profile:
     """Estimates a profile for `plan`, `plan_fleet` and `sweep`; the error of every constant covers its range.
 
     Args:
@@ -199,49 +203,32 @@ def estimate(model: str | os.PathLike[str] | None = None, **options: Unpack[Esti
     >>> profile.estimated, round(profile.compute_per_sample.value, 3), round(profile.compute_per_sample.error, 3)
     (True, 0.464, 0.116)
     """
-    return estimated(model, **options).profile
+    return estimated(model, gpu=gpu, seq_len=seq_len, **options).profile
 
 
 def estimated(
     model: str | os.PathLike[str] | None = None,
     *,
     gpu: str,
-    parameters: int | None = None,
     seq_len: int,
-    precision: str = "bf16",
-    optimizer: str = "adamw",
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    micro_batch: int = 1,
-    utilization: float | Sequence[float] = UTILIZATION,
-    recompute: Recompute = "attention",
-    shards: int = 1,
-    inter_gb_s: float | None = None,
+    **options: Unpack[EstimateOptions],
 ) -> Estimate:
     """Estimates the same with its figures, and the costs left out."""
-    decoder = _model(model, parameters)
-    sheet = sheet_of(gpu)
-    one_of(optimizer, "optimizer", _core.optimizers())
-    one_of(precision, "precision", _core.precisions())
-    one_of(recompute, "recompute", get_args(Recompute))
-    peak_of(sheet, precision)
-    if inter_gb_s is not None:
-        real(inter_gb_s, "inter_gb_s", "a finite number above 0", lambda x: x > 0)
-    request = _Request(
-        decoder,
-        decoder.parameters if decoder else whole(parameters, "parameters"),
-        whole(seq_len, "seq_len"),
-        sheet,
-        precision,
-        optimizer,
-        whole(tensor_parallel, "tensor_parallel"),
-        whole(pipeline_parallel, "pipeline_parallel"),
-        whole(micro_batch, "micro_batch"),
-        _range(utilization),
-        recompute,
-        whole(shards, "shards"),
-        inter_gb_s,
-    )
+    decoder = _model(model, options.get("parameters"))
+    fields: dict[str, Any] = {
+        **options,
+        "parameters": decoder.parameters if decoder else options.get("parameters"),
+    }
+    request = _Request(decoder, sheet_of(gpu), seq_len, **fields)
+    one_of(request.precision, "precision", _core.precisions())
+    one_of(request.optimizer, "optimizer", _core.optimizers())
+    one_of(request.recompute, "recompute", get_args(Recompute))
+    peak_of(request.sheet, request.precision)
+    if request.inter_gb_s is not None:
+        real(request.inter_gb_s, "inter_gb_s", "a finite number above 0", lambda x: x > 0)
+    counts = ("parameters", "seq_len", "tensor_parallel", "pipeline_parallel", "micro_batch", "shards")
+    checked: dict[str, Any] = {name: whole(getattr(request, name), name) for name in counts}
+    request = request._replace(utilization=_range(request.utilization), **checked)
     _check_parallel(request)
     return _profile_of(request)
 
@@ -269,23 +256,27 @@ def _check_parallel(request: _Request) -> None:
     model = request.decoder
     if model is None:
         return
-    if model.heads % request.tensor:
+    if model.heads % request.tensor_parallel:
         raise must_be(
-            f"a divisor of the model's {model.heads} heads", request.tensor, field="tensor_parallel"
+            f"a divisor of the model's {model.heads} heads", request.tensor_parallel, field="tensor_parallel"
         )
-    if model.layers % request.pipeline:
+    if model.layers % request.pipeline_parallel:
         raise must_be(
-            f"a divisor of the model's {model.layers} layers", request.pipeline, field="pipeline_parallel"
+            f"a divisor of the model's {model.layers} layers",
+            request.pipeline_parallel,
+            field="pipeline_parallel",
         )
 
 
 def _profile_of(request: _Request) -> Estimate:
     compute, latency, figures = _pass(request)
-    bubble = _each(compute, lambda end: (request.pipeline - 1) * (latency + end * request.micro_batch))
+    bubble = _each(
+        compute, lambda end: (request.pipeline_parallel - 1) * (latency + end * request.micro_batch)
+    )
     fixed, sample, of_memory = _memory(request)
     link = _each(LINK_SHARE, lambda share: share * request.sheet.link_gb_s)
     lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", f"{request.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed")]  # fmt: skip
-    if request.pipeline > 1:
+    if request.pipeline_parallel > 1:
         lines.append(Figure("pipeline bubble", *bubble, "s a step", "Narayanan et al. 2021, arXiv 2104.04473"))  # fmt: skip
     family = request.decoder.family if request.decoder else "model"
     profile = Profile(
@@ -294,7 +285,7 @@ def _profile_of(request: _Request) -> Estimate:
         gradient_bytes=float(request.parameters * request.width),
         compute_constant=Constant(value=latency, estimated=True),
         compute_per_sample=_constant(*compute),
-        update=_constant(*bubble) if request.pipeline > 1 else None,
+        update=_constant(*bubble) if request.pipeline_parallel > 1 else None,
         intra_latency_us=Constant(value=LATENCY_US, estimated=True),
         intra_gb_s=_constant(*link),
         inter_latency_us=None if request.inter_gb_s is None else Constant(value=LATENCY_US, estimated=True),
@@ -310,7 +301,10 @@ def _profile_of(request: _Request) -> Estimate:
 
 def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
     """Estimates the seconds a sample of a stage's forward and backward pass (fastest, slowest), seconds a micro-batch beside them, and the lines."""
-    peak, gpus = peak_of(request.sheet, request.precision), request.tensor * request.pipeline
+    peak, gpus = (
+        peak_of(request.sheet, request.precision),
+        request.tensor_parallel * request.pipeline_parallel,
+    )
     model = request.decoder
     operations = model.operations(request.seq_len) if model else 6.0 * request.parameters * request.seq_len
     low, high = request.utilization
@@ -323,11 +317,11 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
         Figure("share of the peak", low, high, "", "PaLM, table 3; Llama 3, arXiv 2407.21783" if request.utilization == UTILIZATION else "as given"),
     ]  # fmt: skip
     latency = 0.0
-    if request.tensor > 1 and model:
+    if request.tensor_parallel > 1 and model:
         # Two all-reduces in a layer's forward pass, two in its backward, and the forward's again where all is recomputed.
-        reduces = model.layers / request.pipeline * (6 if request.recompute == "full" else 4)
-        ring = 2 * (request.tensor - 1)
-        traffic = reduces * ring / request.tensor * request.seq_len * model.hidden * request.width
+        reduces = model.layers / request.pipeline_parallel * (6 if request.recompute == "full" else 4)
+        ring = 2 * (request.tensor_parallel - 1)
+        traffic = reduces * ring / request.tensor_parallel * request.seq_len * model.hidden * request.width
         quick, slow = (traffic / (share * request.sheet.link_gb_s * 1e9) for share in reversed(LINK_SHARE))
         latency = reduces * ring * LATENCY_US * 1e-6
         lines.append(Figure("tensor-parallel traffic", quick, slow, "s a sample", "Shoeybi et al. 2019, arXiv 1909.08053"))  # fmt: skip
@@ -338,7 +332,7 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
 
 def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
     """Estimates the GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
-    gpus = request.tensor * request.pipeline * request.shards
+    gpus = request.tensor_parallel * request.pipeline_parallel * request.shards
     state, width = state_bytes(request.optimizer, request.precision)
     least = request.parameters * (state + 2 * width) / GIB / gpus
     most = least + request.parameters * 2 / GIB / gpus
@@ -355,11 +349,13 @@ def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float]
         bytes_kept = inputs + layer, inputs + layer * factor
     head = model.head_bytes(request.seq_len, request.width)
     heads = head, head + LOGITS_BYTES * request.seq_len * model.vocabulary
-    if request.pipeline > 1:  # The head is on the last stage, which keeps one micro-batch.
-        sample = tuple(max(a, a / request.pipeline + b) for a, b in zip(bytes_kept, heads, strict=True))
+    if request.pipeline_parallel > 1:  # The head is on the last stage, which keeps one micro-batch.
+        sample = tuple(
+            max(a, a / request.pipeline_parallel + b) for a, b in zip(bytes_kept, heads, strict=True)
+        )
     else:
         sample = tuple(a + b for a, b in zip(bytes_kept, heads, strict=True))
-    ends = sample[0] / request.tensor / GIB, sample[1] / request.tensor / GIB
+    ends = sample[0] / request.tensor_parallel / GIB, sample[1] / request.tensor_parallel / GIB
     lines.append(Figure("activations", *ends, "GiB a sample", "Korthikanti et al. 2022, arXiv 2205.05198"))
     return (least, most), ends, lines
 
@@ -368,13 +364,13 @@ def _missing(request: _Request) -> tuple[str, ...]:
     found = ["communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come out long"]  # fmt: skip
     if request.decoder is None:
         found.append("operations of attention, and activations: give the model's config.json")
-        if request.tensor > 1:
+        if request.tensor_parallel > 1:
             found.append("traffic of tensor parallelism: give the model's config.json")
-    elif request.tensor > 1:
+    elif request.tensor_parallel > 1:
         found.append(
             "activations that tensor parallelism does not split: sequence parallelism is taken as on"
         )
-    if request.pipeline > 1:
+    if request.pipeline_parallel > 1:
         found.append("what stages send to each other; a bubble of other micro-batches than "
                      f"{request.micro_batch}")  # fmt: skip
     if request.inter_gb_s is None:

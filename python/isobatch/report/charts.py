@@ -75,8 +75,9 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
     if "batch" in points[0]:
         y = alt.Y("batch:Q").title("samples per step").axis(tickCount=5, format="~s", labelExpr=_FROM_0)
     x = alt.X(f"{axis}:Q").title(label).scale(nice=False)
+    # Hours in thousandths would read as minutes: 20m.
     lines = _chart(points).encode(
-        x=x.axis(tickCount=6, format="~s", labelExpr=_FROM_0),
+        x=x.axis(tickCount=6, format=",~g" if axis == "hours" else "~s", labelExpr=_FROM_0),
         y=y,
         order=alt.Order("at:Q"),
         color=_color("run", points),

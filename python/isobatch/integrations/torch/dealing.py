@@ -129,7 +129,9 @@ def passes(
         for one in every
         if replica < one.sharing
     ]
-    stand_in = Pass(range(span.offset, span.offset + 1), 0, False, stop)
-    own += [stand_in] * (max(least, len(every) if equal else 1) - len(own))
-    own[-1] = own[-1]._replace(last=True)
+    lacking = max(least, len(every) if equal else 1) - len(own)
+    if lacking > 0:
+        own += [Pass(range(span.offset, span.offset + 1), 0, False, stop)] * lacking
+    places, samples, _, after = own[-1]
+    own[-1] = Pass(places, samples, True, after)
     return own

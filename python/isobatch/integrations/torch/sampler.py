@@ -79,6 +79,7 @@ class PlanSampler(Sampler[list[int]]):
         self._plan, self._micro, self._replicas = plan, micro, replicas
         self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
         self._uneven = Reason.UNEVEN in plan.reasons
+        self._alike: dict[tuple[int, bool], list[tuple[range, MicroBatch, int]]] = {}
         self._rank = _rank(replicas) if rank is None else rank
         if type(self._rank) is not int or not 0 <= self._rank < replicas:
             raise must_be(f"0 to {replicas - 1}", rank, field="rank")
@@ -205,14 +206,25 @@ class PlanSampler(Sampler[list[int]]):
         while start < end:
             full = self._plan.course.batch_at(epoch * self._size + start)
             batch = min(full, end - start)
-            stop = start + batch
-            step = Span(0, epoch, start, batch, batch == full, last_of_epoch=stop == end)
-            for one in passes(self._plan, step, self._rank, uneven=self._uneven):
-                if one.stop > offset:
-                    micro_batch = MicroBatch(one.samples * self._replicas / batch, one.last)
-                    into_step = 0 if one.last else one.stop - start
-                    yield one.places, micro_batch, _Place(epoch, stop if one.last else one.stop, into_step)
-            start = stop
+            for places, micro_batch, after in self._step(batch, full=batch == full):
+                if start + after > offset:
+                    part = range(start + places.start, start + places.stop, places.step)
+                    yield part, micro_batch, _Place(epoch, start + after, 0 if micro_batch.last else after)
+            start += batch
+
+    def _step(self, batch: int, *, full: bool) -> list[tuple[range, MicroBatch, int]]:
+        """Returns the passes of a step that begins at sample 0, computed once for all steps of a size."""
+        if (batch, full) not in self._alike:
+            step = Span(0, 0, 0, batch, full, last_of_epoch=False)
+            self._alike[batch, full] = [
+                (
+                    one.places,
+                    MicroBatch(one.samples * self._replicas / batch, one.last),
+                    batch if one.last else one.stop,
+                )
+                for one in passes(self._plan, step, self._rank, uneven=self._uneven)
+            ]
+        return self._alike[batch, full]
 
 
 def _rank(replicas: int) -> int:

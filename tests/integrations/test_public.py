@@ -1,4 +1,7 @@
-"""What is no plan or no recipe is refused, and what makes one is said."""
+"""The integrations by their attributes, as documents write them; and anything but a plan or a recipe is refused."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -36,13 +39,19 @@ def test_what_is_no_recipe(given):
         ElasticRun(given)
 
 
-def test_a_sampler_without_a_process_group_names_the_launcher():
-    with pytest.raises(ib.InputError, match="torchrun --nproc-per-node 8"):
-        PlanSampler(range(3000), ib.plan(RECIPE, 8))
-
-
 def test_a_sampler_under_fewer_processes_names_the_ways_out(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(ib.InputError, match=r"isobatch\.plan\(recipe, 2\)\), or use ElasticRun"):
         PlanSampler(range(3000), ib.plan(RECIPE, 8))
+
+
+def test_the_integrations_are_there_after_importing_isobatch():
+    program = (
+        "import isobatch, sys; assert 'torch' not in sys.modules; "
+        "i = isobatch.integrations; print(i.torch.PlanLR, i.lightning.configure_optimizers, i.transformers.optimizers)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.count("isobatch.integrations") + done.stdout.count("<function") == 3, done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'keras'"):
+        ib.integrations.keras  # noqa: B018
