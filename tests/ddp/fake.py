@@ -17,7 +17,7 @@ from torch.nn.functional import mse_loss
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from isobatch.validate import worker
-from isobatch.validate.proofs import all_reduce, machine, step_time
+from isobatch.validate.proofs import all_reduce, machine, memory, step_time
 from isobatch.validate.ranks.facts import Facts
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.workload import Workload
@@ -130,6 +130,9 @@ def validate(plan, options, world_size):
                 step_time,
             ):  # the least number of repetitions, which is always the same
                 patch.setitem(part.SECONDS, options.extent, 0.0)
+            patch.setitem(
+                memory.SECONDS, options.extent, 600.0
+            )  # the search is never ended by a busy machine
             # One round of links: 512 copies of this rank's own are as many as 64 nodes have in 16 rounds.
             patch.setitem(machine.ROUNDS, options.extent, 1)
             patch.setattr(worker, "Group", lambda given: FakeGroup(given, counts, world_size))

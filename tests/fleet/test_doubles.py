@@ -18,7 +18,7 @@ from isobatch.fleet.folder import work  # noqa: E402
 @pytest.fixture(autouse=True)
 def in_blocks(monkeypatch):
     """Of eight jobs."""
-    monkeypatch.setattr(work, "BLOCK", 8)
+    monkeypatch.setattr(work, "BLOCK_ROWS", 8)
 
 
 def written(path, ids):

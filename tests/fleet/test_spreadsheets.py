@@ -147,7 +147,7 @@ def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["b\tc", 'b"c', "b\nc"])
 def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr(work, "BLOCK", 2)
+    monkeypatch.setattr(work, "BLOCK_ROWS", 2)
     rows = [{"job": f"{n}", "effective_batch": 256, "lr": 0.1, "team": "x"} for n in range(4)]
     rows.append({"job": "4", "effective_batch": 256, "lr": 0.1, "team": name})
     jobs = tmp_path / "jobs.jsonl"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from isobatch.probing import probe, same  # noqa: E402
 from isobatch.probing.lab import Lab  # noqa: E402
 from isobatch.probing.options import Budget, ProbeOptions  # noqa: E402
 from isobatch.probing.training import Alone  # noqa: E402
+from isobatch.schedules.schedule import Schedule  # noqa: E402
 from probing import tiny  # noqa: E402
 
 TESTS = Path(__file__).parent.parent
@@ -246,6 +248,15 @@ def test_another_schedule_is_not_the_same_training(monkeypatch):
     assert not found.same and found.splits[0].same and not found.splits[1].same
 
 
+def test_a_composed_schedule_is_in_the_report():
+    halves = [ib.schedules.cosine(0.1, 10), ib.schedules.cosine(0.05, 10)]
+    tuned = recipe(schedule=ib.schedules.join(halves, [10]), duration="20st")
+    found = ib.probe(ib.plan(tuned, 2), tiny.bowl, measure="same")
+    schedule = json.dumps(json.loads(found.to_json())["recipe"]["schedule"])
+    assert Schedule.from_json(schedule) == tuned.schedule
+    assert pickle.loads(pickle.dumps(found)) == found  # as ranks hand it over
+
+
 def _of(one):
     return {name: getattr(one, name) for name in ("effective_batch", "micro_batch", "gpus", "duration")}
 
@@ -392,8 +403,7 @@ def test_ranks_that_were_lost_leave_what_they_knew(grown, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             ranks, budget = Alone("cpu"), Budget(3600)
             probe.experiment(grown, options, ranks, budget, factory, say=dies, publish=published.append)
-        left = (False, msgspec.to_builtins(published[-1]))
-        (Path(folder) / probe.FOUND).write_bytes(msgspec.msgpack.encode(left))
+        (Path(folder) / probe.FOUND).write_bytes(pickle.dumps((False, published[-1])))
         return "a rank was lost (rank 1 died with signal SIGKILL)"
 
     monkeypatch.setattr(probe, "_run_ranks", lost)

@@ -10,10 +10,9 @@ from isobatch.cli import main
 from isobatch.fleet.provenance import of_metadata
 from isobatch.report.fixes import by_planning
 from isobatch.report.fleet_page import fleet_page
-from isobatch.report.medians import medians
 from isobatch.report.page import html
 from isobatch.report.table import _fitting, plans_of, rows_of, written
-from isobatch.report.times import knees
+from isobatch.report.times import knees, medians
 from report.pages import Parsed, columns_of, timed_profile, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):

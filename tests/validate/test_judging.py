@@ -11,10 +11,10 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
+from composed.figures import row
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Verdict
 from isobatch.validate.difference import difference
-from isobatch.validate.figures import AllReduceRow
 from isobatch.validate.proofs import all_reduce, epoch, gradient, step_time, workload
 from isobatch.validate.proofs.gradient import SAME
 
@@ -129,18 +129,7 @@ def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
 
 
 def test_wrong_sums_are_counted():
-    fields = dict.fromkeys(["time_us", "p95_us", "alg_bw_gb_s", "bus_bw_gb_s"], 1.0)
-    row = AllReduceRow(
-        dtype="float32",
-        bytes=1024,
-        ranks=2,
-        nodes=1,
-        bucket=False,
-        wrong_elements=3,
-        samples_us=[1.0],
-        **fields,
-    )
-    proof = all_reduce.judge_sums([row], 0)
+    proof = all_reduce.judge_sums([row(bytes=1024, wrong_elements=3)], 0)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.WRONG_SUMS)
     assert proof.text == "3 wrong elements at 1024 bytes of float32"
 
@@ -148,20 +137,7 @@ def test_wrong_sums_are_counted():
 def reduced(samples, time_us=100.0):
     from isobatch.validate.figures import AllReduce
 
-    row = AllReduceRow(
-        dtype="float32",
-        bytes=10**6,
-        ranks=2,
-        nodes=1,
-        bucket=False,
-        time_us=time_us,
-        p95_us=max(samples),
-        alg_bw_gb_s=1e3 / time_us,
-        bus_bw_gb_s=1e3 / time_us,
-        wrong_elements=0,
-        samples_us=samples,
-    )
-    return AllReduce(table=[row], fits=[])
+    return AllReduce(table=[row(time_us, samples)], fits=[])
 
 
 def noise_of(scale, error):

@@ -28,7 +28,8 @@ def found():
             micro_batch=8,
         )
         begun = time.process_time()
-        options = Options(extent="quick", find_micro_batch=True, memory_limit_gib=64, noise_steps=2)
+        limits = {"memory_limit_gib": 64, "phase_seconds": 1200.0}
+        options = Options(extent="quick", find_micro_batch=True, noise_steps=2, **limits)
         return *fake.validate(ib.plan(recipe, ranks), options, ranks), time.process_time() - begun
 
     return {ranks: one(ranks) for ranks in (8, 64, 512)}

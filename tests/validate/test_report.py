@@ -163,21 +163,9 @@ def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
     pytest.importorskip("torch", reason="the validator needs torch")
     from types import SimpleNamespace
 
-    from isobatch.validate.figures import AllReduceRow
+    from composed.figures import row
     from isobatch.validate.proofs import all_reduce
 
-    row = AllReduceRow(
-        dtype="float32",
-        bytes=10**6,
-        ranks=2,
-        nodes=2,
-        bucket=False,
-        time_us=slow,
-        p95_us=slow,
-        alg_bw_gb_s=1e3 / slow,
-        bus_bw_gb_s=1e3 / slow,
-        wrong_elements=0,
-        samples_us=[fast] + [slow] * 7,
-    )
+    found = [row(slow, [fast] + [slow] * 7, nodes=2)]
     group = SimpleNamespace(emulated=False, world_size=2)
-    assert all_reduce.judge_bandwidth(group, Options(), [row], 10.0).verdict is verdict
+    assert all_reduce.judge_bandwidth(group, Options(), found, 10.0).verdict is verdict

@@ -268,7 +268,7 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.files.find import find, location, refuse_output
     from isobatch.files.read import read_table
     from isobatch.fleet.folder.folder import Summary
-    from isobatch.fleet.folder.work import BLOCK, planned, stream
+    from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
 
     for option, given in (
         ("--partition-by", args.partition_by is not None),
@@ -284,12 +284,12 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
         for files in (jobs, *others):
             refuse_output(files, *location(args.output))
     if args.pairs:
-        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK)
+        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK_ROWS)
     else:
         fleets = stream(asked, jobs, note=say)
     summary = Summary()
     with _sink(args, asked) as write, progress("rows") as advance:
-        for fleet, table, status, reasons in planned(fleets):
+        for fleet, table, status, reasons in plan_blocks(fleets):
             write(table)
             summary.add(fleet, status, reasons)
             advance(summary.rows, None)

@@ -73,7 +73,7 @@ def find(path: str | os.PathLike[str]) -> Files:
     fs, inner = location(path)  # says which extra brings pyarrow
     from pyarrow.fs import FileSelector, FileType
 
-    with named(os.fspath(path)):
+    with naming_file(os.fspath(path)):
         info = fs.get_file_info(inner)
         if info.type == FileType.File:
             return Files(fs, str(PurePosixPath(inner).parent), (info,))
@@ -110,7 +110,7 @@ def below(path: str, base: str) -> str:
 
 
 def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
-    """Refuses an output that would write over the jobs, or be among the jobs of the next run.
+    """Refuses an output over the jobs, or among the jobs of the next run.
 
     Raises:
         InputError: the output is one of the files, or lies in their folder.
@@ -163,7 +163,7 @@ def format_of(path: str) -> str:
 
 
 @contextmanager
-def named(path: str) -> Iterator[None]:
+def naming_file(path: str) -> Iterator[None]:
     """Names the file in errors of reading it."""
     import pyarrow as pa
 

@@ -64,7 +64,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
-    """Writes a table that `read_fields` reads, whole or not at all.
+    """Writes a table for `read_fields`, whole or not at all.
 
     Raises:
         InputError: the suffix names no format, or the file cannot be written.
@@ -95,12 +95,12 @@ def _bounded_text(file: str) -> str:
 
 
 def too_deep(file: str) -> InputError:
-    """Returns the error of a file whose lists and tables are nested too deep."""
+    """Returns the error of a file with lists and tables nested too deep."""
     return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
 
 
 def refuse_large(data: Any, file: str) -> None:
-    """Refuses data that is nested too deep or holds too many values, without walking a value twice that YAML's aliases repeat.
+    """Refuses data nested too deep or of too many values, without walking what YAML's aliases repeat twice.
 
     Raises:
         InputError: it is or does.
@@ -133,7 +133,7 @@ _KEYS = re.compile(rb'"[ \t\r\n]*:')
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:
-    """Refuses a table in which a name is listed twice.
+    """Refuses a table with a name listed twice.
 
     Raises:
         ValueError: naming the first.
@@ -146,7 +146,7 @@ def refuse_duplicates(names: Iterable[str]) -> None:
 
 
 def refuse_duplicate_keys(line: bytes, found: Any) -> None:
-    """Refuses JSON in which an object has a key twice, after a faster reader than Python's has made `found` of it.
+    """Refuses JSON with a key twice in an object, after a faster reader than Python's has made `found` of it.
 
     Where the text has no more quotes before a colon than `found` has keys, no key can be lost: a second reading is needed only for
     lines with such colons in their texts, and for those to be refused.
@@ -320,7 +320,7 @@ def quoted(text: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """Writes a float so that every reader takes it for one: YAML 1.1 needs a point and a sign.
+    """Writes a float for every reader: YAML 1.1 needs a point and a sign.
 
     >>> number_text(2e-05), number_text(0.1), number_text(1.0), number_text(1e-08)
     ('2.0e-05', '0.1', '1.0', '1.0e-08')

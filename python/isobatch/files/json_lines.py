@@ -1,4 +1,4 @@
-"""JSON lines as a table, in memory that does not grow with the file. pyarrow's own reader ends the process where a line is `null` or
+"""JSON lines as a table, in flat memory. pyarrow's own reader ends the process where a line is `null` or
 nested some thousands deep."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Columns = dict[str, list[Any]]
 
 
 def lines_schema(stream: Any, path: str) -> pa.Schema:
-    """The schema of the table in JSON lines: an object a line, its columns in the order in which they first come. Cells that Arrow has
+    """Finds the schema of the table in JSON lines: an object a line, its columns in the order in which they first come. Cells that Arrow has
     no common type for are texts. All lines are read, as the last may have a column or a type of its own.
 
     Raises:
@@ -44,7 +44,7 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
 
 
 def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The table in JSON lines whose schema `lines_schema` has found, block by block.
+    """Reads the table in JSON lines by the schema of `lines_schema`, block by block.
 
     Raises:
         InputError: as there, or the file is another by now.
@@ -60,7 +60,7 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
 
 
 def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, int]]:
-    """The cells of some lines by their columns, those that an object lacks as None, and the number of objects."""
+    """Reads the cells of some lines by their columns, missing ones as None, and the number of objects."""
     before = 0
     for lines in _lines(stream, path):
         columns: _Columns = {}
@@ -91,7 +91,7 @@ def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, in
 
 
 class _UniqueDecoder:
-    """Decodes JSON objects, and refuses a key that an object has twice."""
+    """Decodes JSON objects, and refuses a key twice in one."""
 
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -104,7 +104,7 @@ class _UniqueDecoder:
 
 
 def _object(decoder: Any, line: bytes) -> dict[str, Any]:
-    """The object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
+    """Reads the object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
     is unknown, as in NumPy, and what is infinite is a wrong value of its row."""
     try:
         found: dict[str, Any] = decoder.decode(line)
@@ -124,7 +124,7 @@ _STRANGE = {"NaN": None, "Infinity": inf, "-Infinity": -inf}
 
 
 def _why(line: bytes, error: Exception) -> str:
-    """What is said of a line that is no object."""
+    """Describes a line other than an object."""
     if isinstance(error, RecursionError):
         return "nested too deep"
     if line.lstrip().startswith(b"["):
@@ -133,7 +133,7 @@ def _why(line: bytes, error: Exception) -> str:
 
 
 def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
-    """Whole lines, some MiB at a time."""
+    """Reads whole lines, some MiB at a time."""
     rest, number = stream.read(3).removeprefix(b"\xef\xbb\xbf"), 0
     while data := stream.read(_BLOCK_BYTES):
         lines = (rest + data).splitlines(keepends=True)
@@ -159,7 +159,7 @@ def _refuse_deep(value: Any, depth: int = 0) -> None:
 
 
 class _Kind:
-    """The type that Arrow gives to all cells of a column at once; text where there is none."""
+    """Finds the common Arrow type of all cells of a column; text where there is none."""
 
     def __init__(self) -> None:
         import pyarrow as pa

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError
-from isobatch.files.find import find, format_of, named
+from isobatch.files.find import find, format_of, naming_file
 from isobatch.words import counted, printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
-    """A file, a folder or a glob of files as one table, rows in the order of the files' names.
+    """Reads a file, a folder or a glob of files as one table, rows in the order of the files' names.
 
     Raises:
         InputError: there is no such file, or it cannot be read; the message names it.
@@ -44,14 +44,14 @@ def blocks(
     row_groups: Sequence[int] | None = None,
     encoded: Collection[str] = (),
 ) -> Iterator[pa.Table]:
-    """The table in a file, in blocks of at most this many rows, at least one block; of a Parquet file these row groups.
+    """Reads the table in a file, in blocks of at most this many rows, at least one block; of a Parquet file these row groups.
     JSON lines are read twice: what their columns are is known at their end. Texts in `encoded` columns may come as dictionaries, where a Parquet file holds few.
 
     Raises:
         InputError: it cannot be read; the message names it.
     """
     how = format_of(path)
-    with named(path):
+    with naming_file(path):
         if how == "parquet":
             yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
             return
@@ -105,7 +105,7 @@ def _parquet_blocks(
 
 
 def _few_texts(footer: Any, names: Collection[str]) -> list[str]:
-    """Those of the columns that are texts with small dictionaries in every row group."""
+    """Returns the columns of texts with small dictionaries in every row group."""
     few = [n for n in range(footer.num_columns) if footer.schema.column(n).path in names]
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -121,7 +121,7 @@ def _has_small_dictionary(chunk: Any) -> bool:
 
 
 def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Joins batches, which end where a dictionary does, to batches of at least this many rows."""
+    """Joins batches, ending where their dictionaries do, to batches of at least this many rows."""
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
@@ -151,7 +151,7 @@ class _CsvHeader:
 
 
 def _csv_batches(fs: FileSystem, path: str) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """The rows of a CSV file, some MiB at a time, and their schema: every column as text, which the core reads exactly. A type guessed
+    """Reads the rows of a CSV file, some MiB at a time, and their schema: every column as text, which the core reads exactly. A type guessed
     from the first rows would fail in later ones, and what is carried along stays as it is ("007" stays "007").
 
     Raises:
@@ -165,7 +165,7 @@ def _csv_batches(fs: FileSystem, path: str) -> tuple[Iterator[pa.RecordBatch], p
 
 
 def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
-    """Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the text that it is, and is
+    """Reads the header. Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the text that it is, and is
     refused where a number is read: 1.281 may be meant as either."""
     with (
         fs.open_input_stream(path) as stream,
@@ -191,7 +191,7 @@ def _csv_rows(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.Reco
 
 
 def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
-    """The first row that has another number of cells than the header; None where there is none."""
+    """Finds the first row with more or fewer cells than the header; None where there is none."""
     import pyarrow as pa
 
     found: list[Any] = []

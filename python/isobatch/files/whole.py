@@ -1,15 +1,13 @@
-"""Files that are read whole, and appear whole or not at all, even where the process is killed or the power fails."""
+"""Files, read whole and written whole or not at all, even where the process is killed or the power fails."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import stat
-import uuid
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,7 @@ def read_whole(path: str | os.PathLike[str]) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file that appears whole or not at all, and is on the disk when this returns.
+    """Writes a file whole or not at all, and returns when it is on the disk.
 
     Raises:
         InputError: it cannot be written; the message names it.
@@ -59,7 +57,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """Refuses a device, a pipe or a link, which would be replaced by a file, not written to.
+    """Refuses a device, a pipe or a link: a file would take its place.
 
     Raises:
         InputError: there is one at the path.
@@ -77,8 +75,8 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
 
 
 def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Moves a file that is whole to its place, with the mode of the file that it replaces; it survives a power cut from here on,
-    once its folder is synced too."""
+    """Moves a whole file to its place, with the mode of the file there before; it survives a power cut from here on, once its
+    folder is synced too."""
     with suppress(FileNotFoundError):
         Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
     sync(partial)
@@ -95,7 +93,7 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
-    """Syncs a folder, and those that it is in up to `top`: a new folder is lost with its files, as long as the one above does not have
+    """Syncs a folder, and those above it up to `top`: a new folder is lost with its files, as long as the one above does not have
     its name on the disk."""
     for folder in (Path(path), *Path(path).parents):
         sync(folder)
@@ -104,7 +102,7 @@ def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Checks that a file can be written there, before the work whose result it is to hold.
+    """Checks for a place to write to, before the work begins.
 
     Raises:
         InputError: there is no such folder, or it cannot be written.
@@ -126,8 +124,8 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 
 def unique() -> str:
-    """Returns a name that no other process takes."""
-    return uuid.uuid4().hex
+    """Returns a new name, unlike those of all other processes."""
+    return os.urandom(16).hex()
 
 
 @contextmanager
@@ -149,7 +147,7 @@ def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iter
 
 @contextmanager
 def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
-    """Deletes the files, those that are there by then, where the block fails."""
+    """Deletes the files, as far as they exist, where the block fails."""
     try:
         yield
     except BaseException:
@@ -171,8 +169,8 @@ def partial_of(path: str) -> Iterator[str]:
     (True, True)
     """
     # By host: locks of another may not be seen here.
-    host = blake2b(platform.node().encode(), digest_size=4).hexdigest()
-    partial = Path(path).with_name(f".{Path(path).name}.{host}")
+    host = zlib.crc32(os.uname().nodename.encode())
+    partial = Path(path).with_name(f".{Path(path).name}.{host:08x}")
     handle = _locked(partial)
     try:
         yield str(partial) if handle is not None else f"{partial}.{unique()}"

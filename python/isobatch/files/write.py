@@ -1,4 +1,4 @@
-"""Writing tables to files that appear whole or not at all: CSV, Parquet, JSON lines, and TSV without quotes, which the simplest
+"""Tables, written to files whole or not at all: CSV, Parquet, JSON lines, and TSV without quotes, which the simplest
 program can read; on disk, or in a store that pyarrow knows."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Write = Callable[["pa.Table"], None]
 
 @contextmanager
 def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool = False) -> Iterator[Write]:
-    """A function that appends tables of one schema to a file, which appears when the block ends, or not at all.
+    """Gives a function to append tables of one schema to a file; the file appears when the block ends, or not at all.
 
     Args:
         output: a path or URL; its suffix says the format.
@@ -90,7 +90,7 @@ _SAMPLE_ROWS = 1 << 12
 
 
 def _repeating(table: pa.Table) -> list[str] | bool:
-    """Returns the columns of a file, by their paths in Parquet, that are worth a dictionary, by a sample of its first rows: where many
+    """Returns the columns worth a dictionary, by their paths in Parquet, from a sample of the first rows: where many
     values differ, it costs more time and bytes than it saves. Of a small table all."""
     import numpy as np
     import pyarrow as pa
@@ -112,7 +112,7 @@ def _repeating(table: pa.Table) -> list[str] | bool:
 
 
 class _DigestingStream(io.RawIOBase):
-    """A stream that passes its bytes to a digest, too."""
+    """A stream with a digest of its bytes."""
 
     def __init__(self, sink: Any, digest: Any) -> None:
         self.sink, self.digest = sink, digest
@@ -168,7 +168,7 @@ class CsvLines:
 
 
 class _TsvLines(CsvLines):
-    """Appends tables as cells between tabs, without quotes; a text that would need them is an error."""
+    """Appends tables as cells between tabs, without quotes; a text in need of them is an error."""
 
     def _write(self, table: pa.Table) -> None:
         import pyarrow as pa
@@ -186,7 +186,7 @@ class _TsvLines(CsvLines):
 
 
 def _unquoted(table: pa.Table, before: int) -> str | None:
-    """The first text that a file without quotes cannot hold, and where; None where there is none."""
+    """Names the first text in need of quotes, and its place; None where there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -228,7 +228,7 @@ def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:
 
 
 def _joined(table: pa.Table) -> pa.Table:
-    """The table with its lists as texts; what no text can say is an error."""
+    """Joins lists to texts; other nested values are an error."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

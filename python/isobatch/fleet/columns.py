@@ -129,7 +129,7 @@ _LOOKED_AT, _FEW = 1 << 8, 8
 
 
 def _few_texts(name: str, values: NDArray[np.str_], file: str | None) -> Codes | None:
-    """Reads a long column that has few texts, each compared with all rows at once: a fifth of the time that a Python object for
+    """Reads a long column of few texts, comparing each with all rows at once: a fifth of the time that a Python object for
     each row takes, and it is time in which no other thread can plan. None where there are, or may be, more."""
     if len(values) < 64 * _LOOKED_AT or len(set(values[:: len(values) // _LOOKED_AT].tolist())) > _FEW // 2:
         return None
@@ -165,7 +165,7 @@ def _factorize(name: str, cells: list[Any], file: str | None) -> Codes:
 
 
 def _list_text(cell: Any) -> Any:
-    """Writes a list as the core reads it; one that holds other things than values stays as it is."""
+    """Writes a list as the core reads it; one of other things than values stays as it is."""
     items = cell.tolist() if isinstance(cell, np.ndarray) else cell
     if not isinstance(items, (list, tuple)):
         return items
@@ -199,7 +199,7 @@ def known_text(value: Any) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """Returns a cell as the text that the core reads; None where it is not known."""
+    """Returns a cell as text for the core; None where it is not known."""
     text = known_text(value)
     if text is None or not isinstance(value, str):
         return text
@@ -211,7 +211,7 @@ def _text(value: Any) -> str | None:
 
 
 def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Casts string views, which polars sends and Arrow's kernels do not take yet, for categories too."""
+    """Casts string views of polars, unknown to Arrow's kernels yet, for categories too."""
     import pyarrow as pa
 
     kind = column.type
@@ -283,7 +283,7 @@ def _of_dictionary(encoded: pa.DictionaryArray) -> Codes:
     return codes.to_numpy(), texts
 
 
-def filled(data: Data, value: Any) -> Data:
+def fill_missing(data: Data, value: Any) -> Data:
     """Puts a value where the column has none."""
     # A policy: numbers in some rows, a word in the others.
     if isinstance(value, str) and not isinstance(data, tuple):

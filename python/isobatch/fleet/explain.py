@@ -68,7 +68,7 @@ def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> 
 
 
 def is_illegal(reasons: Any) -> bool:
-    """Whether these reasons, in any form that a table has them in, say that a value is illegal."""
+    """Whether one of these reasons, in any table's form, is an illegal value."""
     return any(reason.startswith("invalid_") for reason in _reasons(reasons))
 
 
@@ -104,7 +104,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _number(name: str, text: str) -> float:
-    """A number of a CSV file, whose columns are texts."""
+    """Reads a number of a CSV file."""
     try:
         number = float(text)
     except ValueError:
@@ -172,7 +172,7 @@ _NODE = 8
 
 
 def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
-    """The nearest count that works; whether it could be had where the row's is made of nodes."""
+    """Writes the nearest count, and whether it is of whole nodes."""
     here = row.get("world_size") or 0
     broken = here > _NODE and here % _NODE == 0 and nearest % _NODE
     return counted(nearest, "GPU") + (f" (no whole nodes of {_NODE})" if broken else "")
@@ -196,7 +196,7 @@ def _what_is_illegal(row: Mapping[str, Any], inputs: Inputs | None) -> str:
 
 
 def _others(row: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]:
-    """Rows of the same job that have a plan, the fastest first."""
+    """Lists the feasible rows of the same job, the fastest first."""
     if row.get("job") is None:
         return
     of_job = np.flatnonzero(np.asarray(columns["job"]) == row["job"])
@@ -239,7 +239,7 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Inputs:
-    """The tables that a fleet's plans were made of: the jobs, and the clusters where they are in a table of their own.
+    """The tables behind a fleet's plans: the jobs, and the clusters where they are in a table of their own.
 
     Args:
         jobs: a path or URL, or a table, as in `plan_fleet`.

@@ -1,4 +1,4 @@
-"""Ids of rows: those that are missing, and those that two rows have, in one table or in a fleet that comes in blocks."""
+"""Ids of rows: missing ones and duplicates, in one table or in a fleet in blocks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
 def refuse_duplicates(
     kind: str, ids: Any, missing: NDArray[np.bool_] | None, file: str | None = None, row_offset: int = 0
 ) -> None:
-    """Refuses a table in which two rows have one id.
+    """Refuses a table with one id in two rows.
 
     Raises:
         InputError: naming both rows, or an id of a kind that cannot be compared.
@@ -72,7 +72,7 @@ def refuse_duplicates(
 
 
 def present_ids(ids: Any, missing: NDArray[np.bool_] | None) -> Any:
-    """Returns the ids of the rows that have one."""
+    """Returns the ids of all rows with one."""
     if missing is None:
         return ids
     if isinstance(ids, np.ndarray):
@@ -83,7 +83,7 @@ def present_ids(ids: Any, missing: NDArray[np.bool_] | None) -> Any:
 
 
 def _are_unique(ids: Any) -> bool:
-    """Whether the ids are certainly all different; a slower look says which are not."""
+    """Whether the ids are certainly all different; a slower look names the duplicates."""
     try:
         if isinstance(ids, np.ndarray):
             return len(set(ids.tolist())) == len(ids)
@@ -93,7 +93,7 @@ def _are_unique(ids: Any) -> bool:
 
 
 def duplicate_id(kind: str, name: Any, file: str | None, row: int, other: str) -> InputError:
-    """Returns the error of an id that two rows have; `row` counts from 1 in the file, `other` is the earlier one's place in words."""
+    """Returns the error of an id in two rows; `row` counts from 1 in the file, `other` is the earlier one's place in words."""
     return InputError(f"duplicate {kind} id {shown(name)} (also in {other})", file=file, row=row, field=kind)
 
 
@@ -116,20 +116,20 @@ def hashes_of(ids: Any) -> Hashes:
 
 
 class HashedIds:
-    """The ids of a fleet that comes in blocks, 8 bytes each."""
+    """The ids of a fleet in blocks, 8 bytes each."""
 
     def __init__(self) -> None:
         self.count = 0
         self._blocks: list[Hashes] = []
 
     def add(self, ids: Any) -> None:
-        """Takes the ids of a block, which are all different."""
+        """Takes the ids of a block, all different."""
         hashes = hashes_of(ids)[: MAX_HASHED_IDS - self.count]
         self._blocks.append(hashes)
         self.count += len(hashes)
 
     def duplicates(self) -> Hashes:
-        """Returns the hashes that are there more than once, each once."""
+        """Returns the hashes of duplicates, each once."""
         if len(self._blocks) < 2:
             return np.empty(0, np.int64)
         every = np.concatenate(self._blocks)

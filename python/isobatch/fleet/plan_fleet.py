@@ -85,7 +85,7 @@ def plan_files(
     top: int | None = None,
     **settings: Any,
 ) -> Manifest:
-    """Plans jobs in files into a folder, in memory that does not grow with the fleet: each file of jobs becomes a Parquet file of plans,
+    """Plans jobs in files into a folder, in flat memory: each file of jobs becomes a Parquet file of plans,
     which appears whole or not at all (docs/fleet.md).
 
     Args:

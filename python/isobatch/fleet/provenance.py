@@ -15,7 +15,7 @@ MAX_NAMED_CLUSTERS = 200
 
 
 class Provenance(NamedTuple):
-    """The settings, by what rows were kept and how many of each job ("all": all were), and the GPU type of each cluster.
+    """The settings, the choice of rows and their number for each job ("all": no choice), and the GPU type of each cluster.
 
     `select` is None where the file does not say: it is no Parquet, or an older one.
     """

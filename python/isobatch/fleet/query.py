@@ -1,4 +1,4 @@
-"""What is asked of many jobs, and the fleet that comes of it, ready to be planned whole or block by block."""
+"""Questions about many jobs, and the fleets made of them, ready to be planned whole or block by block."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SELECT = ("all", "fastest", "cheapest", "goodput")
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked of every job: on which clusters, how, which columns of the result, and which rows of it.
+    """A question about every job: the clusters, the settings, the columns of the result, and the choice of its rows.
 
     `clusters` is None where each row of the jobs has its own cluster's columns.
     """
@@ -44,22 +44,22 @@ class Query:
 
     @property
     def rows_per_job(self) -> int:
-        """Rows that each job is planned in."""
+        """Rows of the result for each job."""
         return 1 if self.clusters is None else self.clusters.rows
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Columns of the jobs that the planner takes; others are repeated as they are."""
+        """Columns of the jobs for the planner; others are repeated as they are."""
         own = CLUSTER_FIELDS if self.clusters is None else ()
         return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Columns without which no jobs can be planned."""
+        """Columns in every table of jobs."""
         return required_fields("job")
 
     def tell_unknown_columns(self, names: Iterable[str], note: Callable[[str], None] | None = None) -> None:
-        """Tells which columns of the jobs and the clusters are no fields; without `note`, warns of those that look like a slip."""
+        """Notes the columns of the jobs and the clusters other than fields; without `note`, warns of likely slips."""
         # A field of the other side is no slip: it is repeated on purpose.
         fields = {*field_names("job"), *field_names("cluster"), "job", "cluster"}
         every = (*names, *(() if self.clusters is None else self.clusters.extra))
@@ -72,7 +72,7 @@ class Query:
             warnings.warn(text, stacklevel=_caller_level())
 
     def refuse_unknown_names(self, every: Sequence[str], file: str | None = None) -> None:
-        """Refuses columns that are asked for and that the result, which has `every` without being asked, cannot have.
+        """Refuses unknown names among `columns`; `every` are those of the result without being asked.
 
         Raises:
             InputError: naming the nearest.
@@ -90,7 +90,7 @@ class Query:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What a file of plans says of how they were made."""
+        """The provenance of plans, for their files."""
         types = {} if self.clusters is None else _gpu_types(self.clusters)
         return to_metadata(Provenance(self.settings, self.select, self.top, types))
 
@@ -142,7 +142,7 @@ class Query:
         return fleet.chosen(self._workloads, self.select, self.top)
 
     def _with_clusters(self, jobs: InputTable, pairs: Any) -> tuple[InputTable, InputTable, Pairs | None]:
-        """Returns the jobs, their clusters, and the pairs of them that meet; None: all."""
+        """Returns the jobs, their clusters, and the pairs to plan; None: all."""
         if self.clusters is not None:
             return jobs, self.clusters, None if pairs is None else read_pairs(pairs, jobs, self.clusters)
         if pairs is not None:
@@ -169,7 +169,7 @@ def query(
     top: int | None = None,
     **settings: Any,
 ) -> Query:
-    """Reads and checks all that is asked; the arguments are those of `plan_fleet`."""
+    """Reads and checks a question; the arguments are those of `plan_fleet`."""
     shared = settings_of(settings)._asdict()
     # Refused here, once, rather than in every row.
     faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(shared)]
@@ -220,7 +220,7 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def own_clusters(rows: InputTable) -> tuple[InputTable, InputTable]:
-    """Divides a table that holds a job and a cluster in each row.
+    """Divides a table with a job and a cluster in each row.
 
     Raises:
         InputError: the rows have no clusters.
@@ -243,7 +243,7 @@ def own_clusters(rows: InputTable) -> tuple[InputTable, InputTable]:
 
 
 def _gpu_types(clusters: InputTable) -> dict[str, str]:
-    """Returns the GPU type of each cluster that has one, by the cluster's id; of very many clusters none."""
+    """Returns the known GPU types by their clusters' ids; of very many clusters none."""
     data = dict(clusters.fields).get("gpu")
     if not isinstance(data, tuple) or clusters.rows > MAX_NAMED_CLUSTERS:
         return {}
@@ -274,7 +274,7 @@ def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
 
 
 def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
-    """Returns the rows that meet, from a table with the ids of a job and a cluster in each row.
+    """Reads pairs of rows from a table with the ids of a job and a cluster in each row.
 
     Raises:
         InputError: it is no such table, or an id is not there; the message names the row.
@@ -322,7 +322,7 @@ def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> N
 
 
 def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
-    """Returns what could have been meant."""
+    """Suggests an id."""
     close = (
         nearest(wanted, [name for name in ids if isinstance(name, str)]) if isinstance(wanted, str) else None
     )
@@ -346,7 +346,7 @@ _NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
 
 
 def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None:
-    """Describes columns that are no fields; None where all are.
+    """Describes columns other than fields; None where there are none.
 
     >>> unknown_columns(["lr", "team", "weight_dcay"], ["lr", "weight_decay"])
     'not fields, carried along: team, weight_dcay (weight_decay?)'
@@ -364,7 +364,7 @@ def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None
 
 
 def _hint(name: str, fields: Collection[str]) -> str | None:
-    """Returns what else a name may have meant; None: most likely nothing."""
+    """Suggests another meaning of a name; None where it most likely has none."""
     if name.lower() in _LIMITS:
         return _NO_LIMIT
     close = nearest(name, fields, _MIN_LIKENESS)
@@ -372,7 +372,7 @@ def _hint(name: str, fields: Collection[str]) -> str | None:
 
 
 def _caller_level() -> int:
-    """Returns the level at which a warning names the line that called isobatch, however many of our calls lie between."""
+    """Returns the level of a warning about the line outside of isobatch, however many of our calls lie between."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "isobatch":
         level, frame = level + 1, frame.f_back

@@ -53,7 +53,7 @@ def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Jobs and clusters that were read and checked, and are ready to be planned, whole or block by block."""
+    """Jobs and clusters, checked and ready to be planned, whole or block by block."""
 
     jobs: InputTable
     clusters: InputTable
@@ -90,7 +90,7 @@ class Fleet:
         return replace(self, pairs=(jobs, clusters), not_compared=marks)
 
     def fault(self, row: int, reason: Reason) -> str | None:
-        """Names the illegal value of a row of the result that has this reason, and its place."""
+        """Names the illegal value behind a reason of a row of the result, and its place."""
         job, _ = self._pair(row)
         if reason is Reason.INVALID_ID:
             return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
@@ -103,7 +103,7 @@ class Fleet:
         return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
 
     def _pair(self, row: int) -> tuple[int, int]:
-        """The rows of the jobs and of the clusters that a row of the result is of."""
+        """Returns the rows of the job and of the cluster of a row of the result."""
         if self.pairs is None:
             return divmod(row, self.clusters.rows)
         return int(self.pairs[0][row]), int(self.pairs[1][row])
@@ -168,7 +168,7 @@ class Fleet:
         return np.repeat(values, self.clusters.rows) if self.pairs is None else values[self.pairs[0]]
 
     def _refuse_too_large(self, results: list[str]) -> None:
-        """Memory that is not there would end the process, or the machine."""
+        """Refuses a result larger than memory: it would end the process, or the machine."""
         needed = self.rows * sum(np.dtype(RESULTS[name]).itemsize for name in results)
         if needed > (there := memory()):
             raise InputError(
@@ -187,7 +187,7 @@ class Fleet:
             elif name in RESULTS:
                 columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
             elif name in ECHOED and not {name} & (self.jobs.extra.keys() | self.clusters.extra.keys()):
-                columns[name] = self._picked(echoed_column(self.jobs, name, arrow=self.arrow), jobs)
+                columns[name] = self._take(echoed_column(self.jobs, name, arrow=self.arrow), jobs)
             else:
                 table, rows = (
                     (self.jobs, jobs)
@@ -195,7 +195,7 @@ class Fleet:
                     else (self.clusters, clusters)
                 )
                 column = table.row_ids if name == table.kind else table.extra[name]
-                columns[name] = self._picked(column, rows)
+                columns[name] = self._take(column, rows)
         if not self.arrow:
             return columns
         import pyarrow as pa
@@ -217,7 +217,7 @@ class Fleet:
 
         return pa.array(texts.tolist()).take(pa.array(codes))
 
-    def _picked(self, column: Any, rows: NDArray[Any] | None) -> Any:
+    def _take(self, column: Any, rows: NDArray[Any] | None) -> Any:
         if not self.arrow:
             return column[rows]
         import pyarrow as pa

@@ -57,7 +57,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     definition: str
 
     def __repr__(self) -> str:
-        """The counts that stand out; `columns` has all of them."""
+        """Shows the outstanding counts; `columns` has all of them."""
         counts = self.columns["gpus"]
         critical = "None" if self.critical_batch is None else figure(self.critical_batch)
         return (
@@ -75,7 +75,7 @@ def sweep(
     critical_batch: CriticalBatch | float | None = None,
     **settings: Any,
 ) -> Sweep:
-    """Plans a job at every GPU count that fills a part of one node or whole nodes (others are left out).
+    """Plans a job at every GPU count of a part of one node or of whole nodes (others are left out).
 
     Args:
         recipe: what was tuned.
@@ -147,7 +147,7 @@ def sweep(
 
 
 def _product(hours: NDArray[np.float64], gpu_hours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Their product up to a factor that is the same for all, so that it neither overflows nor is 0 everywhere."""
+    """Multiplies them up to a common factor, without overflow and without 0 everywhere."""
     scales = [np.nanmax(column, initial=0.0) or 1.0 for column in (hours, gpu_hours)]
     return (hours / scales[0]) * (gpu_hours / scales[1])
 

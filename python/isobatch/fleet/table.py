@@ -20,7 +20,7 @@ from isobatch.fleet.columns import (
     Data,
     as_array,
     fields_for_core,
-    filled,
+    fill_missing,
     known_text,
     of_arrow,
     of_numpy,
@@ -119,7 +119,7 @@ class InputTable:
 
     @property
     def present_ids(self) -> Any:
-        """The ids of the rows that have one."""
+        """The ids of all rows with one."""
         return present_ids(self.ids, self.missing_ids)
 
     def row(self, at: int) -> InputTable:
@@ -145,7 +145,7 @@ class InputTable:
     def with_defaults(self, settings: Mapping[str, Any]) -> InputTable:
         """Returns the table with the call's keyword where a row says nothing of a setting."""
         fields = [
-            (name, data if settings.get(name) is None else filled(data, settings[name]))
+            (name, data if settings.get(name) is None else fill_missing(data, settings[name]))
             for name, data in self.fields
         ]
         return replace(self, fields=fields)
@@ -245,12 +245,12 @@ def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
 
 
 def field_names(kind: str) -> tuple[str, ...]:
-    """Returns the columns of a table that are read; others are repeated in the result."""
+    """Returns the fields of a table; other columns are repeated in the result."""
     return (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
 
 
 def required_fields(kind: str) -> tuple[str, ...]:
-    """Returns the columns that a table must have."""
+    """Returns the required columns of a table."""
     return ("effective_batch", "lr") if kind == "job" else ("nodes",)
 
 
@@ -282,7 +282,7 @@ def _refuse_missing_columns(kind: str, names: Sequence[str], file: str | None) -
 
 
 def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], file: str | None) -> str:
-    """Returns what to do about a missing column: multiply others, rename one, or add it."""
+    """Returns a way out of a missing column: multiply others, rename one, or add it."""
     others = (other for other in names if other not in field_names(kind))
     close = next((other for other in others if nearest(other, needed) == name), None)
     if name == "effective_batch" and OURS.get(str(close).lower()) != name:
@@ -296,7 +296,7 @@ def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], fil
 
 
 def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
-    """Returns the rows that all columns have."""
+    """Returns the common length of all columns."""
     rows = len(next(iter(columns.values()), ()))
     for name, column in columns.items():
         if len(column) != rows:
@@ -337,8 +337,8 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
 
 
 def _mixed_as_texts(source: Any) -> Any:
-    """Reads a pandas frame's columns of mixed kinds, which Arrow does not take, as texts, so that each row is judged by its own cell; None
-    where that is no way. Of NumPy and of files such a column is read cell by cell, too."""
+    """Reads a pandas frame's columns of mixed kinds, unknown to Arrow, as texts, so each row is judged by its own cell; None where they
+    hold other things. Of NumPy and of files such a column is read cell by cell, too."""
     if type(source).__module__.partition(".")[0] != "pandas" or not hasattr(source, "isetitem"):
         return None
     frame = source.copy(deep=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -19,7 +20,8 @@ from isobatch.probing.options import Budget, Expired, Measure, ProbeOptions, bud
 from isobatch.probing.result import Probe
 from isobatch.words import duration
 
-REFUSED, FOUND, LOST = "refused.msgpack", "found.msgpack", "lost.txt"
+REFUSED, FOUND, LOST = "refused.pickle", "found.pickle", "lost.txt"
+"""Files of a folder that the ranks and the process that started them share."""
 PATIENCE_SECONDS = 60.0
 """How much longer a rank waits for another one than the budget lasts: the watch that ends them knows more than a time-out."""
 OVER_SECONDS = 2.0
@@ -231,13 +233,13 @@ def _launched(
         stopped = _run_ranks(nproc, (plan.to_json(), options, folder, factory, budget.begun, talk))
         refused, found = Path(folder) / REFUSED, Path(folder) / FOUND
         if refused.exists():
-            message, field, file = msgspec.msgpack.decode(refused.read_bytes())
+            message, field, file = pickle.loads(refused.read_bytes())
             raise InputError(message, field=field, file=file)
         if not found.exists():
             raise _nothing_known(options, stopped, budget.spent())
-        ended, fields = msgspec.msgpack.decode(found.read_bytes())
-    probe = msgspec.structs.replace(msgspec.convert(fields, Probe), seconds=budget.spent())
-    return probe if ended else msgspec.structs.replace(probe, stopped=stopped)
+        ended, probe = pickle.loads(found.read_bytes())
+    last: Probe = msgspec.structs.replace(probe, seconds=budget.spent())
+    return last if ended else msgspec.structs.replace(last, stopped=stopped)
 
 
 def _run_ranks(nproc: int, args: tuple[Any, ...]) -> str:
@@ -287,8 +289,7 @@ def rank(
 
     def publish(probe: Probe, *, ended: bool = False) -> None:
         if first:
-            fields = msgspec.to_builtins(probe)
-            write_whole(Path(folder) / FOUND, msgspec.msgpack.encode((ended, fields)))
+            write_whole(Path(folder) / FOUND, pickle.dumps((ended, probe)))
 
     try:
         with group.pulse.phase("trials"):
@@ -308,8 +309,8 @@ def rank(
         group.close()
     except InputError as error:  # perhaps on this rank alone
         if not (Path(folder) / REFUSED).exists():
-            refusal = (error.message, error.field, error.file)
-            write_whole(Path(folder) / REFUSED, msgspec.msgpack.encode(refusal))
+            refusal = error.message, error.field, error.file
+            write_whole(Path(folder) / REFUSED, pickle.dumps(refusal))
         sys.stderr.flush()
         os._exit(1)
     except Exception as error:

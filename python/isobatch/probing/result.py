@@ -91,13 +91,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """Writes the whole as JSON text."""
-        recipe = {
-            name: value for name, value in msgspec.structs.asdict(self.recipe).items() if value is not None
-        }
-        if not isinstance(self.recipe.schedule, str):
-            recipe["schedule"] = msgspec.json.decode(self.recipe.schedule.to_json())
-        fields = {"schema": "isobatch-probe-2", **msgspec.to_builtins(self), "recipe": recipe}
-        return msgspec.json.format(msgspec.json.encode(_finite(fields))).decode()
+        fields = msgspec.to_builtins(self, enc_hook=lambda schedule: msgspec.json.decode(schedule.to_json()))
+        fields["recipe"] = {name: value for name, value in fields["recipe"].items() if value is not None}
+        return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-2", **fields})).decode()
 
     def show(self) -> str:
         """Writes the finding in words."""
@@ -109,15 +105,6 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         if self.critical is not None:
             lines += _critical_lines(self.critical, self.planned_batch)
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
-
-
-def _finite(value: object) -> object:
-    """Replaces infinity, unknown to JSON."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and abs(value) == float("inf") else value
 
 
 def _head(probe: Probe) -> str:

@@ -30,8 +30,8 @@ REFUSED = "refused.txt"
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Freezes the garbage collector's present objects: torch alone is a million objects, which takes
-    a third of a second each time, and makes a forked rank copy its parent's memory. For processes of our own."""
+    """Freezes what the garbage collector would look through: torch alone is a million objects, which takes a third of a second each
+    time, and a forked rank would copy its parent's memory. For processes of our own."""
     gc.freeze()
     try:
         yield

@@ -35,7 +35,7 @@ from isobatch.validate.figures import (
 from isobatch.validate.options import Options
 from isobatch.words import counted, figure, percent
 
-SCHEMA = "isobatch.validation/1"
+SCHEMA = "isobatch.validation/2"
 
 SPREADS = 3.0
 """A figure has changed where it moved by more than this many times the spreads of both reports together."""
@@ -249,7 +249,7 @@ def json_schema() -> dict[str, Any]:
     """Returns the JSON Schema of a report.
 
     >>> json_schema()["title"]
-    'isobatch.validation/1'
+    'isobatch.validation/2'
     """
     dialect = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": dialect, "title": SCHEMA, **msgspec.json.schema(Report)}

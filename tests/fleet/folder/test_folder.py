@@ -63,7 +63,7 @@ def test_a_large_file_is_planned_in_several_parts(make_jobs, tmp_path, monkeypat
 
 def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
-    monkeypatch.setattr(work, "BLOCK", 64)
+    monkeypatch.setattr(work, "BLOCK_ROWS", 64)
     jobs = make_jobs(files=2, rows=301, row_group_size=100)
     ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
@@ -72,7 +72,7 @@ def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("row_group_size", [70, 1000])
 def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
-    monkeypatch.setattr(work, "BLOCK", 300)
+    monkeypatch.setattr(work, "BLOCK_ROWS", 300)
     table = make_jobs(files=1, rows=1000).tables[0]
     steps = pa.array([f"{number}st" for number in range(1, 1001)])
     table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(

@@ -10,7 +10,7 @@ import isobatch as ib
 from isobatch.fleet.folder import run as run_module
 from isobatch.fleet.folder import work
 from isobatch.fleet.folder.folder import Folder
-from isobatch.fleet.folder.parts import MAX_GROUP_PARTS, Part, grouped, in_threads
+from isobatch.fleet.folder.parts import MAX_GROUP_PARTS, Part, group_parts, in_threads
 from jobs_in_files import names_in, plans_in
 
 GPUS = [8, 96]
@@ -22,20 +22,20 @@ def part(number, rows=None, size=0):
 
 def test_groups_are_of_small_parts_and_leave_no_worker_idle():
     tiny = [part(n, rows=10) for n in range(10_000)]
-    groups = grouped(tiny, 2, 1 << 17, 2)
+    groups = group_parts(tiny, 2, 1 << 17, 2)
     assert [it for group in groups for it in group] == tiny
     assert {len(group) for group in groups[:-1]} == {MAX_GROUP_PARTS}
     # Of few parts none is held back by another.
-    assert [len(group) for group in grouped(tiny[:6], 2, 1 << 17, 2)] == [1] * 6
-    assert len(grouped(tiny[:100], 2, 1 << 17, 3)) == 25
+    assert [len(group) for group in group_parts(tiny[:6], 2, 1 << 17, 2)] == [1] * 6
+    assert len(group_parts(tiny[:100], 2, 1 << 17, 3)) == 25
     # Ten clusters: 1,000 rows each.
     some = [part(n, rows=100) for n in range(1000)]
-    assert max(len(group) for group in grouped(some, 10, 5000, 2)) == 5
+    assert max(len(group) for group in group_parts(some, 10, 5000, 2)) == 5
     large = [part(n, rows=10**6) for n in range(1000)]
-    assert all(len(group) == 1 for group in grouped(large, 1, 1 << 17, 2))
+    assert all(len(group) == 1 for group in group_parts(large, 1, 1 << 17, 2))
     texts = [part(n, size=40_000) for n in range(1000)]
-    assert len(grouped(texts, 10, 1 << 17, 2)[0]) == 3
-    assert grouped([], 1, 1, 1) == []
+    assert len(group_parts(texts, 10, 1 << 17, 2)[0]) == 3
+    assert group_parts([], 1, 1, 1) == []
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -48,7 +48,7 @@ def test_results_come_in_the_order_of_the_items():
 @pytest.fixture
 def together(monkeypatch):
     """All parts in one group."""
-    monkeypatch.setattr(run_module, "grouped", lambda parts, *_: [parts] if parts else [])
+    monkeypatch.setattr(run_module, "group_parts", lambda parts, *_: [parts] if parts else [])
 
 
 def test_a_corrupt_file_in_a_group_stops_no_other(make_jobs, tmp_path, together):
@@ -152,7 +152,7 @@ def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
     (jobs.folder / "01.parquet").rename(tmp_path / "01.parquet")
     assert ib.plan_files(jobs.folder, GPUS, tmp_path / "plans").rows == 2
     assert ib.plan_files(tmp_path / "01.parquet", GPUS, tmp_path / "of one").rows == 40
-    monkeypatch.setattr(work, "BLOCK", 30)
+    monkeypatch.setattr(work, "BLOCK_ROWS", 30)
     with pytest.raises(AssertionError, match="a thread"):
         ib.plan_files(tmp_path / "01.parquet", GPUS, tmp_path / "of two")
 

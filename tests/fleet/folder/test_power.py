@@ -77,7 +77,7 @@ def test_so_does_one_with_folders_in_it(jobs, tmp_path, monkeypatch, every):
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_so_do_files_that_get_their_places_together(jobs, tmp_path, monkeypatch, every):
-    monkeypatch.setattr(run_module, "grouped", lambda parts, *_: [parts])
+    monkeypatch.setattr(run_module, "group_parts", lambda parts, *_: [parts])
     disk = Disk(tmp_path / "disk", monkeypatch)
     ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans")
     monkeypatch.undo()

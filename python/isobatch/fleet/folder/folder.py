@@ -1,4 +1,4 @@
-"""The folder that a fleet is planned into: which parts are done, and what makes a run the same run.
+"""The folder of a fleet's plans: which parts are done, and by which run.
 
     _manifest.json   the run: its arguments, and at its end what came out
     _parts/          while it runs, the receipts of the parts that are done
@@ -49,7 +49,7 @@ class Summary(msgspec.Struct):
 
     @property
     def infeasible(self) -> int:
-        """Rows that cannot be planned."""
+        """Rows without a plan."""
         return self.rows - self.feasible
 
     def add(self, block: Fleet, status: Any, reasons: Any) -> None:
@@ -67,7 +67,7 @@ class Summary(msgspec.Struct):
         self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
 
     def merge(self, other: Summary) -> None:
-        """Adds what another has counted."""
+        """Adds the counts of another."""
         self.rows += other.rows
         self.feasible += other.feasible
         for name, count in other.reasons.items():
@@ -85,14 +85,14 @@ class Summary(msgspec.Struct):
 
 
 def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
-    """The first row that has a reason, where there is something to correct in it."""
+    """Names the first row with a reason, where there is something to correct in it."""
     if reason.startswith("invalid_"):
         return block.fault(int(np.argmax(hit)), reason)
     return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A part that is done."""
+    """A finished part."""
 
     part: Part
     digest: str
@@ -132,7 +132,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def jobs(self) -> int:
-        """Jobs that were planned."""
+        """Planned jobs."""
         return sum(receipt.jobs for receipt in self.parts)
 
 
@@ -154,7 +154,7 @@ class Folder:
         return f"{self.base}/{name}"
 
     def partial(self) -> str:
-        """Returns a new path for a file that is not whole yet."""
+        """Returns a new path for an unfinished file."""
         return self.path(f"{PARTIAL}/{unique()}")
 
     @contextmanager
@@ -185,7 +185,7 @@ class Folder:
                 os.close(handle)
 
     def done(self, run: dict[str, Any], *, resume: bool) -> tuple[dict[str, Receipt], set[str]]:
-        """Returns the receipts of the parts that are done, by their names; and the other files of plans, which are to go: all of them
+        """Returns the receipts of the finished parts, by their names; and the other files of plans, to be removed: all of them
         without resuming, else those of parts with missing or damaged files. All bytes of all files are read.
 
         Raises:
@@ -215,7 +215,7 @@ class Folder:
         return sound, other
 
     def _recorded(self) -> tuple[dict[str, Any], list[Receipt]] | None:
-        """Returns the arguments and the receipts of the run that made the folder; None where none did."""
+        """Returns the arguments and the receipts of the folder's run; None where there was none."""
         manifest = self._manifest()
         if manifest is None:
             return None
@@ -226,7 +226,7 @@ class Folder:
         return manifest.run, list(by_name.values())
 
     def _is_sound(self, receipt: Receipt) -> bool:
-        """Whether the files are those that were written."""
+        """Whether the files are as they were written."""
         return receipt.digests.keys() == receipt.files.keys() and all(
             self._digest_of(name) == digest for name, digest in receipt.digests.items()
         )
@@ -252,7 +252,7 @@ class Folder:
         self.fs.create_dir(self.path(RECEIPTS))
 
     def keep(self, receipts: Sequence[Receipt]) -> None:
-        """Records which files parts become, in one file, before they get their places."""
+        """Records the files of parts, in one file, before they get their places."""
         if not receipts:
             return
         # A name of a part may have folders in it.
@@ -260,7 +260,7 @@ class Folder:
         self._write(f"{RECEIPTS}/{name}.json", receipts)
 
     def finish(self, run: dict[str, Any], parts: Iterable[Receipt], failed: dict[str, str]) -> Manifest:
-        """Checks that the folder holds the files of the receipts and no others, and writes the manifest.
+        """Checks the folder for exactly the files of the receipts, and writes the manifest.
 
         Raises:
             InputError: it does not.

@@ -1,4 +1,4 @@
-"""The parts that a fleet in files is planned in: each a file of jobs, or some row groups of a large Parquet file."""
+"""The parts of a fleet in files: each a file of jobs, or some row groups of a large Parquet file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.files.find import Files, below, format_of, named
+from isobatch.files.find import Files, below, format_of, naming_file
 from isobatch.files.read import blocks
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True):
             InputError: the file cannot be read.
         """
         start, stop = self.span
-        with named(self.file), fs.open_input_file(self.file) as stream:
+        with naming_file(self.file), fs.open_input_file(self.file) as stream:
             stream.seek(start)
             digest, size = digest_of(stream, stop - start)
         if size < stop - start:
@@ -97,8 +97,8 @@ def in_threads(call: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
             yield from results
 
 
-def grouped(parts: Sequence[Part], rows_per_job: int, limit: int, workers: int) -> list[Sequence[Part]]:
-    """Groups parts that become whole together, since waiting for a disk costs more than planning a small file: of up to `limit`
+def group_parts(parts: Sequence[Part], rows_per_job: int, limit: int, workers: int) -> list[Sequence[Part]]:
+    """Groups small parts to be moved together, since waiting for a disk costs more than planning a small file: of up to `limit`
     rows, or bytes of text, and few enough that each worker gets several groups."""
     most = max(1, min(MAX_GROUP_PARTS, len(parts) // (8 * workers)))
     groups: list[Sequence[Part]] = []
@@ -122,7 +122,7 @@ class Listing:
 
 
 def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing:
-    """Lists the parts, in the order of the files; `needs` are the columns that jobs must have."""
+    """Lists the parts, in the order of the files; `needs` are the required columns of jobs."""
     limit = max(1, MAX_PART_ROWS // max(1, rows_per_job))
     found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
@@ -154,7 +154,7 @@ def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing
 
 
 def refuse_same_names(parts: Sequence[Part]) -> None:
-    """Refuses two files of jobs that would become one file of plans.
+    """Refuses two files of jobs for one file of plans.
 
     Raises:
         InputError: naming both.
@@ -166,7 +166,7 @@ def refuse_same_names(parts: Sequence[Part]) -> None:
 
 
 def _common(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Returns a schema that the rows of both files fit in, else the first: the second file then fails when it is read."""
+    """Returns a common schema of both files, else the first: the second file then fails when it is read."""
     import pyarrow as pa
 
     if schema.equals(other, check_metadata=True):
@@ -205,7 +205,7 @@ def _parts_of(files: Files, info: FileInfo, limit: int) -> tuple[list[Part], pa.
     import pyarrow.parquet as pq
 
     try:
-        with named(whole.file), files.fs.open_input_file(whole.file) as source:
+        with naming_file(whole.file), files.fs.open_input_file(whole.file) as source:
             footer = pq.read_metadata(source)
             return _of_parquet(footer, whole, limit), footer.schema.to_arrow_schema()
     except InputError as error:

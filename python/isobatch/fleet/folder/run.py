@@ -17,8 +17,8 @@ from isobatch import _core
 from isobatch.errors import InputError, unknown, unwritable
 from isobatch.files.find import Files, find, refuse_output
 from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
-from isobatch.fleet.folder.parts import Listing, Part, grouped, list_parts, new_digest, refuse_same_names
-from isobatch.fleet.folder.work import BLOCK, Failure, Work, plan_parts
+from isobatch.fleet.folder.parts import Listing, Part, group_parts, list_parts, new_digest, refuse_same_names
+from isobatch.fleet.folder.work import BLOCK_ROWS, Failure, Work, plan_parts
 from isobatch.fleet.query import Query
 from isobatch.fleet.results import USUAL
 from isobatch.fleet.table import InputTable
@@ -90,7 +90,7 @@ def _run(
 
 
 def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:
-    """Refuses columns that no file has, before anything is written."""
+    """Refuses unknown columns, before anything is written."""
     extra = () if query.clusters is None else query.clusters.extra
     own = (name for name in jobs if name not in query.fields)
     every = tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL)))
@@ -108,7 +108,7 @@ def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None)
 def _refuse_changed(
     folder: Folder, files: Files, parts: Sequence[Part], failed: dict[str, str], done: dict[str, Receipt]
 ) -> None:
-    """Refuses plans of jobs that are others now."""
+    """Refuses plans of other jobs than today's."""
     now = {part.name: part for part in parts}
     changed = []
     for name, receipt in done.items():
@@ -133,7 +133,7 @@ def _refuse_changed(
 
 
 def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
-    """Returns all that the result depends on beside the jobs; large things as digests, with a few words for people."""
+    """Returns the arguments behind the result, beside the jobs; large ones as digests, with a few words for people."""
     clusters = query.clusters
     return {
         "isobatch": _core.__version__,
@@ -181,7 +181,7 @@ def in_this_process(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Fai
         OSError: the output cannot be written.
     """
     threads = len(os.sched_getaffinity(0))
-    groups = grouped(parts, work.query.rows_per_job, BLOCK, threads)
+    groups = group_parts(parts, work.query.rows_per_job, BLOCK_ROWS, threads)
     pool = ThreadPoolExecutor(threads)
     stopped = threading.Event()
     flying: set[Future[list[Receipt | Failure]]] = set()
@@ -202,7 +202,7 @@ def in_this_process(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Fai
 
 
 def on_ray(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
-    """Plans the parts by Ray tasks, to which paths travel and rows do not: on the cluster that is connected, else on one in this machine, and gives their outcomes as they come.
+    """Plans the parts by Ray tasks, sending paths and no rows: on the cluster that is connected, else on one in this machine, and gives their outcomes as they come.
     Every node must see the same files. A part whose worker was lost again and again is a failure.
 
     Raises:
@@ -215,7 +215,7 @@ def on_ray(work: Work, parts: Sequence[Part]) -> Iterator[Receipt | Failure]:
     task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_task)
     workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
     flying: dict[Any, Sequence[Part]] = {}
-    waiting = iter(grouped(parts, work.query.rows_per_job, BLOCK, workers))
+    waiting = iter(group_parts(parts, work.query.rows_per_job, BLOCK_ROWS, workers))
     try:
         while True:
             # Few enough that the driver holds little, enough that no worker waits.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-BLOCK = 1 << 17
+BLOCK_ROWS = 1 << 17
 """Rows of the result that are planned, and written, at a time, about: a job is not divided."""
 
 _SMALL_FILE_BYTES = 1 << 16
@@ -63,7 +63,7 @@ def read_part(
     Raises:
         InputError: the file cannot be read, has other columns than the schema, or needs ids.
     """
-    step = max(1, BLOCK // max(1, query.rows_per_job))
+    step = max(1, BLOCK_ROWS // max(1, query.rows_per_job))
     done = 0
     groups = None if part.row_groups is None else range(*part.row_groups)
     for table in blocks(fs, part.file, step, groups, query.fields):
@@ -128,7 +128,7 @@ def _read_all(query: Query, fs: FileSystem, listing: Listing) -> Iterator[tuple[
 
 
 def _refuse_duplicates(query: Query, fs: FileSystem, listing: Listing, hashes: Hashes) -> None:
-    """Refuses a fleet in which two jobs have one id and so one of these hashes. The files are read again, as far as to the first such
+    """Refuses a fleet with one id, and so one of these hashes, in two jobs. The files are read again, as far as to the first such
     id: two ids may have one hash.
 
     Raises:
@@ -148,8 +148,8 @@ def _refuse_duplicates(query: Query, fs: FileSystem, listing: Listing, hashes: H
                 raise duplicate_id("job", name, part.file, here[1], place)
 
 
-def planned(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
-    """Plans blocks; reading, planning and the use of what comes out overlap."""
+def plan_blocks(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
+    """Plans blocks; reading, planning and the use of the plans overlap."""
     return ahead(_plans(ahead(fleets)))
 
 
@@ -157,13 +157,13 @@ def _plans(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
     return ((fleet, *fleet.plan_with_status()) for fleet in fleets)
 
 
-def _plan_blocks(work: Work, part: Part) -> Iterator[PlannedBlock]:
+def _plan_part_blocks(work: Work, part: Part) -> Iterator[PlannedBlock]:
     """Plans the blocks of a part. Of a single one nothing can overlap, and two threads would cost more than a thousand rows."""
     found = read_part(work.query, work.fs, part, work.schema, part.number)
     if part.rows is None:
         is_one = part.span[1] - part.span[0] <= _SMALL_FILE_BYTES
     else:
-        is_one = part.rows * work.query.rows_per_job <= BLOCK
+        is_one = part.rows * work.query.rows_per_job <= BLOCK_ROWS
     return _plans(found) if is_one else ahead(_plans(ahead(found)))
 
 
@@ -171,7 +171,7 @@ def _plan_blocks(work: Work, part: Part) -> Iterator[PlannedBlock]:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A part whose file cannot be used, and why."""
+    """A part with an unusable file, and why."""
 
     part: Part
     why: str
@@ -179,7 +179,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Work:
-    """What all parts of a run have in common."""
+    """The context of all parts of a run."""
 
     query: Query
     fs: FileSystem
@@ -195,7 +195,7 @@ class Stopped(Exception):
 def plan_parts(
     work: Work, parts: Sequence[Part], stopped: Callable[[], bool] = lambda: False
 ) -> list[Receipt | Failure]:
-    """Plans parts into their files, which get their places together when all are whole and their receipts are kept. `stopped` is asked
+    """Plans parts into their files, and moves these to their places together when all are whole and their receipts are written. `stopped` is asked
     between blocks.
 
     Raises:
@@ -219,14 +219,14 @@ def plan_parts(
 
 
 def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Receipt, dict[str, str]]:
-    """Returns the receipt of a part whose files are not in their places yet, and these by where the files are now."""
+    """Returns the receipt of a part, before its files are in their places, and the places by where the files are now."""
     summary = Summary()
     jobs = 0
     digest = part.digest(work.fs)
     places: dict[str, str] = {}
     written: dict[str, _PlanFile] = {}
     with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
-        for block, table, status, reasons in _plan_blocks(work, part):
+        for block, table, status, reasons in _plan_part_blocks(work, part):
             if stopped():
                 raise Stopped
             summary.add(block, status, reasons)
@@ -275,7 +275,7 @@ def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _
 
 
 def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """Gives the rows of each value of a column, and the folder that they belong in."""
+    """Gives the rows of each value of a column, and their folder."""
     if by is None:
         yield "", table
         return

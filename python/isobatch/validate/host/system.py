@@ -35,7 +35,7 @@ PORT_ERRORS = {
 """Of `counters/`: what a healthy link does not count up. port_xmit_discards and port_xmit_wait are congestion's, and left out."""
 
 MIN_SHM_BYTES = 1 << 30
-"""NCCL and the workers of a loader share memory there; a container has 64 MiB unless it is told (--shm-size)."""
+"""NCCL and the workers of a loader share memory there; a container has 64 MiB by default (--shm-size)."""
 
 
 class Xid(NamedTuple):
@@ -210,7 +210,7 @@ def check_limits(*, cuda: bool, ports: int, bus: str | None, root: Path = Path("
     """Checks limits that break or slow a job: locked memory, shared memory, processors of another NUMA node, a processor quota.
 
     Args:
-        cuda: whether the job uses GPUs; without, shared memory is only said.
+        cuda: whether the job uses GPUs; without, shared memory is only reported.
         ports: InfiniBand, RoCE and EFA ports of this host, which need locked memory.
         bus: this rank's GPU, such as "00000000:3B:00.0".
         root: where /sys, /proc and /dev are.
@@ -243,7 +243,7 @@ def shared_memory(folder: Path) -> int | None:
 
 
 def _far(bus: str, allowed: set[int], root: Path) -> Iterator[HostFault]:
-    """Checks whether this process may run near its GPU."""
+    """Finds a process that may run on no processor near its GPU."""
     domain, _, rest = bus.partition(":")
     device = root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}".lower()
     with contextlib.suppress(OSError, ValueError):

@@ -222,7 +222,7 @@ def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
-    """Searches the largest fitting micro-batch: from the planned one, doubling while it fits or halving until it does, then
+    """Searches for the largest fitting micro-batch: from the planned one, doubling while it fits or halving until it does, then
     halving the distance between what fits and what does not. All ranks go through the same sizes.
 
     Args:

@@ -24,7 +24,7 @@ from isobatch.validate.ranks import facts, network
 from isobatch.validate.ranks.pulse import Pulse
 
 SURE = 0.95
-"""Of the intervals that are said, so many have the median in them."""
+"""The share of the reported intervals with the median in them."""
 
 
 @cache
