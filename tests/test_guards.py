@@ -14,6 +14,7 @@ import pytest
 import isobatch as ib
 import isobatch.cli
 from isobatch import _core
+from isobatch.planning.course import EACH_STEP, OF_COURSE
 from isobatch.planning.record import VALUES
 from isobatch.planning.settings import Policy
 from isobatch.schedules.form import Shape
@@ -96,6 +97,13 @@ def test_the_defaults_of_the_settings_are_those_of_the_core():
     for name, value in (("batch_tolerance", 0.5), ("policy", "grow"), ("max_batch", 8)):
         with pytest.raises(ib.InputError, match="the defaults of the settings must be the core's"):
             _core.Planner(ib.Cluster.__struct_fields__, ib.Settings(**{name: value}), VALUES[2:])
+
+
+@pytest.mark.parametrize(("legs", "table"), [("sum", EACH_STEP), ("course", OF_COURSE)])
+def test_a_moved_run_knows_how_each_column_adds_up(legs, table):
+    wanted = [name for name, over in _core.results_over_legs().items() if over == legs]
+    agree(f"python/isobatch/planning/course.py ({legs})", table, wanted, ordered=False)
+    assert set(_core.results_over_legs().values()) == {"last", "sum", "course"}
 
 
 def test_every_result_column_has_a_text():

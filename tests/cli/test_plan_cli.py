@@ -183,7 +183,7 @@ def test_a_saved_plan_of_another_version_is_refused(tmp_path):
     path.write_text(path.read_text().replace("isobatch.plan/2", "isobatch.plan/9"))
     with pytest.raises(
         ib.InputError,
-        match=r"plan\.json: schema 'isobatch\.plan/9' is newer than this isobatch reads \('isobatch\.plan/1'\): upgrade isobatch",
+        match=r"plan\.json: schema 'isobatch\.plan/9' is newer than this isobatch reads \('isobatch\.plan/2'\): upgrade isobatch",
     ):
         ib.Plan.load(path)
     path.write_text("{")

@@ -17,7 +17,7 @@ batches of them, as Megatron counts; under AdaScale by what a sample is worth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import ceil, floor, isnan, nan
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -461,29 +461,46 @@ def handover_at(course: Course, after: PlanRecord, step: int) -> Handover:
     return Handover(step, samples, epoch, offset, repeated, skipped, factor)
 
 
+def _warmup_lr(course: Course) -> float:
+    # The warmup started under the first plan; here, as everywhere, it moves with the peak.
+    first, last = course.legs[0].plan, course.legs[-1].plan
+    return (first.warmup_lr or 0.0) * ((last.lr or 0.0) / (first.lr or 1.0))
+
+
+def _hours(leg: PlanRecord) -> float:
+    return nan if leg.step_seconds is None else leg.step_seconds / 3600
+
+
+OF_COURSE: dict[str, Callable[[Course], float | None]] = {
+    "warmup_steps": lambda course: course.warmup_steps,
+    "total_steps": lambda course: course.total_steps,
+    "warmup_lr": _warmup_lr,
+}
+"""Columns that are worked out of all legs: those that the core's list of columns marks `course`."""
+EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
+    "hours": _hours,
+    "gpu_hours": lambda leg: _hours(leg) * leg.world_size,
+    "cost": lambda leg: (
+        _hours(leg)
+        * leg.world_size
+        * (nan if leg.cluster.price_per_gpu_hour is None else leg.cluster.price_per_gpu_hour)
+    ),
+}
+"""What one step of a leg adds to a column, NaN where that is not known: those that the core's list marks `sum`."""
+
+
 def whole_run(legs: Legs) -> dict[str, Any]:
     """Computes the last leg's fields about the whole run, moves included."""
     course = Course(legs)
-    first, last = legs[0][1], legs[-1][1]
-    return {
-        "total_steps": course.total_steps,
-        "warmup_steps": course.warmup_steps,
-        # The warmup started under the first plan; here, as everywhere, it moves with the peak.
-        "warmup_lr": (first.warmup_lr or 0.0) * ((last.lr or 0.0) / (first.lr or 1.0)),
-        **_costs(legs, course.total_steps),
+    ends = [*(step for step, _ in legs[1:]), course.total_steps]
+    parts = [
+        (leg, None if end is None else end - start) for (start, leg), end in zip(legs, ends, strict=True)
+    ]
+
+    def total(of_step: Callable[[PlanRecord], float]) -> float | None:
+        added = sum(nan if steps is None else steps * of_step(leg) for leg, steps in parts)
+        return None if isnan(added) else added
+
+    return {name: work_out(course) for name, work_out in OF_COURSE.items()} | {
+        name: total(of_step) for name, of_step in EACH_STEP.items()
     }
-
-
-def _costs(legs: Legs, total_steps: int | None) -> dict[str, float | None]:
-    """Hours, GPU-hours and cost of the whole run, each leg at its own pace; None where a leg's is not known."""
-    hours = gpu_hours = cost = 0.0
-    ends = [*(step for step, _ in legs[1:]), total_steps]
-    for (start, leg), end in zip(legs, ends, strict=True):
-        if end is None or leg.step_seconds is None:
-            return dict.fromkeys(("hours", "gpu_hours", "cost"))
-        took = (end - start) * leg.step_seconds / 3600
-        hours += took
-        gpu_hours += took * leg.world_size
-        price = leg.cluster.price_per_gpu_hour
-        cost += took * leg.world_size * (nan if price is None else price)
-    return {"hours": hours, "gpu_hours": gpu_hours, "cost": None if isnan(cost) else cost}

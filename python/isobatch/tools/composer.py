@@ -25,7 +25,7 @@ _UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}
 
 def read(page: SettingsPage) -> None:
     """`${name}` is looked up in the same file."""
-    page = SettingsPage(_filled(page.settings, page), page.reading)
+    page = SettingsPage(_fill_names(page.settings, page), page.reading)
     page.whole(page.first("global_train_batch_size", "train_batch_size"), "effective_batch")
     if page.raw("device_train_microbatch_size") == "auto":
         page.note(
@@ -107,7 +107,7 @@ def _time(page: SettingsPage, key: str) -> str | None:
     return share(float(text)) if match[2] == "dur" else f"{text}{_UNITS[match[2]]}"
 
 
-def _filled(settings: Mapping[str, Any], page: SettingsPage) -> dict[str, Any]:
+def _fill_names(settings: Mapping[str, Any], page: SettingsPage) -> dict[str, Any]:
     """Replaces every text of one `${name}` by the plain value of that name."""
 
     def fill(value: Any) -> Any:

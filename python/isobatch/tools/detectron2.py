@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.page import SettingsPage, clip, inherited, unsupported
+from isobatch.tools.page import SettingsPage, clip, note_bases, unsupported
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, real
 
@@ -21,7 +21,7 @@ _NAMES = {
 
 def read(page: SettingsPage) -> None:
     """IMS_PER_BATCH counts all GPUs. What the file leaves out has detectron2's default, unless it inherits from another."""
-    inherits = inherited(page, "_BASE_")
+    inherits = note_bases(page, "_BASE_")
     if page.raw("VERSION") not in (None, 1, 2):
         page.fault(
             "",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import SettingsPage, clip, inherited, length, optimizer, torch_optimizer, unsupported
+from isobatch.tools.page import (
+    SettingsPage,
+    clip,
+    length,
+    note_bases,
+    optimizer,
+    torch_optimizer,
+    unsupported,
+)
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import real
 
@@ -20,7 +28,7 @@ def read(page: SettingsPage) -> None:
     """Reads `auto_scale_lr.base_batch_size` as the tuned batch; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
-    inherited(page, "_base_")
+    note_bases(page, "_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
     page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
     page.whole("auto_scale_lr.base_batch_size", "effective_batch")

@@ -281,7 +281,7 @@ def precision(page: SettingsPage, names: dict[str, str]) -> None:
             return
 
 
-def launched(page: SettingsPage) -> None:
+def read_launch_line(page: SettingsPage) -> None:
     """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
     first = {key: value[0] for key, value in page.settings.items() if isinstance(value, list) and value}
     page = SettingsPage({**page.settings, **first}, page.reading, dashes=page.dashes)
@@ -303,7 +303,7 @@ def unsupported(page: SettingsPage, key: str, what: str) -> None:
     )
 
 
-def inherited(page: SettingsPage, key: str) -> bool:
+def note_bases(page: SettingsPage, key: str) -> bool:
     """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
     names = page.raw(key)
     if names is None:

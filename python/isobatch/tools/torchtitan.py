@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import remark
-from isobatch.tools.page import SettingsPage, betas, clip, inherited, length, optimizer, pair, unsupported
+from isobatch.tools.page import SettingsPage, betas, clip, length, note_bases, optimizer, pair, unsupported
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, stops
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
 
 _NAMES = {
     "accumulation": "training.global_batch_size",
@@ -26,7 +26,7 @@ _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "
 
 def read(page: SettingsPage) -> None:
     """Reads the file; values left out have torchtitan's defaults, unless it starts from another."""
-    whole = not inherited(page, "_from_")
+    whole = not note_bases(page, "_from_")
     _batch(page, whole)
     _read_optimizer(page)
     key = page.first("training.seq_len", "training.max_context_length")
@@ -259,7 +259,7 @@ def planned(config):
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
-    yield from stops(case, "torchtitan, train.py (0.2), trainer.py (0.3)")
+    yield from undivided_batch(case, "torchtitan, train.py (0.2), trainer.py (0.3)")
     yield Issue(
         "the warmup is one step ahead",
         "torchtitan computes (step + 1) / warmup_steps, so that no step is at 0",

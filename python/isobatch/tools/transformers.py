@@ -7,8 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, betas, clip, launched, length, optimizer, precision, unsupported
-from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, listed, shell
+from isobatch.tools.page import (
+    SettingsPage,
+    betas,
+    clip,
+    length,
+    optimizer,
+    precision,
+    read_launch_line,
+    unsupported,
+)
+from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, remark_lines, shell
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 from isobatch.words import share
 
@@ -38,7 +47,7 @@ def read(page: SettingsPage) -> None:
     """
     read_batch(page, "per_device_train_batch_size")
     _loader(page)
-    launched(page)
+    read_launch_line(page)
     if not page.has("learning_rate"):
         page.note("learning_rate is not in the file; the Trainer's own default is 5e-5")
     page.number("learning_rate", "lr")
@@ -308,7 +317,7 @@ def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, A
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
     """The arguments alone."""
-    return f"{top}{listed(remarks)}{shell(list(flags(sheet.settings)))}\n"
+    return f"{top}{remark_lines(remarks)}{shell(list(flags(sheet.settings)))}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:

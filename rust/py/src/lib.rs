@@ -40,7 +40,7 @@ mod _core {
     #[pymodule_export]
     use crate::settings::check_settings;
     #[pymodule_export]
-    use crate::tables::{fields, optimizers, precisions, reasons, results, rules};
+    use crate::tables::{fields, optimizers, precisions, reasons, results, results_over_legs, rules};
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

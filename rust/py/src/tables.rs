@@ -47,6 +47,12 @@ pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool)> {
     ResultColumn::ALL.iter().map(|c| (c.name(), element(c), c.text(), c.needs_profile())).collect()
 }
 
+/// How every result column adds up over the legs of a run that was moved: as the last has it, as a sum, or by the course.
+#[pyfunction]
+pub fn results_over_legs(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    ResultColumn::ALL.iter().map(|c| (c.name(), c.over_legs())).into_py_dict(py)
+}
+
 /// Every optimizer, with the bytes of state that it keeps for each parameter.
 #[pyfunction]
 pub fn optimizers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {

@@ -6,7 +6,7 @@ use crate::plan::results::results;
 
 macro_rules! columns {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident = $of_row:expr, $of_lane:expr;)*) => {
         /// A column of the result.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ResultColumn {
@@ -33,6 +33,12 @@ macro_rules! columns {
             #[must_use]
             pub fn needs_profile(self) -> bool {
                 Outlook::NAMES.contains(&self.name())
+            }
+
+            /// What it is of a run that was moved: `last`, `sum` or `course`, as the list of columns says it.
+            #[must_use]
+            pub fn over_legs(self) -> &'static str {
+                match self { $(ResultColumn::$variant => stringify!($legs),)* }
             }
 
             /// Its type.
