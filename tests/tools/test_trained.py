@@ -53,7 +53,7 @@ def test_lightning(plan, two, tmp_path):
         assert report["steps"] == report["done"] == plan.total_steps
 
 
-def launched(command, folder, **environment):
+def read_launch_line(command, folder, **environment):
     own = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -65,7 +65,7 @@ def test_torchrun_runs_the_script_as_it_is(plan, tmp_path, torchrun):
     job = Job(name=HOSTILE, command=(str(SCRIPT), "160", "plain", HOSTILE))
     file = tmp_path / "launch.sh"
     plan.to("torchrun", job=job).save(file)
-    report = launched(["bash", str(file)], tmp_path)
+    report = read_launch_line(["bash", str(file)], tmp_path)
     check(plan, report)
     assert report["arguments"] == [HOSTILE]
 
@@ -81,7 +81,7 @@ def test_accelerate_launches_by_its_file(plan, tmp_path, torchrun):
         if line.startswith("# export ")
     )
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), str(SCRIPT)]
-    report = launched([*command, "160", "accelerated"], tmp_path, **variables)
+    report = read_launch_line([*command, "160", "accelerated"], tmp_path, **variables)
     check(plan, report)
 
 

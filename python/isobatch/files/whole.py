@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import stat
-import uuid
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +125,7 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 def unique() -> str:
     """Returns a new name, unlike those of all other processes."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 @contextmanager
@@ -171,8 +169,8 @@ def partial_of(path: str) -> Iterator[str]:
     (True, True)
     """
     # By host: locks of another may not be seen here.
-    host = blake2b(platform.node().encode(), digest_size=4).hexdigest()
-    partial = Path(path).with_name(f".{Path(path).name}.{host}")
+    host = zlib.crc32(os.uname().nodename.encode())
+    partial = Path(path).with_name(f".{Path(path).name}.{host:08x}")
     handle = _locked(partial)
     try:
         yield str(partial) if handle is not None else f"{partial}.{unique()}"

@@ -57,7 +57,7 @@ def read_folder(folder: Path) -> Reading:
         found.notes.append("there is no training_args.bin: the arguments of the run are not known")
     read(SettingsPage(state, found))
     epochs = arguments.get("num_train_epochs")
-    if "duration" in found.fields and epochs and not _above_zero(arguments.get("max_steps")):
+    if "duration" in found.fields and epochs and not _is_positive(arguments.get("max_steps")):
         # Resumed, the Trainer counts the steps of its epochs anew, on whatever GPUs.
         found.keys["duration"] = "num_train_epochs"
     if not found.fields.get("batch_per_gpu") and arguments:
@@ -68,7 +68,7 @@ def read_folder(folder: Path) -> Reading:
     return found
 
 
-def _above_zero(value: object) -> bool:
+def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and value > 0
 
 

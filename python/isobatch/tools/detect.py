@@ -180,14 +180,14 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
     Raises:
         InputError: it is a recipe or a plan of isobatch, or no tool's clearly; the message says what to do.
     """
-    refuse_ours(settings, file)
+    refuse_own_files(settings, file)
     scores = _scores(settings)
     best = max(scores.values(), default=0)
     names = [name for name, score in scores.items() if score == best]
     # Of a tool and one that extends it the first, where none of the other's own keys is there.
     names = [name for name in names if TOOLS[name].extends not in names]
     if not names:
-        raise nobodys(settings, file)
+        raise no_tool_error(settings, file)
     if len(names) > 1:
         raise InputError(
             f"may be of {' or of '.join(names)}: say which by --tool (in Python: tool=)",
@@ -212,7 +212,7 @@ def looks_like(settings: Mapping[str, Any]) -> str | None:
     return tool_of(name).title if own + common >= _FEW else None
 
 
-def refuse_ours(settings: Mapping[str, Any], file: str) -> None:
+def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
     """Refuses a file of isobatch's own in the place of another tool's.
 
     Raises:
@@ -252,7 +252,7 @@ def _present(settings: Mapping[str, Any], name: str) -> tuple[int, int]:
     return own, common
 
 
-def nobodys(settings: Mapping[str, Any], file: str) -> InputError:
+def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     """Returns the error for a file of no tool, with its possible meaning."""
     near = [name for name in readers() if any(_present(settings, name))]
     hint = f" (some names are also of {', '.join(near)})" if near else ""
@@ -287,10 +287,10 @@ def is_recipe(settings: Mapping[str, Any]) -> bool:
     )
 
 
-def looks(key: str) -> str | None:
+def guess_field(key: str) -> str | None:
     """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
 
-    >>> [looks(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "seed")]
+    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "seed")]
     ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
     """
     name = key.rpartition(".")[2].replace("-", "_").lower()
@@ -312,16 +312,17 @@ def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Ite
             yield key, value
 
 
-def unused(settings: Mapping[str, Any], used: set[str]) -> list[str]:
+def unread_keys(settings: Mapping[str, Any], used: set[str]) -> list[str]:
     """Lists keys that were not read and look like a batch, a learning rate or a length.
 
-    >>> unused({"batch_size": 16, "lr": 0.1, "seed": 1}, {"lr"})
+    >>> unread_keys({"batch_size": 16, "lr": 0.1, "seed": 1}, {"lr"})
     ['batch_size']
     """
     return [
         key
         for key, _ in leaves(settings)
-        if looks(key) in _MATTERS and not any(key == each or key.startswith(f"{each}.") for each in used)
+        if guess_field(key) in _MATTERS
+        and not any(key == each or key.startswith(f"{each}.") for each in used)
     ]
 
 
@@ -335,7 +336,7 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
     """
     found: dict[str, tuple[str, Any]] = {}
     for key, value in leaves(settings):
-        kind = looks(key)
+        kind = guess_field(key)
         if kind is not None and kind not in found:
             found[kind] = (key, value)
     pairs = [_batch(found)]

@@ -91,7 +91,7 @@ def export(
         raise unknown("form", form, how.forms, field="form")
     if not _is_even(plan) and not how.runs_ragged:
         raise InputError(
-            f"{known.title} gives every replica the same micro-batches: {_by(plan)} replicas would be {count(_would_be(plan))} "
+            f"{known.title} gives every replica the same micro-batches: {_product(plan)} replicas would be {count(_even_samples(plan))} "
             f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of split, or "
             "train with ElasticRun (docs/elastic.md)"
         )
@@ -100,7 +100,7 @@ def export(
     before = {} if was is None else leaves(how.write(was, job).settings)
     now = leaves(sheet.settings)
     remarks = {
-        at: f"was {_shown(before[at]) if at in before else 'not set'}"
+        at: f"was {_value_text(before[at]) if at in before else 'not set'}"
         for at in now
         if before and before.get(at) != now[at]
     }
@@ -111,7 +111,7 @@ def export(
     text = _text(how, form, sheet, remarks, [f"isobatch: {_split(plan)}", *comments], job)
     if form == "json" and not _is_even(plan):
         comments.insert(0, _split(plan))  # which the other formats have above their comments
-    changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_shown(now[at])}" for at in remarks]
+    changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_value_text(now[at])}" for at in remarks]
     return Export(known.name, how.file, text, (*comments, *changes), sheet.settings)
 
 
@@ -134,7 +134,7 @@ def _writer(tool: str) -> tuple[Tool, Writer]:
     return known, known.writer
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
     return value if isinstance(value, str) else scalar_text(value)
@@ -144,20 +144,20 @@ def _split(plan: Plan) -> str:
     even = _is_even(plan)
     weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
     return (
-        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if even else 'in'} {_by(plan)} "
+        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if even else 'in'} {_product(plan)} "
         f"{'replica' if plan.data_parallel == 1 else 'replicas'}{'' if even else weights}"
     )
 
 
-def _by(plan: Plan) -> str:
+def _product(plan: Plan) -> str:
     return f"{plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
 
 
 def _is_even(plan: Plan) -> bool:
-    return bool(_would_be(plan) == plan.effective_batch)
+    return bool(_even_samples(plan) == plan.effective_batch)
 
 
-def _would_be(plan: Plan) -> int:
+def _even_samples(plan: Plan) -> int:
     """Samples in a step where every replica takes as many micro-batches of the same size."""
     return (plan.micro_batch or 0) * (plan.accumulation or 0) * (plan.data_parallel or 0)
 

@@ -125,7 +125,7 @@ def export_rows(
     ]
     made: dict[Path, str] = {}
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
-        plan = Row(_joined(row, jobs or {}, clusters or {}, gpus_per_node))
+        plan = Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))
         try:
             text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
         except InputError as error:
@@ -145,7 +145,7 @@ def export_rows(
     return ExportCount(len(made), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
 
 
-def _joined(
+def _fill_row(
     row: Mapping[str, Any],
     jobs: Mapping[str, Mapping[str, Any]],
     clusters: Mapping[str, Mapping[str, Any]],

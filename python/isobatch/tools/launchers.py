@@ -12,7 +12,7 @@ from typing import Any
 
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import number_text, remark
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, listed, parts, shell
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, parts, remark_lines, shell
 from isobatch.tools.tool import Tool, Writer
 
 GPUS_PER_NODE = 8
@@ -123,7 +123,7 @@ def _slurm_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, jo
     head += [f"#SBATCH --gpus-per-node={settings['gpus_per_node']}"]
     if "minutes" in settings:
         head.append(f"#SBATCH --time={settings['minutes']}")
-    said = listed({at: text for at, text in remarks.items() if not at.startswith("env.")})
+    said = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})
     return (
         "\n".join(head)
         + f"\n{top}{said}set -euo pipefail\n{exports(settings['env'], remarks)}"
@@ -263,7 +263,7 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
     ]
     if len(job.command) > 1:
         words.append(["--", *job.command[1:]])
-    return f"#!/usr/bin/env bash\n{top}{listed(remarks)}{shell(words)}\n"
+    return f"#!/usr/bin/env bash\n{top}{remark_lines(remarks)}{shell(words)}\n"
 
 
 def _tool(

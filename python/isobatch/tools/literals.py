@@ -41,7 +41,7 @@ class Scope:
             for alias in node.names:
                 self.known[alias.asname or alias.name.partition(".")[0]] = Unknown(alias.name)
         elif isinstance(node, ast.Expr):
-            self._updated(node.value)
+            self._update(node.value)
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
@@ -88,12 +88,12 @@ class Scope:
                 self.value(inner.elts[0]) if isinstance(inner, ast.Set) and len(inner.elts) == 1 else UNKNOWN
             )
         if isinstance(node, ast.Call):
-            return self._called(node)
+            return self._call_value(node)
         if isinstance(node, ast.UnaryOp | ast.BinOp):
             return self._number(node)
         return UNKNOWN
 
-    def _called(self, node: ast.Call) -> Any:
+    def _call_value(self, node: ast.Call) -> Any:
         named = {word.arg: self.value(word.value) for word in node.keywords if word.arg}
         name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
         if name == "dict" and not node.args:
@@ -102,7 +102,7 @@ class Scope:
             return UNKNOWN
         return self.call(name, [self.value(item) for item in node.args], named)
 
-    def _updated(self, node: ast.expr) -> None:
+    def _update(self, node: ast.expr) -> None:
         """Follows `name.update(dict(...))`, mmengine's way to change an import."""
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return
@@ -114,7 +114,7 @@ class Scope:
             changes.update(item if isinstance(item, dict) else {})
         if how == "merge":
             refuse_large([changes, holder], "")
-            changes = merged(changes, holder)
+            changes = merge(changes, holder)
         holder.update(changes)
 
     def _number(self, node: ast.UnaryOp | ast.BinOp) -> Any:
@@ -164,13 +164,13 @@ def python_literals(
     if own.get("_base_") is inherited:
         del own["_base_"]
     refuse_large([own, inherited], file)
-    return merged(own, inherited)
+    return merge(own, inherited)
 
 
-def merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+def merge(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
     """Merges settings over their base: tables are merged, unless one says `_delete_`; anything else is replaced.
 
-    >>> merged({"a": {"x": 1}, "b": {"_delete_": True, "y": 2}}, {"a": {"z": 0}, "b": {"w": 0}})
+    >>> merge({"a": {"x": 1}, "b": {"_delete_": True, "y": 2}}, {"a": {"z": 0}, "b": {"w": 0}})
     {'a': {'z': 0, 'x': 1}, 'b': {'y': 2}}
     """
     out = dict(under)
@@ -178,7 +178,7 @@ def merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
         below = out.get(name)
         if isinstance(value, Mapping):
             alone = value.get("_delete_") is True or not isinstance(below, Mapping)
-            value = merged(
+            value = merge(
                 {key: item for key, item in value.items() if key != "_delete_"}, {} if alone else below or {}
             )
         out[name] = value
@@ -247,13 +247,13 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
     outer = Scope({}, _table)
     for node in tree:
         outer.statement(node)
-    found = _returned(functions, name or legal[0], outer.known, ())
+    found = _return_value(functions, name or legal[0], outer.known, ())
     if not isinstance(found, dict):
         raise InputError(f"{name or legal[0]} returns nothing that is written down in it", file=file)
     return found
 
 
-def _returned(
+def _return_value(
     functions: dict[str, ast.FunctionDef], name: str, known: dict[str, Any], callers: tuple[str, ...]
 ) -> Any:
     """Follows a function to its return; a call of another function in the file is followed in turn."""
@@ -262,7 +262,7 @@ def _returned(
         if called in functions and not given and not named and not functions[called].args.args:
             if called in (*callers, name):
                 raise InputError(f"{called} calls itself")
-            return _returned(functions, called, known, (*callers, name))
+            return _return_value(functions, called, known, (*callers, name))
         return _table(called, given, named)
 
     scope = Scope(copy.deepcopy(known), call)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, betas, clip, launched, length, optimizer, precision, unsupported
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import (
     Curve,
     Job,
@@ -17,10 +17,10 @@ from isobatch.tools.sheet import (
     differs,
     flags,
     intervals,
-    listed,
+    remark_lines,
     shell,
 )
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, stops
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
 from isobatch.words import counted, share
 
 _NAMES = {
@@ -49,15 +49,15 @@ def read(page: SettingsPage) -> None:
     page.number("min_lr", "min_lr")
     # Megatron's "adam" decouples the weight decay.
     name = page.word("optimizer", "adam")
-    optimizer(page, "optimizer", "adamw" if name == "adam" else name)
-    betas(page, "adam_beta1", "adam_beta2", (0.9, 0.999))
+    page.optimizer("optimizer", "adamw" if name == "adam" else name)
+    page.betas("adam_beta1", "adam_beta2", (0.9, 0.999))
     page.number("adam_eps", "eps")
     if name == "sgd":
         page.number("sgd_momentum", "momentum", default=0.9)
     page.number("weight_decay", "weight_decay", default=0.01)
     page.give("decay", "lr_multiplied", "optimizer")
-    clip(page, "clip_grad", default=1.0)
-    precision(page, {"bf16": "bf16", "fp16": "fp16"})
+    page.clip("clip_grad", default=1.0)
+    page.precision({"bf16": "bf16", "fp16": "fp16"})
     page.whole("seq_length", "seq_len")
     page.give("convention", "megatron", "")
     _read_length(page)
@@ -83,7 +83,7 @@ def _batch(page: SettingsPage) -> None:
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
             "--split smaller --min-micro-batch N --max-micro-batch N"
         )
-    launched(page)
+    page.read_launch_line()
     parallel = 1
     for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         parallel *= page.whole(key, default=1) or 1
@@ -142,14 +142,14 @@ def _read_schedule(page: SettingsPage) -> None:
         decay, shape = page.whole("lr_wsd_decay_iters"), page.word("lr_wsd_decay_style", "exponential")
         names = {theirs: ours for ours, theirs in _SHAPES.items()}
         if decay is None or shape not in names:
-            unsupported(page, "lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
+            page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
             page.give("schedule", f"wsd(decay={decay}st, shape={names[shape]})", "lr_decay_style")
     elif style in kinds:
         page.give("schedule", kinds[style], "lr_decay_style")
         _own_end(page, style)
     else:
-        unsupported(page, "lr_decay_style", f"the style {style!r}")
+        page.unsupported("lr_decay_style", f"the style {style!r}")
 
 
 def _own_end(page: SettingsPage, style: str) -> None:
@@ -210,8 +210,8 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     if ramp is None:
         sheet.settings |= {
             "train_iters": line.total,
-            "lr_decay_iters": line.lengths.get("until", _counted(plan, line.total)),
-            "lr_warmup_iters": _counted(plan, line.warmup),
+            "lr_decay_iters": line.lengths.get("until", _in_batches(plan, line.total)),
+            "lr_warmup_iters": _in_batches(plan, line.warmup),
         }
         return
     total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
@@ -232,7 +232,7 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
 
 
-def _counted(plan: Plan, step: int) -> int:
+def _in_batches(plan: Plan, step: int) -> int:
     """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
     batch that is given now. Of a run that moved to another batch these are not the steps done."""
     if not getattr(plan, "moves", ()) or not plan.effective_batch:
@@ -263,7 +263,7 @@ def _as_given(plan: Plan, field: str, samples: int) -> int:
 def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     style = _STYLES.get(line.kind or "")
     if line.shape in _SHAPES:
-        style, decay = "WSD", line.last_steps(_counted(plan, line.total))
+        style, decay = "WSD", line.last_steps(_in_batches(plan, line.total))
         sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": _SHAPES[line.shape]}
     if style is None:
         sheet.note(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
@@ -292,7 +292,7 @@ def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
         )
     except InputError as error:
         return [f"Megatron refuses this schedule: {error}"]
-    miss = differs(plan, lambda step: theirs.at(_counted(plan, step)))
+    miss = differs(plan, lambda step: theirs.at(_in_batches(plan, step)))
     return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
 
 
@@ -314,12 +314,14 @@ def _optimizer(plan: Plan, sheet: SettingsSheet) -> None:
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """The arguments behind the script's name."""
-    return f"{top}{listed(remarks)}{shell([list(job.command), *flags(sheet.settings, dashes=True)])}\n"
+    return f"{top}{remark_lines(remarks)}{shell([list(job.command), *flags(sheet.settings, dashes=True)])}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
-    yield from stops(case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator")
+    yield from undivided_batch(
+        case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator"
+    )
     if case.reading.settings.get("clip_grad") is None:
         yield Issue(
             "gradients are clipped at norm 1",

@@ -88,10 +88,10 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
     data = _parsed(text, file, suffix)
     for key in ("_base_", "_BASE_"):
         if bases is not None and isinstance(data, dict) and key in data:
-            from isobatch.tools.literals import merged
-
             refuse_large(data, file)
-            data = merged(data, bases.settings(data.pop(key), key))
+            from isobatch.tools.literals import merge
+
+            data = merge(data, bases.settings(data.pop(key), key))
     return data
 
 
@@ -223,7 +223,7 @@ def arguments(text: str) -> dict[str, Any]:
             lines.append(line)
     found: dict[str, Any] = {}
     for line in lines:
-        _take(found, _expanded(_words(line), known))
+        _take_flags(found, _expand(_words(line), known))
     return found
 
 
@@ -237,7 +237,7 @@ def _words(line: str) -> list[str]:
     return [word.rstrip(")") if "(" not in word else word for word in words]
 
 
-def _take(found: dict[str, Any], words: list[str]) -> None:
+def _take_flags(found: dict[str, Any], words: list[str]) -> None:
     """Takes the flags of a line; words up to the next flag are its values."""
     flag = None
     for word in words:
@@ -252,7 +252,7 @@ def _take(found: dict[str, Any], words: list[str]) -> None:
             found[flag] = word if held is True else [*held, word] if isinstance(held, list) else [held, word]
 
 
-def _expanded(words: list[str], known: dict[str, str]) -> list[str]:
+def _expand(words: list[str], known: dict[str, str]) -> list[str]:
     """Replaces variables set in the file itself; one of several words gives several."""
     out: list[str] = []
     for word in words:

@@ -11,7 +11,7 @@ from typing import Any
 from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, looks, nobodys, reader, unused
+from isobatch.tools.detect import detect, guess_field, no_tool_error, reader, unread_keys
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
 from isobatch.words import few
@@ -33,7 +33,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
     if tool is not None:
         reader(tool)
     if not isinstance(path, str | os.PathLike):
-        return _given(path, tool)
+        return _read_settings(path, tool)
     file = os.fspath(path)
     if Path(path).is_dir():
         from isobatch.tools.checkpoint import read_folder
@@ -43,7 +43,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
         from isobatch.tools.checkpoint import attributes
 
         return _found(attributes(Path(path)), tool or "transformers", file, ".json")
-    place, name = _named(file)
+    place, name = _split_name(file)
     if place.suffix.lower() in _BINARY:
         raise InputError(
             "is a file of weights, which says nothing of the run: name the checkpoint folder of transformers' Trainer that it is in, or "
@@ -55,7 +55,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
     return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
 
 
-def _given(settings: Any, tool: str | None) -> Reading:
+def _read_settings(settings: Any, tool: str | None) -> Reading:
     """Reads settings from memory."""
     name = "the settings" if isinstance(settings, Mapping) else type(settings).__name__
     if not isinstance(settings, Mapping) and hasattr(settings, "to_dict"):
@@ -70,7 +70,7 @@ def _given(settings: Any, tool: str | None) -> Reading:
     return _found(dict(settings), tool, name, ".json")
 
 
-def _named(file: str) -> tuple[Path, str]:
+def _split_name(file: str) -> tuple[Path, str]:
     """`registry.py:llama3_8b` is one function of a file."""
     place, colon, name = file.rpartition(":")
     if colon and place.endswith(".py") and name.isidentifier() and not Path(file).exists():
@@ -85,9 +85,9 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
     assert known.reader is not None
     known.reader.read(SettingsPage(settings, found, dashes=in_flags))
-    left = unused(settings, found.used)
-    if found.guessed and _another_batch(left, found):
-        raise nobodys(settings, file)
+    left = unread_keys(settings, found.used)
+    if found.guessed and _has_another_batch(left, found):
+        raise no_tool_error(settings, file)
     if left:
         found.notes.append(f"not used: {few(left)}; {known.title} is read without (--set overrides)")
     return found
@@ -145,7 +145,7 @@ def recipe_fields(
             ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
         )
     if missing:
-        raise _asked(missing, pages)
+        raise _missing_error(missing, pages)
     try:
         return complete(fields, keys), pages
     except InputError as error:
@@ -183,7 +183,7 @@ def _uses(text: str, unit: str) -> bool:
     )
 
 
-def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:
+def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:
     file, title = pages[0].file, pages[0].title
     width = max(len(f"--set {field}={example}") for field, example, _ in missing)
     lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
@@ -195,9 +195,9 @@ def _asked(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) ->
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 
 
-def _another_batch(left: Sequence[str], found: Reading) -> bool:
+def _has_another_batch(left: Sequence[str], found: Reading) -> bool:
     """Tells whether a batch in the file was not read, and the tool's default was taken."""
-    if not any(looks(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
+    if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
         return False
     batches = [
         key.removeprefix("--").replace("-", "_") if key.startswith("--") else key

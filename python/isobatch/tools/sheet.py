@@ -247,6 +247,6 @@ def shell(words: list[list[str]]) -> str:
     return " \\\n  ".join(shlex.join(part) for part in words)
 
 
-def listed(remarks: Mapping[str, str]) -> str:
+def remark_lines(remarks: Mapping[str, str]) -> str:
     """The remarks as comments of their own, where no place is beside the values."""
     return "".join(commented(f"{at}: {text}") + "\n" for at, text in remarks.items())

@@ -166,7 +166,7 @@ def number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def stops(case: Case, source: str) -> Iterator[Issue]:
+def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
     """Finds a global batch that the GPUs do not divide."""
     batch, replicas = case.fields.get("effective_batch"), case.replicas
     micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
