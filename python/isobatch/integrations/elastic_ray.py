@@ -1,4 +1,4 @@
-"""An elastic run in Ray Train, whose `ScalingConfig(num_workers=(least, most))` starts the workers again in other numbers."""
+"""An elastic run in Ray Train, with a `ScalingConfig(num_workers=(least, most))` to start the workers again in other numbers."""
 
 from __future__ import annotations
 

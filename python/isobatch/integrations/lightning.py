@@ -14,7 +14,7 @@ from isobatch.planning.plan import Plan
 
 
 def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
-    """Returns what `LightningModule.configure_optimizers` must return: the optimizer, and its PlanLR stepped every optimizer step.
+    """Returns the result for `LightningModule.configure_optimizers`: the optimizer, and its PlanLR stepped every optimizer step.
 
     The Trainer's side of the plan: `accumulate_grad_batches=plan.accumulation`, `max_steps=plan.total_steps`, and for a
     PlanSampler `use_distributed_sampler=False`.

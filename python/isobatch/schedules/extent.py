@@ -87,7 +87,7 @@ def breakpoints(form: Form) -> list[float]:
 
 
 def _turns(segment: Segment) -> list[float]:
-    """Returns each u at which a segment's curve turns or ends."""
+    """Returns the turns and the end of a segment's curve, as u."""
     match segment.shape:
         case Inner(form=form):
             return knots(form)

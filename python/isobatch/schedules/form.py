@@ -1,4 +1,4 @@
-"""The one form that every schedule has: the only declaration of what Rust evaluates and JSON holds.
+"""The one form of every schedule: the only declaration of Rust's input and of the JSON.
 
 The core reads these structs by the names of their fields (`rust/core/src/schedule/`, each part in its own file), so that
 a field or a shape is added here and there, and nowhere between.
@@ -117,7 +117,7 @@ class Cycle(_Value, frozen=True, kw_only=True):
 
 
 class Track(_Value, frozen=True, kw_only=True):
-    """Segments in the order of their starts, and maybe a cycle that repeats them."""
+    """Segments in the order of their starts, and maybe a cycle to repeat them."""
 
     segments: tuple[Segment, ...]
     cycle: Cycle | None = None

@@ -270,7 +270,7 @@ def goyal(
 
 
 def _build_wsd(run: PlanRun) -> list[Segment]:
-    """Level until the decay, which ends with the run; by default its last fifth."""
+    """Builds a level until the decay, by default over the last fifth of the run."""
     over = run.steps("decay", max(1, run.total // 5))
     left = run.total - run.warmup
     if over > left:

@@ -1,4 +1,4 @@
-"""What is odd about a schedule: things that ran for days before anybody noticed."""
+"""Oddities of a schedule: each ran for days before anybody noticed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ScheduleReason(StrEnum):
 
 
 def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[ScheduleReason, ...]:
-    """What is odd about a form, evaluated by `curve`, over a run of total_steps updates (None: its own run, else until its end).
+    """Lists the oddities of a form, evaluated by `curve`, over a run of total_steps updates (None: its own run, else until its end).
 
     Raises:
         InputError: when the run has no length: total_steps is 0, or None where the form has no end.
@@ -105,7 +105,7 @@ def _curves(form: Form) -> list[Segment]:
 
 
 def _rise_end(form: Form) -> float:
-    """The step where the rise that the schedule starts with is over; 0 without one."""
+    """Returns the end of the rise at the start of the schedule; 0 without one."""
     first = form.tracks[0].segments[0]
     if isinstance(first.shape, Flat) or first.b <= first.a:
         return 0.0
@@ -113,7 +113,7 @@ def _rise_end(form: Form) -> float:
 
 
 def _rebounds(form: Form, curve: Evaluator, peak: float, last: int) -> bool:
-    """Whether the value rises right past the last update of a schedule that was falling there."""
+    """Returns whether the value rises right past the last update of a falling schedule."""
     beyond = [last + 1, last + 2, last + max(2, last // 10)]
     seen = curve.values([max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)])
     falling = seen[0] > seen[1] or seen[1] == 0 < peak

@@ -89,7 +89,7 @@ class Schedule(Evaluator):
 
     @property
     def end(self) -> float | None:
-        """The step from which the schedule no longer changes, or None where there is none."""
+        """The first step after the schedule's last change, or None where there is none."""
         return extent.end(self.form)
 
     def check(self, total_steps: int | None = None) -> tuple[ScheduleReason, ...]:

@@ -139,8 +139,8 @@ def kind(
 
 
 def tails() -> dict[str, Shape]:
-    """Returns the shapes that a decay may have, by the names of their kinds."""
-    return {name: kind.tail for name, kind in sorted(KINDS.items()) if kind.tail is not None}
+    """Returns the shapes of decays by the names of their kinds."""
+    return {name: kind.tail for name, kind in KINDS.items() if kind.tail is not None}
 
 
 # ---- the grammar ----
@@ -220,7 +220,7 @@ def _argument(kind: Kind, part: str, before: dict[str, Any]) -> tuple[str, Any]:
 def _value(field: str, argument: Argument, text: str) -> Length | float | str:
     """Reads the value of an argument."""
     if argument.reads == WORD:
-        return choice(field, text, tails())
+        return choice(field, text, sorted(tails()))
     if argument.reads == LENGTH:
         length = Length.read(text)
         if length is None or length.value == 0:
@@ -244,7 +244,7 @@ def _missing(kind: Kind, values: dict[str, Any]) -> Iterator[InputError]:
 
 
 class PlanRun(NamedTuple):
-    """The run of a plan, for which a kind builds its segments; lengths are in its optimizer steps."""
+    """The run of a plan, as kinds build their segments for it; lengths are in its optimizer steps."""
 
     spec: Spec
     peak: float

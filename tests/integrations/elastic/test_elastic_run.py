@@ -381,8 +381,8 @@ def test_what_cannot_be_is_refused():
         ElasticRun(recipe_of(duration=None, warmup=None))
     with pytest.raises(ib.InputError, match="megatron"):
         ElasticRun(recipe_of(convention="megatron", duration="100st", warmup=None))
-    with pytest.raises(ib.InputError, match="unknown setting 'unevn': did you mean 'uneven'"):
-        ElasticRun(recipe_of(), unevn=True)
+    with pytest.raises(ib.InputError, match="unknown setting 'splt': did you mean 'split'"):
+        ElasticRun(recipe_of(), splt="uneven")
     with pytest.warns(UserWarning, match="counts exactly"):
         ElasticRun(recipe_of(convention="transformers"))
     run = ElasticRun(recipe_of())

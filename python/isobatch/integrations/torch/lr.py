@@ -97,7 +97,7 @@ class PlanLR(LRScheduler):
         return [lr * multiplier for multiplier in self._multipliers]
 
     def step(self, epoch: int | None = None) -> None:
-        """Goes on by the one optimizer step that was taken.
+        """Goes on by one optimizer step.
 
         Raises:
             InputError: no optimizer step was taken since the last call, or more than one.
@@ -199,7 +199,7 @@ class ElasticLR(PlanLR):
         self._set()
 
     def step(self, epoch: int | None = None) -> None:
-        """Goes on by the step that the run is in.
+        """Goes on by the run's step.
 
         Raises:
             InputError: the step is not finished, or the scheduler was stepped in it before.
@@ -211,7 +211,7 @@ class ElasticLR(PlanLR):
         super().step(epoch)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Checks that a state is of the step that the run is at, where the scheduler already is.
+        """Checks a state for the run's own step, where the scheduler already is.
 
         Raises:
             InputError: it is of another step.

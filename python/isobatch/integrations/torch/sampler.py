@@ -113,7 +113,7 @@ class PlanSampler(Sampler[list[int]]):
 
     @property
     def offset(self) -> int:
-        """The samples of that epoch already consumed."""
+        """The samples of this epoch already consumed."""
         return self._start.offset
 
     def set_epoch(self, epoch: int) -> None:
@@ -213,7 +213,7 @@ class PlanSampler(Sampler[list[int]]):
             start += batch
 
     def _step(self, batch: int, *, full: bool) -> list[tuple[range, MicroBatch, int]]:
-        """Returns the passes of a step that begins at sample 0, computed once for all steps of a size."""
+        """Returns the passes of a step from sample 0 on, computed once for all steps of a size."""
         if (batch, full) not in self._alike:
             step = Span(0, 0, 0, batch, full, last_of_epoch=False)
             self._alike[batch, full] = [

@@ -17,13 +17,13 @@ from isobatch.schedules.arguments import length, number, rate
 from isobatch.schedules.form import Cosine, Cycle, Exponential, Inner, Power, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
 
-MOST_CYCLES = 30_000
+MAX_CYCLES = 30_000
 
 _TIME = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(ep|ba|sp|tok|dur)\s*")
 
 
 class Trainer(TypedDict, total=False):
-    """What every scheduler takes beside its own arguments."""
+    """The arguments of every scheduler beside its own."""
 
     max_duration: Required[str]
     batches_per_epoch: int | None
@@ -32,8 +32,8 @@ class Trainer(TypedDict, total=False):
     lr: float
 
 
-class _Run:
-    """The optimizer's rate, and what turns Composer's times into batches."""
+class _Training:
+    """The optimizer's rate, and the conversion of Composer's times into batches."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class _Run:
         return int(value), unit
 
     def rate(self, field: str, unit: str) -> int:
-        """What one batch counts for in a unit."""
+        """Returns the worth of one batch in a unit."""
         worth = self.per_batch[unit]
         if worth is None:
             raise missing(f"{'samples' if unit == 'sp' else 'tokens'}_per_batch", f"{field} is in {unit}")
@@ -128,7 +128,7 @@ def StepScheduler(step_size: str, gamma: float = 0.1, **trainer: Unpack[Trainer]
     >>> StepScheduler("2ep", 0.5, max_duration="6ep", batches_per_epoch=10).values([19, 20, 40]).tolist()
     [1.0, 0.5, 0.25]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     value, unit = run.time("step_size", step_size)
     shape = Exponential(rate=length("gamma", gamma), stairs=True)
     stairs = Segment(length=length("step_size", value), a=run.lr, shape=shape, beyond=True)
@@ -141,7 +141,7 @@ def MultiStepScheduler(milestones: Sequence[str], gamma: float = 0.1, **trainer:
     >>> MultiStepScheduler(["2ep", "30ba"], 0.5, max_duration="6ep", batches_per_epoch=10).values([20, 30]).tolist()
     [0.5, 0.25]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     return lone(*run.drops(0, milestones, gamma))
 
 
@@ -151,7 +151,7 @@ def ConstantScheduler(alpha: float = 1.0, t_max: str = "1dur", **trainer: Unpack
     >>> ConstantScheduler(0.5, "10ba", max_duration="20ba").values([9, 10]).tolist()
     [0.5, 1.0]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     return lone(level(0.0, run.share("alpha", alpha)), level(run.batch("t_max", t_max), run.lr))
 
 
@@ -166,7 +166,7 @@ def LinearScheduler(
     >>> LinearScheduler(max_duration="10ba").at(4)
     0.6
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     return run.fall(Power(), t_max, run.share("alpha_i", alpha_i), run.share("alpha_f", alpha_f))
 
 
@@ -176,7 +176,7 @@ def ExponentialScheduler(gamma: float, decay_period: str = "1ep", **trainer: Unp
     >>> ExponentialScheduler(0.25, "10ba", max_duration="1ep").at(5)
     0.5
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     value, unit = run.time("decay_period", decay_period)
     over = length("decay_period", value)
     curve = Segment(length=over, a=run.lr, shape=Exponential(rate=length("gamma", gamma)), beyond=True)
@@ -193,7 +193,7 @@ def CosineAnnealingScheduler(
     >>> CosineAnnealingScheduler(max_duration="10ba").at(5)
     0.5
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     return run.fall(Cosine(), t_max, run.lr, run.share("alpha_f", alpha_f))
 
 
@@ -209,7 +209,7 @@ def CosineAnnealingWarmRestartsScheduler(
     >>> s.values([0, 10, 25, 47]).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     over, unit = run.time("t_0", t_0)
     whole = math.ceil(run.duration * (run.per_epoch or 1) * run.rate("t_0", unit))
     growth, bottom, start = number("t_mult", t_mult), run.share("alpha_f", alpha_f), 0
@@ -219,9 +219,9 @@ def CosineAnnealingWarmRestartsScheduler(
             raise InputError(
                 f"t_mult must leave every cycle at least one step, got {growth:g}", field="t_mult"
             )
-        if len(segments) >= MOST_CYCLES:
+        if len(segments) >= MAX_CYCLES:
             raise InputError(
-                f"t_0 and t_mult must give at most {MOST_CYCLES:,} cycles in the run", field="t_0"
+                f"t_0 and t_mult must give at most {MAX_CYCLES:,} cycles in the run", field="t_0"
             )
         wave = Segment(start=start, origin=start, length=over, a=run.lr, b=bottom, shape=Cosine())
         if int(growth * over) == over or start > whole:
@@ -244,7 +244,7 @@ def PolynomialScheduler(
     >>> PolynomialScheduler(2.0, max_duration="10ba").at(5)
     0.25
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     shape = Power(exponent=number("power", power))
     return run.fall(shape, t_max, run.lr, run.share("alpha_f", alpha_f))
 
@@ -261,7 +261,7 @@ def MultiStepWithWarmupScheduler(
     >>> s.values([5, 10, 30]).tolist()
     [0.5, 1.0, 0.5]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     warm, unit = run.time("t_warmup", t_warmup)
     # The line is in the warmup's own unit; the milestones may be in others.
     worth = run.rate("t_warmup", unit)
@@ -280,7 +280,7 @@ def ConstantWithWarmupScheduler(
     >>> ConstantWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10]).tolist()
     [0.5, 1.0]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     height = run.share("alpha", alpha)
     return run.warmed(Power(), t_warmup, t_max, height, height)
 
@@ -297,7 +297,7 @@ def LinearWithWarmupScheduler(
     >>> LinearWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10, 35, 60]).tolist()
     [0.5, 1.0, 0.5, 0.0]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     a, b = run.share("alpha_i", alpha_i), run.share("alpha_f", alpha_f)
     return run.warmed(Power(), t_warmup, t_max, a, b)
 
@@ -313,7 +313,7 @@ def CosineAnnealingWithWarmupScheduler(
     >>> CosineAnnealingWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10, 35, 60]).tolist()
     [0.5, 1.0, 0.5, 0.0]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     return run.warmed(Cosine(), t_warmup, t_max, run.lr, run.share("alpha_f", alpha_f))
 
 
@@ -329,6 +329,6 @@ def PolynomialWithWarmupScheduler(
     >>> PolynomialWithWarmupScheduler("10ba", max_duration="60ba").values([5, 10, 35, 60]).tolist()
     [0.5, 1.0, 0.25, 0.0]
     """
-    run = _Run(**trainer)
+    run = _Training(**trainer)
     shape = Power(exponent=number("power", power))
     return run.warmed(shape, t_warmup, t_max, run.lr, run.share("alpha_f", alpha_f))

@@ -20,7 +20,7 @@ def OptimizerParamScheduler(
     lr_wsd_decay_style: str | None = None,
     increment: int = 1,
 ) -> Schedule:
-    """init_lr up to max_lr, which is reached at lr_warmup_steps, then the decay style; past the end min_lr.
+    """init_lr up to max_lr at lr_warmup_steps, then the decay style; past the end min_lr.
 
     Megatron counts in samples: lengths are in samples where `increment`, what `.step(increment)` is called with at
     every optimizer step, is the global batch; x stays the optimizer step. Its weight decay is not covered.

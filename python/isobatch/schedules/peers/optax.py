@@ -48,7 +48,7 @@ def linear_schedule(
 def piecewise_constant_schedule(
     init_value: float, boundaries_and_scales: Mapping[int, float] | None = None
 ) -> Schedule:
-    """init_value times every scale whose boundary is at or before x.
+    """init_value times every scale with its boundary at or before x.
 
     >>> piecewise_constant_schedule(1.0, {10: 0.5, 20: 0.5}).values([9, 10, 20]).tolist()
     [1.0, 0.5, 0.25]
@@ -190,7 +190,7 @@ def warmup_cosine_decay_schedule(
     end_value: float = 0.0,
     exponent: float = 1.0,
 ) -> Schedule:
-    """A straight line up to peak, then a cosine down to end_value at decay_steps, which includes the warmup.
+    """A straight line up to peak, then a cosine down to end_value at decay_steps, the warmup included.
 
     >>> warmup_cosine_decay_schedule(0.0, 1.0, 10, 110).values([5, 10, 60, 110]).tolist()
     [0.5, 1.0, 0.5, 0.0]

@@ -180,7 +180,7 @@ def WSDLRScheduler(
     warmup_t: int = 0,
     warmup_lr_init: float = 0.0,
 ) -> Schedule:
-    """Warmup, then max(lr·stable(t), m) − of whose height above m = lr_min the last decay_t of t_initial take all.
+    """Warmup, then max(lr·stable(t), m), and over the last decay_t of t_initial down to m = lr_min.
 
     stable_fn: "constant", "rsqrt" or "power" ((1 + t/timescale)^−stable_power); decay_fn: "linear", "1-sqrt",
     "cosine", "power" (1 − u^decay_power) or "exp" (to decay_ratio, then stretched to reach lr_min).

@@ -259,7 +259,7 @@ def SequentialLR(lr: float, schedulers: Sequence[Schedule], milestones: Sequence
 
 
 def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
-    """lr times the product of the factors that each schedule, built with the same `lr`, applies to it.
+    """lr times the product of the factors of each schedule, built with the same `lr`.
 
     That is what torch does for the classes that multiply (not for a cosine with an eta_min, nor for the classes
     that set the learning rate: OneCycleLR, CyclicLR, CosineAnnealingWarmRestarts).

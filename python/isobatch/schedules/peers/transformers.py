@@ -20,7 +20,7 @@ def get_scheduler(
     scheduler_specific_kwargs: dict[str, Any] | None = None,
     quirks: bool = True,
 ) -> Schedule:
-    """The schedule that transformers' Trainer makes of the same arguments.
+    """Makes the schedule of transformers' Trainer from the same arguments.
 
     A warmup is lr·x/W, so that the first update is at 0. As in transformers, the cosines rise again past the end;
     cosine_with_restarts finds its restarts by a remainder and may miss one by rounding; cosine_warmup_with_min_lr is

@@ -1,1 +1,1 @@
-"""A training run that survives its GPUs: planned anew at whatever number of them it wakes up on."""
+"""A training run on changing GPUs: planned anew at whatever number of them it wakes up on."""

@@ -1,4 +1,4 @@
-"""Agreements of all ranks: at the start that they plan the same, at each step whether to stop (signals included) and on counts."""
+"""Agreements of all ranks: at the start on the same plan, at each step on stopping (signals included) and on counts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class RankGroup:
                     )
 
     def begin(self, stopping: bool, count: float, micros: int) -> Vote:
-        """Begins an agreement, on all ranks; NaN as the count says that this rank has none."""
+        """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
         return Vote(stopping, count, micros, self._own())
 
 

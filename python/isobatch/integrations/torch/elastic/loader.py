@@ -19,7 +19,7 @@ from isobatch.reason import Reason
 
 
 class Progress:
-    """Where a run is, and what is left of it for this replica: its data, its loop and its schedulers share it.
+    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share it.
 
     Attributes:
         plan: how a step is laid out here.
@@ -43,7 +43,7 @@ class Progress:
 
     @property
     def rounds(self) -> int:
-        """The passes of a full step, on the first replica, whose are the most."""
+        """The passes of a full step, on the first replica, which has the most."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
         return len(passes(self.plan, step, 0, uneven=self._uneven))
 
@@ -234,7 +234,7 @@ def next_batch(loader: Iterator[Any], step: int) -> Any:
 
 
 class WholeSteps:
-    """A loader of whole steps, as long as what is left of the run; each batch is joined with its factor.
+    """A loader of whole steps, as long as the rest of the run; each batch is joined with its factor.
 
     The factor is that of the micro-batch's mean loss, times the passes by which the trainer divides it.
     """

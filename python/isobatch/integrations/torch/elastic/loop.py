@@ -1,4 +1,4 @@
-"""The steps of a run and what the ranks agree on at each: in a training loop of yours, or in a trainer's own."""
+"""The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's own."""
 
 from __future__ import annotations
 

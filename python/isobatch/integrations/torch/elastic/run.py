@@ -27,7 +27,7 @@ from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 
 
 class ElasticRun:
-    """A run that is the same on any number of GPUs: the same samples in each step, the same learning rate, the same length.
+    """A run, the same on any number of GPUs: the same samples in each step, the same learning rate, the same length.
 
     Make it on every rank, after `init_process_group`. With the state of a checkpoint it goes on at the step where that was
     taken, planned anew for the processes that there are now; without one it starts at step 0.
@@ -110,11 +110,11 @@ class ElasticRun:
 
     @property
     def plan(self) -> Plan:
-        """The plan on the processes that there are; its steps, length and learning rate are those of the whole run."""
+        """The plan on the present processes; with the steps, length and learning rate of the whole run."""
         return self._run_plan.plan
 
     def plans(self, counts: Iterable[int]) -> dict[int, Plan]:
-        """Plans the run from here on at each of some GPU counts; infeasible ones have that status.
+        """Plans the run from here on at each of some GPU counts; infeasible ones included.
 
         Raises:
             InputError: a count is not a whole number from 1.
@@ -183,7 +183,7 @@ class ElasticRun:
     # ---- agreement ----
 
     def _description(self) -> dict[str, Any]:
-        """Returns the facts that must be the same on all ranks."""
+        """Returns the facts to be the same on all ranks."""
         names = (
             "micro_batch",
             "accumulation",
@@ -308,7 +308,7 @@ class ElasticRun:
         return states.write(self._state())
 
     def _scheduled(self, scheduler: ElasticLR) -> None:
-        """Checks that a scheduler is stepped where it belongs."""
+        """Refuses a scheduler's step in the wrong place."""
         step = None if self._loop is None else self._loop.current
         if step is None or step.left or scheduler.last_epoch != step.number:
             where = "outside of run.steps" if step is None else f"in step {step.number:,}"
@@ -319,7 +319,7 @@ class ElasticRun:
 
     @property
     def _done(self) -> int:
-        """Steps that are done, the one under way included where nothing of it is left to do."""
+        """Steps done, the one under way included where nothing of it is left to do."""
         if self._loop is None or self._loop.current is None or self._loop.unfinished:
             return self._progress.step
         return self._loop.current.number + 1

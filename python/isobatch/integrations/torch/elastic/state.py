@@ -32,7 +32,7 @@ class Leg(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a run is, and what it ran under: `step` steps are done. The recipe is the fields that are not default."""
+    """A run's place and conditions: `step` steps are done. The recipe is the fields that are not default."""
 
     step: int
     samples: int
@@ -56,7 +56,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
-    """Returns the fields of a recipe that are not the defaults, as JSON types."""
+    """Returns the fields of a recipe other than the defaults, as JSON types."""
     fields = {
         name: value for name, value in msgspec.structs.asdict(recipe).items() if value != _DEFAULTS[name]
     }
@@ -99,7 +99,7 @@ def read(written: Any) -> State:
 
 
 def check_same(before: State, now: State, accept: Collection[str]) -> None:
-    """Refuses a checkpoint of another run, by the names of what differs; `accept` has names that may.
+    """Refuses a checkpoint of another run, by the names of its differences, but for those in `accept`.
 
     Raises:
         InputError: a recipe field, the seed or shuffle is another; or `accept` has a name that nothing has.

@@ -121,7 +121,7 @@ Tokens: TypeAlias = Callable[[Any], Any]
 
 
 def count(tokens: Tokens, batch: Any) -> float:
-    """Returns the count of `tokens` in a batch; NaN where that is no count, so the sum over the ranks is none either."""
+    """Returns the count of `tokens` in a batch; NaN where it is none, so the sum over the ranks is NaN too."""
     found = tokens(batch)
     value = found.item() if hasattr(found, "item") else found
     if isinstance(value, (int, float)) and is_count(value):
