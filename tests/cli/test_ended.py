@@ -28,9 +28,9 @@ def test_a_signal_is_no_fault_of_ours(monkeypatch, capsys):
 
 
 def test_a_long_text_is_cut(capsys):
-    assert main(["plan", "--gpus", "8", "--min-micro-batch", "9" * 5000]) == 2
+    assert main(["plan", "--gpus", "8", "--max-batch", "9" * 5000]) == 2
     said = capsys.readouterr().err
-    assert "--min-micro-batch must be a whole number, got '999" in said and len(said) < 300
+    assert "--max-batch must be a whole number, got '999" in said and len(said) < 300
 
 
 ENDING = """

@@ -105,6 +105,12 @@ def test_cells_that_are_no_values_are_named(column, values, message):
             "there is no cluster 8: without a column cluster they are numbered from 0",
         ),
         ({"polcy": "keep"}, "unknown setting 'polcy': did you mean 'policy'?"),
+        ({"policy": "shrink"}, "policy must be keep, grow"),
+        ({"columns": ["micro"]}, "unknown column 'micro': did you mean 'micro_batch'?"),
+        ({"columns": ["lr", "job", "lr"]}, "'lr' is listed twice"),
+        ({"top": 2}, "top needs select: fastest, cheapest or goodput"),
+        ({"pairs": {"job": [0]}}, "cluster is missing: pairs needs"),
+        ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1: there is no job 'z'"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(keywords, message):

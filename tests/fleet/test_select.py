@@ -120,12 +120,6 @@ def test_the_same_in_files(tmp_path):
     assert manifest.summary.reasons["not_compared"] == 1
 
 
-@pytest.mark.parametrize("top", [1, 3])
-def test_top_without_a_choice(top):
-    with pytest.raises(ib.InputError, match="^top needs select: fastest, cheapest or goodput"):
-        ib.plan_fleet(JOBS, [4, 8], top=top)
-
-
 @pytest.mark.parametrize("name", ["max_gpus", "min_gpus", "Max_Nodes"])
 def test_a_limit_that_limits_nothing_is_said(name):
     with pytest.warns(

@@ -91,6 +91,12 @@ def test_typed_arrays_of_numpy():
     assert ib.plan_fleet({**typed, "betas": np.full((3, 2), 0.9)}, [8])["beta2"].tolist() == [0.9] * 3
 
 
+def lists():
+    return {
+        name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()
+    }
+
+
 def arrow_is(table):
     """The Arrow result against the recipes' NumPy result, unknown values and all."""
     made, wanted = ib.plan_fleet(table, CLUSTERS, policy=512), expected()
@@ -110,9 +116,7 @@ def arrow_is(table):
 
 def test_pyarrow():
     pa = pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
-    table = pa.table(
-        {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()}
-    )
+    table = pa.table(lists())
     arrow_is(table)
     dictionary = table.set_column(3, "optimizer", table["optimizer"].dictionary_encode())
     arrow_is(dictionary)
@@ -130,9 +134,7 @@ def test_pyarrow():
 def test_pandas():
     pd = pytest.importorskip("pandas", reason="a caller's own library")
     pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
-    frame = pd.DataFrame(
-        {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()}
-    )
+    frame = pd.DataFrame(lists())
     assert frame["dataset_size"].dtype == float  # pandas makes integers with gaps real
     arrow_is(frame)
 
@@ -140,9 +142,7 @@ def test_pandas():
 def test_polars_and_duckdb():
     pl = pytest.importorskip("polars", reason="a caller's own library")
     pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
-    frame = pl.DataFrame(
-        {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in COLUMNS.items()}
-    )
+    frame = pl.DataFrame(lists())
     arrow_is(frame)
     duckdb = pytest.importorskip("duckdb", reason="a caller's own library")
     arrow_is(duckdb.sql("select * from frame"))
@@ -184,23 +184,6 @@ def test_a_bad_column_is_named(change, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"policy": "shrink"}, "policy must be keep, grow"),
-        ({"columns": ["micro"]}, "unknown column 'micro': did you mean 'micro_batch'?"),
-        ({"columns": ["lr", "job", "lr"]}, "'lr' is listed twice"),
-        ({"top": 2}, "top needs select: fastest, cheapest or goodput"),
-        ({"pairs": {"job": ["a"]}}, "cluster is missing: pairs needs"),
-        ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1: there is no job 'z'"),
-    ],
-)
-def test_a_bad_setting_is_named(keywords, message):
-    with pytest.raises(ib.InputError) as error:
-        ib.plan_fleet(numpy_columns(), [8], **keywords)
-    assert message in str(error.value)
-
-
 def test_what_is_no_table():
     for jobs in (3, None, "jobs.txt", [1, 2]):
         with pytest.raises(ib.InputError):
@@ -213,10 +196,6 @@ def test_gpu_counts_are_whole_numbers(clusters):
         ib.InputError, match="row 1: cluster must be a Cluster or a whole number of GPUs, got"
     ):
         ib.plan_fleet(numpy_columns(), clusters)
-
-
-def test_gpu_counts_in_an_array():
-    same(ib.plan_fleet(numpy_columns(), np.array(CLUSTERS), policy=512), expected())
 
 
 @pytest.mark.parametrize("kind", ["numpy", "arrow", "pandas"])

@@ -132,12 +132,6 @@ FAULTS.update({name: _times(factor) for name, factor in FACTORS.items()})
 
 
 @fault
-def summed_reference(place):
-    own = functional.cross_entropy
-    place.put(functional, "cross_entropy", lambda x, y, **k: own(x, y, **{**k, "reduction": "sum"}))
-
-
-@fault
 def own_labels_only(place):
     """Another loss than the guard's: twice the weight on one class."""
     own = functional.cross_entropy
@@ -223,12 +217,6 @@ def not_wrapped(place):
     place.put(place.module, name, Bare)
 
 
-@fault
-def wrapper_bypassed(place):
-    own = nn.Module.__call__
-    place.put(DDP, "__call__", lambda self, *args, **kwargs: own(self.module, *args, **kwargs))
-
-
 # Gradients and steps.
 
 
@@ -237,12 +225,6 @@ def zeroed(place):
         for group in optimizer.param_groups:
             for p in group["params"]:
                 p.grad = None
-
-
-@fault
-def no_zero_grad(place):
-    place.put(Optimizer, "zero_grad", lambda *_, **__: None)
-    place.put(nn.Module, "zero_grad", lambda *_, **__: None)
 
 
 @fault
@@ -276,15 +258,6 @@ def on_step(place, wrap):
 
 
 @fault
-def stepped_twice(place):
-    def step(own):
-        own()
-        own()
-
-    on_step(place, step)
-
-
-@fault
 def a_skipped_step(place):
     skipped = []
 
@@ -305,17 +278,6 @@ def eval_mode_kept(place):
         return own(self, False) if mode and place.steps else own(self, mode)
 
     place.put(nn.Module, "train", train)
-
-
-@fault
-def not_clipped(place):
-    place.put(nn.utils, "clip_grad_norm_", lambda *_, **__: torch.tensor(0.0))
-
-
-@fault
-def clipped_to_another_norm(place):
-    own = nn.utils.clip_grad_norm_
-    place.put(nn.utils, "clip_grad_norm_", lambda p, bound, **k: own(p, bound / 3, **k))
 
 
 # Weights.
@@ -486,6 +448,21 @@ FAULTS.update({name: _other(fields) for name, fields in OTHER_FIELDS.items()})
 # Arguments, and methods that do nothing.
 
 
+def _patch(thing_of, name, new):
+    """`new(own)` in place of an attribute of what `thing_of` gives for the place."""
+
+    def put(place):
+        thing = thing_of(place)
+        place.put(thing, name, new(getattr(thing, name)))
+
+    return put
+
+
+def _no_zero_grad(place):
+    for kind in (Optimizer, nn.Module):
+        place.put(kind, "zero_grad", lambda *_, **__: None)
+
+
 def _made_with(kind, change):
     """`change(place, arguments)` of what makes an object: its positional ones after self, then a dict."""
 
@@ -522,6 +499,31 @@ FAULTS.update(
         ),
         "another seed": _made_with(
             DistributedSampler, lambda place, args, kwargs: (args, {**kwargs, "seed": place.rank})
+        ),
+        "summed reference": _patch(
+            lambda _: functional,
+            "cross_entropy",
+            lambda own: lambda x, y, **k: own(x, y, **{**k, "reduction": "sum"}),
+        ),
+        "wrapper bypassed": lambda place: place.put(
+            DDP, "__call__", lambda self, *a, **k: nn.Module.__call__(self.module, *a, **k)
+        ),
+        "no zero grad": _no_zero_grad,
+        "not clipped": _patch(
+            lambda _: nn.utils, "clip_grad_norm_", lambda _: lambda *_, **__: torch.tensor(0.0)
+        ),
+        "clipped to another norm": _patch(
+            lambda _: nn.utils, "clip_grad_norm_", lambda own: lambda p, bound, **k: own(p, bound / 3, **k)
+        ),
+        "stepped twice": lambda place: on_step(place, lambda own: (own(), own())[1]),
+        "the same seed": _patch(lambda _: torch, "manual_seed", lambda own: lambda _: own(1337)),
+        "workers share the stream": _patch(
+            lambda place: place.module, "get_worker_info", lambda _: lambda: None
+        ),
+        "each rank its own tokens": _patch(
+            lambda place: place.module.hf,
+            "TrainingArguments",
+            lambda own: lambda *a, **k: own(*a, **k, average_tokens_across_devices=False),
         ),
         "scheduler never": lambda place: scheduled(place, lambda *_: None) and None,
         "missing set epoch": lambda place: place.put(DistributedSampler, "set_epoch", lambda *_: None),
@@ -577,19 +579,8 @@ def samples_repeated(place):
 
 
 @fault
-def the_same_seed(place):
-    own = torch.manual_seed
-    place.put(torch, "manual_seed", lambda _: own(1337))
-
-
-@fault
 def ranks_share_the_stream(place):
     place.put(place.module, "dist", types.SimpleNamespace(**{**vars(dist), "get_rank": lambda: 0}))
-
-
-@fault
-def workers_share_the_stream(place):
-    place.put(place.module, "get_worker_info", lambda: None)
 
 
 @fault
@@ -606,16 +597,6 @@ def loader_not_split(place):
 
 
 # Trainers.
-
-
-@fault
-def each_rank_its_own_tokens(place):
-    own = place.module.hf.TrainingArguments
-
-    def made(*args, **kwargs):
-        return own(*args, **kwargs, average_tokens_across_devices=False)
-
-    place.put(place.module.hf, "TrainingArguments", made)
 
 
 @fault

@@ -57,6 +57,12 @@ def _plans() -> Iterator[ib.Plan]:
     yield ib.plan(next(_recipes()), ib.Cluster(memory_gib=80.0, price_per_gpu_hour=2.0), profile=PROFILE)
 
 
+def _by_this_version_and_another(plan: ib.Plan) -> Iterator[bytes]:
+    """What another version wrote is not worked out again, and must be consistent."""
+    yield plan.to_json().encode()
+    yield plan.to_json().replace(f'"isobatch": "{ib.__version__}"', '"isobatch": "0.0.1"').encode()
+
+
 def _measured() -> Measurements:
     steps = (
         StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1, step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
@@ -92,7 +98,7 @@ def seeds() -> dict[str, tuple[str, list[bytes]]]:
     measured = msgspec.json.encode(_measured())
     recipes = list(_recipe_fields())
     return {
-        "plan": (".json", [plan.to_json().encode() for plan in _plans()]),
+        "plan": (".json", [text for plan in _plans() for text in _by_this_version_and_another(plan)]),
         "profile": (".json", [msgspec.json.encode(PROFILE)]),
         "measurements": (".json", [measured, b'{"measurements": ' + measured + b"}"]),
         "schedule": (".json", [ib.schedules.cosine_restarts(1.0, 100, 2.0).to_json().encode(), ib.schedules.wsd(1.0, 100, 10).to_json().encode()]),

@@ -121,12 +121,6 @@ def test_a_cluster_too_large_for_its_product():
     assert caught.value.field in ("nodes", "gpus_per_node")
 
 
-@pytest.mark.parametrize("gpus", [0, -8, 2.5, NAN, 2**63, True, None, "8", [8]])
-def test_a_gpu_count_that_is_none(gpus):
-    with pytest.raises((ib.InputError, TypeError)):
-        ib.plan(ib.Recipe(**BASE), gpus)
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("effective_batch", "256"), ("lr", "0.1"), ("seq_len", "128"), ("min_lr", "0.01")]
 )
@@ -230,10 +224,7 @@ def test_a_fleets_row_carries_its_error_and_the_others_go_on(name):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_nan_and_infinity_in_a_column_of_reals(dtype):
-    jobs = {
-        "effective_batch": np.array([256] * 4),
-        "lr": np.array([0.1, NAN, INF, -0.1], dtype=dtype),
-    }
+    jobs = {"effective_batch": np.array([256] * 4), "lr": np.array([0.1, NAN, INF, -0.1], dtype=dtype)}
     table = ib.plan_fleet(jobs, [8])
     assert [invalid(bits) for bits in table["reasons"]] == [False, True, True, True]
 

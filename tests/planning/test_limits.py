@@ -1,7 +1,5 @@
 """Values at the edge of what a rule, a trainer or a column takes."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -13,23 +11,6 @@ RUN = {"dataset_size": 100_000, "duration": "10ep", "warmup": "1ep"}
 
 def plan(recipe, gpus=16, **settings):
     return ib.plan(ib.Recipe(**{"effective_batch": 256, "lr": 1e-3, **RUN, **recipe}), gpus, **settings)
-
-
-@pytest.mark.parametrize(
-    ("duration", "warmup", "steps"), [("612st", "3%", 19), ("78st", "3%", 3), ("100st", "7%", 8)]
-)
-def test_transformers_rounds_a_share_of_the_run_up(duration, warmup, steps):
-    recipe = {"duration": duration, "warmup": warmup}
-    assert plan({**recipe, "convention": "transformers"}).warmup_steps == steps
-    total = int(duration[:-2])
-    assert steps == math.ceil(total * (float(warmup[:-1]) / 100))
-    assert plan(recipe).warmup_steps == int(warmup[:-1]) * total // 100
-
-
-def test_megatron_floors_a_warmup_in_tokens():
-    recipe = {"effective_batch": 2048, "seq_len": 2048, "duration": "300e9tok", "warmup": "375e6tok"}
-    assert plan({**recipe, "convention": "megatron"}).warmup_steps == 375_000_000 // (2048 * 2048) == 89
-    assert plan(recipe).warmup_steps == 90
 
 
 @pytest.mark.parametrize("betas", [(0.0, 0.0), (0.0, 0.999), (0.9, 0.0)])

@@ -51,15 +51,6 @@ def test_steps_of_the_run_and_of_its_warmup(kind, convention):
             assert size % (plan.micro_batch * plan.data_parallel) == 0
 
 
-@pytest.mark.parametrize("text", ["0:128", "192 16 1000 1000", "300 16 1000"])
-def test_a_ramp_that_does_not_end_at_the_effective_batch_is_no_plan(text):
-    try:
-        plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, ramp=text, seq_len=16, duration="9999sp"), 8)
-    except ib.InputError:
-        return
-    assert plan.status == "infeasible"
-
-
 def test_tokens_are_floored_to_samples():
     # 250 B tokens at 2048 are 122070312.5 samples: the step before which 122070312 were consumed is the first of 1536.
     assert oracle.batch_at("0:768 250B:1536", 1536, 122_070_312, 2048) == 1536

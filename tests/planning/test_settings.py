@@ -164,7 +164,11 @@ def test_an_integer_policy_of_replan_is_effective_batch():
         (0, "GPUs must be at least 1, got 0"),
         (-8, "GPUs must be at least 1, got -8"),
         (2**31 + 1, "GPUs must be at most 2,147,483,648, got 2147483649"),
-        (7.5, "cluster must be a Cluster or a number of GPUs, got 7.5"),
+        (2**63, "GPUs must be at most 2,147,483,648"),
+        *(
+            (it, f"cluster must be a Cluster or a number of GPUs, got {re.escape(str(it))}")
+            for it in (7.5, float("nan"), None, [8])
+        ),
         ("8", "cluster must be a Cluster or a number of GPUs, got "),
         (True, "cluster must be a Cluster or a number of GPUs, got True"),
     ],

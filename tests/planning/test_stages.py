@@ -99,7 +99,7 @@ def test_a_stage_below_the_replicas_is_refused():
         assert ib.plan(RAMPED, 33, **settings).status == "infeasible"
 
 
-@pytest.mark.parametrize("ramp", ["160 48 1000", "0:128", "300 16 1000", "1 1 1000"])
+@pytest.mark.parametrize("ramp", ["160 48 1000", "192 16 1000 1000", "0:128", "300 16 1000", "1 1 1000"])
 def test_a_ramp_that_does_not_end_at_the_batch_is_no_recipe(ramp):
     full = 1 + 2**15 if ramp == "1 1 1000" else 257
     with pytest.raises(

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -197,15 +198,9 @@ def _images(shape: tuple[int, ...]) -> Callable[[int, torch.Generator, torch.dev
 def mlp(plan: Plan, parameters: int) -> Workload:
     """Makes a multilayer perceptron: 64 inputs, three hidden layers, 10 classes."""
     width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
-    model = nn.Sequential(
-        nn.Linear(64, width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-        nn.Linear(width, 10),
-    )
+    sizes = (64, width, width, width)
+    hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
+    model = nn.Sequential(*hidden, nn.Linear(width, 10))
     return Workload(model, _optimizer(plan), _images((64,)), _cross_entropy)
 
 

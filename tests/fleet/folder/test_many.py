@@ -11,7 +11,7 @@ from isobatch.fleet.folder import run as run_module
 from isobatch.fleet.folder import work
 from isobatch.fleet.folder.folder import Folder
 from isobatch.fleet.folder.parts import MAX_GROUP_PARTS, Part, group_parts, in_threads
-from jobs_in_files import names_in, plans_in
+from jobs_in_files import names_in, plans_in, stopped_after
 
 GPUS = [8, 96]
 
@@ -90,15 +90,7 @@ def test_a_file_is_looked_at_once_by_each_resume(make_jobs, tmp_path, monkeypatc
     jobs = make_jobs(files=6, rows=20)
     for done in (2, 2):
         with monkeypatch.context() as patched:
-            keep, kept = Folder.keep, []
-
-            def failing(self, receipts, keep=keep, kept=kept, done=done):
-                if len(kept) == done:
-                    raise OSError("the disk is gone")
-                kept.extend(receipts)
-                keep(self, receipts)
-
-            patched.setattr(Folder, "keep", failing)
+            stopped_after(patched, done, OSError("the disk is gone"))
             with pytest.raises(ib.InputError):
                 ib.plan_files(jobs.folder, GPUS, tmp_path / "plans")
     hashed, counted = Counter(), []

@@ -17,7 +17,7 @@ import pytest
 import isobatch as ib
 from isobatch.fleet.folder import work
 from isobatch.fleet.folder.folder import Folder
-from jobs_in_files import Jobs, names_in, plans_in
+from jobs_in_files import Jobs, names_in, plans_in, stopped_after
 
 REPETITIONS = range(int(os.environ.get("ISOBATCH_REPETITIONS", "1")))
 """Of what depends on the moment at which a run is stopped."""
@@ -35,19 +35,6 @@ def whole(jobs, tmp_path):
     names = names_in(tmp_path / "plans")
     assert names == [*(f"{n:02}.parquet" for n in range(len(jobs.tables))), "_manifest.json"]
     return True
-
-
-def stopped_after(monkeypatch, parts, error):
-    """From now on a run fails when so many parts are done."""
-    keep, kept = Folder.keep, []
-
-    def failing(self, receipt):
-        if len(kept) == parts:
-            raise error
-        kept.append(receipt)
-        keep(self, receipt)
-
-    monkeypatch.setattr(Folder, "keep", failing)
 
 
 def planned_anew(monkeypatch):
