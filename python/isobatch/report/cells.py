@@ -19,7 +19,7 @@ from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
-from isobatch.report.plan_page import ways
+from isobatch.report.plan_page import explained, ways
 from isobatch.schedules import Schedule, extent
 from isobatch.validate.report import Report
 from isobatch.words import count, counted
@@ -117,14 +117,12 @@ def _column(name: str, values: Any) -> list[Any]:
 
 
 def _plan(plan: Plan) -> Cell:
-    lines = plan.explain().splitlines()
-    title, warnings = lines[0].removesuffix(":"), [it.text for it in plan.reasons if it.severity == "caution"]
+    title, plain, points = explained(plan)
+    title, warnings = title.removesuffix(":"), [it.text for it in plan.reasons if it.severity == "caution"]
     if plan.status == "infeasible":
-        points = [line.removeprefix("  - ") for line in lines[1:] if line.startswith("  - ")]
         why = points[: len(points) - len(warnings)]
         return Cell(title, plan.status, why[:_MAX_LINES], warnings, ways(plan))
-    plain = [line for line in lines[1:] if not line.startswith("  ") and not line.endswith(":")]
-    shown = [line for line in plain if not line.startswith("The micro-batch is ")] or plain
+    shown = [line for line in plain[1:] if not line.startswith("The micro-batch is ")] or plain[1:]
     # Left out first where there is no room: how long the run is comes before what is the same in each epoch.
     for start in ("Per epoch: ", "Also changed: ", "Unchanged: all other "):
         if len(shown) > _MAX_LINES:

@@ -43,15 +43,13 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     """Makes the page of a plan."""
     possible = plan.status != "infeasible"
     title = title or f"{count(plan.world_size)} GPUs: {_layout(plan) if possible else 'no plan as asked'}"
-    lines = plan.explain().splitlines()
-    points = [line.strip().removeprefix("- ") for line in lines if line.startswith("  - ")]
-    plain = [line for line in lines if not line.startswith("  ") and not line.endswith(":")]
+    title_line, plain, points = explained(plan)
     in_words = Section("In words", plain, points)
     if not possible:
         menu = ways(plan)
         nothing = [] if menu else ["Nothing close to it would work."]
         work = Section("What would work", nothing, tables=[menu] if menu else [])
-        return HtmlPage(title, lines[0], [], [in_words, work], plan.status)
+        return HtmlPage(title, title_line, [], [in_words, work], plan.status)
     tuned = plan.tuned()
     lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
     if tuned is not None:
@@ -59,6 +57,13 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
     sections = [_beside(plan, tuned), *_rates(runs), *_stages(plan, runs), in_words]
     return HtmlPage(title, lead, _headlines(plan, currency), sections, plan.status)
+
+
+def explained(plan: Plan) -> tuple[str, list[str], list[str]]:
+    """Takes a plan's explanation apart: its first line, its sentences, and its points, of them the warnings last."""
+    lines = plan.explain().splitlines()
+    points = [line.removeprefix("  - ") for line in lines if line.startswith("  - ")]
+    return lines[0], [line for line in lines if not line.startswith("  ") and not line.endswith(":")], points
 
 
 def _split(plan: Plan) -> str:

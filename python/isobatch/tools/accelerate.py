@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isobatch.tools.launchers import PORT, layout, script, variables
-from isobatch.tools.page import SettingsPage, clip
+from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
 
@@ -24,7 +24,7 @@ def read(page: SettingsPage) -> None:
     if inner.raw("gradient_accumulation_steps") not in (None, "auto"):
         inner.whole("gradient_accumulation_steps", "accumulation")
     if inner.raw("gradient_clipping") not in (None, "auto"):
-        clip(inner, "gradient_clipping")
+        inner.clip("gradient_clipping")
     parallel = page.table("megatron_lm_config")
     degree = 1
     for key in ("megatron_lm_tp_degree", "megatron_lm_pp_degree"):

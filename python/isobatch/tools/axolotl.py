@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isobatch.tools.page import SettingsPage, precision
+from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.tools.transformers import NAMES as TRAINER_NAMES
 from isobatch.tools.transformers import check as check_trainer
@@ -31,7 +31,7 @@ def read(page: SettingsPage) -> None:
     read_schedule(page, "lr_scheduler", "cosine")
     read_adam(page, "optimizer", "adamw_torch")
     page.whole("sequence_len", "seq_len")
-    precision(page, {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+    page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
     if not page.has("warmup_steps") and not page.has("warmup_ratio"):
         page.note(
             "no warmup_steps or warmup_ratio: axolotl then warms up over 3 % of the steps, at most 100; planned without"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.page import SettingsPage, clip, optimizer, torch_optimizer, unsupported
+from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, share
 
@@ -40,7 +40,7 @@ def read(page: SettingsPage) -> None:
         page.give("duration", time, key)
     page.whole(page.first("max_seq_len", "variables.max_seq_len"), "seq_len")
     _schedule(page)
-    clip(page, "algorithms.gradient_clipping.clipping_threshold")
+    page.clip("algorithms.gradient_clipping.clipping_threshold")
     precision = page.word("precision", "") or ""
     if precision in ("amp_bf16", "amp_fp16", "fp32"):
         page.give("precision", precision.removeprefix("amp_"), "precision")
@@ -50,9 +50,9 @@ def read(page: SettingsPage) -> None:
 
 def _optimizer(page: SettingsPage) -> None:
     name = page.word("optimizer.name")
-    optimizer(page, "optimizer.name", name)
+    page.optimizer("optimizer.name", name)
     page.number("optimizer.lr", "lr")
-    torch_optimizer(page.table("optimizer"))
+    page.table("optimizer").torch_optimizer()
     if name == "decoupled_adamw":
         # Its own defaults, which are not torch's.
         for field, value in (("betas", (0.9, 0.95)), ("weight_decay", 1e-5)):
@@ -77,14 +77,14 @@ def _schedule(page: SettingsPage) -> None:
         "constant": "constant",
     }
     if name not in kinds:
-        unsupported(page, "scheduler.name", f"the scheduler {name!r}")
+        page.unsupported("scheduler.name", f"the scheduler {name!r}")
         return
     page.give("schedule", kinds[name], "scheduler.name")
     if page.has("scheduler.t_max") and _time(page, "scheduler.t_max") not in (
         "100%",
         page.reading.fields.get("duration"),
     ):
-        unsupported(page, "scheduler.t_max", "a decay that does not end with the run")
+        page.unsupported("scheduler.t_max", "a decay that does not end with the run")
     warmup = _time(page, "scheduler.t_warmup") if page.has("scheduler.t_warmup") else None
     if warmup and not warmup.startswith("0"):
         page.give("warmup", warmup, "scheduler.t_warmup")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import SettingsPage, clip, optimizer, pair, unsupported
+from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
 
@@ -41,7 +41,7 @@ def read(page: SettingsPage) -> None:
     _read_optimizer(page)
     _schedule(page)
     if page.raw("gradient_clipping") != "auto":
-        clip(page, "gradient_clipping", default=0.0)
+        page.clip("gradient_clipping", default=0.0)
     for key, ours in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
         if page.flag(key):
             page.give("precision", ours, key)
@@ -54,13 +54,13 @@ def _read_optimizer(page: SettingsPage) -> None:
         return
     # DeepSpeed's Adam decouples the weight decay unless it is asked not to.
     decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
-    optimizer(page, "optimizer.type", "adamw" if decoupled else name)
+    page.optimizer("optimizer.type", "adamw" if decoupled else name)
     inner = page.table("optimizer.params")
     for key in ("lr", "eps", "weight_decay", "momentum"):
         if inner.raw(key) != "auto":
             inner.number(key, key)
     if inner.raw("betas") != "auto":
-        pair(inner, "betas")
+        inner.pair("betas")
 
 
 def _schedule(page: SettingsPage) -> None:
@@ -74,7 +74,7 @@ def _schedule(page: SettingsPage) -> None:
         return
     kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
     if name not in kinds:
-        unsupported(page, "scheduler.type", f"the scheduler {name!r}")
+        page.unsupported("scheduler.type", f"the scheduler {name!r}")
         return
     page.give("schedule", kinds[name], "scheduler.type")
     if inner.raw("warmup_num_steps") != "auto":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from isobatch.errors import must_be
-from isobatch.tools.page import SettingsPage, clip, note_bases, unsupported
+from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, real
 
@@ -21,7 +21,7 @@ _NAMES = {
 
 def read(page: SettingsPage) -> None:
     """IMS_PER_BATCH counts all GPUs. What the file leaves out has detectron2's default, unless it inherits from another."""
-    inherits = note_bases(page, "_BASE_")
+    inherits = page.note_bases("_BASE_")
     if page.raw("VERSION") not in (None, 1, 2):
         page.fault(
             "",
@@ -43,7 +43,7 @@ def read(page: SettingsPage) -> None:
         page.flag("SOLVER.CLIP_GRADIENTS.ENABLED")
         and page.word("SOLVER.CLIP_GRADIENTS.CLIP_TYPE", "value") != "value"
     ):
-        clip(page, "SOLVER.CLIP_GRADIENTS.CLIP_VALUE", default=1.0)
+        page.clip("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", default=1.0)
     if page.flag("SOLVER.AMP.ENABLED"):
         page.give("precision", "fp16", "SOLVER.AMP.ENABLED")
 
@@ -62,7 +62,7 @@ def _schedule(page: SettingsPage) -> None:
         else:
             page.give("schedule", "constant", "SOLVER.STEPS")
     else:
-        unsupported(page, "SOLVER.LR_SCHEDULER_NAME", f"the scheduler {name!r}")
+        page.unsupported("SOLVER.LR_SCHEDULER_NAME", f"the scheduler {name!r}")
 
 
 def _steps(page: SettingsPage, value: Any) -> list[int]:

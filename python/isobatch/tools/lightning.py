@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.tools.launchers import layout
-from isobatch.tools.page import SettingsPage, clip, length, optimizer, torch_optimizer, unsupported
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 
@@ -39,12 +39,12 @@ def read(page: SettingsPage) -> None:
     _devices(page)
     page.number(page.first(*_RATES), "lr")
     name = page.word("optimizer.class_path")
-    optimizer(page, "optimizer.class_path", None if name is None else name.rpartition(".")[2])
-    torch_optimizer(page.table("optimizer.init_args"))
+    page.optimizer("optimizer.class_path", None if name is None else name.rpartition(".")[2])
+    page.table("optimizer.init_args").torch_optimizer()
     _length(page)
     _schedule(page)
     if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":
-        clip(page, "trainer.gradient_clip_val")
+        page.clip("trainer.gradient_clip_val")
     else:
         page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
     precision = str(page.raw("trainer.precision") or "")
@@ -111,7 +111,7 @@ def _schedule(page: SettingsPage) -> None:
     elif kind == "ConstantLR":
         page.give("schedule", "constant", "lr_scheduler.class_path")
     else:
-        unsupported(page, "lr_scheduler.class_path", f"the scheduler {kind!r}")
+        page.unsupported("lr_scheduler.class_path", f"the scheduler {kind!r}")
         return
     page.note("LightningCLI steps the lr_scheduler once an epoch; the plan's learning rate moves every step")
 

@@ -7,16 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import (
-    SettingsPage,
-    betas,
-    clip,
-    length,
-    optimizer,
-    precision,
-    read_launch_line,
-    unsupported,
-)
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import (
     Curve,
     Job,
@@ -58,15 +49,15 @@ def read(page: SettingsPage) -> None:
     page.number("min_lr", "min_lr")
     # Megatron's "adam" decouples the weight decay.
     name = page.word("optimizer", "adam")
-    optimizer(page, "optimizer", "adamw" if name == "adam" else name)
-    betas(page, "adam_beta1", "adam_beta2", (0.9, 0.999))
+    page.optimizer("optimizer", "adamw" if name == "adam" else name)
+    page.betas("adam_beta1", "adam_beta2", (0.9, 0.999))
     page.number("adam_eps", "eps")
     if name == "sgd":
         page.number("sgd_momentum", "momentum", default=0.9)
     page.number("weight_decay", "weight_decay", default=0.01)
     page.give("decay", "lr_multiplied", "optimizer")
-    clip(page, "clip_grad", default=1.0)
-    precision(page, {"bf16": "bf16", "fp16": "fp16"})
+    page.clip("clip_grad", default=1.0)
+    page.precision({"bf16": "bf16", "fp16": "fp16"})
     page.whole("seq_length", "seq_len")
     page.give("convention", "megatron", "")
     _read_length(page)
@@ -92,7 +83,7 @@ def _batch(page: SettingsPage) -> None:
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
             "--split smaller --min-micro-batch N --max-micro-batch N"
         )
-    read_launch_line(page)
+    page.read_launch_line()
     parallel = 1
     for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         parallel *= page.whole(key, default=1) or 1
@@ -151,14 +142,14 @@ def _read_schedule(page: SettingsPage) -> None:
         decay, shape = page.whole("lr_wsd_decay_iters"), page.word("lr_wsd_decay_style", "exponential")
         names = {theirs: ours for ours, theirs in _SHAPES.items()}
         if decay is None or shape not in names:
-            unsupported(page, "lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
+            page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
             page.give("schedule", f"wsd(decay={decay}st, shape={names[shape]})", "lr_decay_style")
     elif style in kinds:
         page.give("schedule", kinds[style], "lr_decay_style")
         _own_end(page, style)
     else:
-        unsupported(page, "lr_decay_style", f"the style {style!r}")
+        page.unsupported("lr_decay_style", f"the style {style!r}")
 
 
 def _own_end(page: SettingsPage, style: str) -> None:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import (
-    SettingsPage,
-    clip,
-    length,
-    note_bases,
-    optimizer,
-    torch_optimizer,
-    unsupported,
-)
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import real
 
@@ -28,15 +20,15 @@ def read(page: SettingsPage) -> None:
     """Reads `auto_scale_lr.base_batch_size` as the tuned batch; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
-    note_bases(page, "_base_")
+    page.note_bases("_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
     page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
     page.whole("auto_scale_lr.base_batch_size", "effective_batch")
     inner = page.table("optim_wrapper.optimizer")
-    optimizer(page, "optim_wrapper.optimizer.type", inner.word("type"))
+    page.optimizer("optim_wrapper.optimizer.type", inner.word("type"))
     inner.number("lr", "lr")
-    torch_optimizer(inner)
-    clip(page, "optim_wrapper.clip_grad.max_norm")
+    inner.torch_optimizer()
+    page.clip("optim_wrapper.clip_grad.max_norm")
     if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
         page.give("precision", "fp16", "optim_wrapper.type")
     page.length("train_cfg.max_epochs", "duration", "ep")
@@ -75,7 +67,7 @@ def _scheduler(page: SettingsPage, part: Mapping[str, Any]) -> None:
     elif kind == "ConstantLR":
         page.give("schedule", "constant", "param_scheduler")
     else:
-        unsupported(page, "param_scheduler", f"the scheduler {kind!r}")
+        page.unsupported("param_scheduler", f"the scheduler {kind!r}")
 
 
 def check(case: Case) -> Iterator[Issue]:

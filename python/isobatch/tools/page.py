@@ -205,9 +205,92 @@ class SettingsPage:
             return None
         return read  # type: ignore[no-any-return]
 
+    def optimizer(self, key: str, name: str | None) -> None:
+        """The optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
+        if name is None:
+            return
+        plain = name.lower().replace("-", "_")
+        for ours in _OPTIMIZERS:
+            if ours in plain:
+                self.give("optimizer", ours, key)
+                if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != ours:
+                    self.note(f"{self.name(key)}: {name} is planned as {ours}")
+                return
+        self.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=self.name(key)))
 
-def _field(key: str) -> str:
-    return next((field for pattern, field in _FIELDS if re.search(pattern, key)), key)
+    def betas(self, first: str, second: str, default: tuple[float, float] | None = None) -> None:
+        """Adam's betas from two settings; where one is there, the other is Adam's own."""
+        one_is_there = self.has(first) or self.has(second)
+        fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
+        one = self.number(first, default=fallback[0])
+        two = self.number(second, default=fallback[1])
+        if one is not None and two is not None:
+            self.give("betas", (one, two), first)
+
+    def torch_optimizer(self) -> None:
+        """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
+        name = self.reading.fields.get("optimizer")
+        self.pair("betas")
+        self.number("eps", "eps")
+        self.number("weight_decay", "weight_decay", default=0.01 if name == "adamw" else None)
+        self.number("momentum", "momentum", default=0.0 if name == "sgd" else None)
+
+    def pair(self, key: str) -> None:
+        """Adam's betas from a list of two."""
+        value = self.raw(key)
+        if isinstance(value, list | tuple) and len(value) == 2:
+            one, two = (self.as_number(key, item, "betas") for item in value)
+            if one is not None and two is not None:
+                self.give("betas", (one, two), key)
+        elif value is not None:
+            self.number(key, "betas")  # says what is wrong
+
+    def clip(self, key: str, *, default: float | None = None) -> None:
+        """A gradient norm; 0 and below switch clipping off."""
+        value = self.number(key, default=default)
+        if value is not None and value > 0:
+            self.give("clip_norm", value, key)
+
+    def precision(self, names: dict[str, str]) -> None:
+        """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
+        for key, ours in names.items():
+            if self.flag(key):
+                self.give("precision", ours, key)
+                return
+            if self.raw(key) == "auto":
+                self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
+                return
+
+    def read_launch_line(self) -> None:
+        """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
+        first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
+        page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
+        nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
+        for key in ("nproc_per_node", "num_gpus"):
+            if page.has(key):
+                each = page.whole(key)
+                if nodes and each:
+                    page.give("gpus", nodes * each, key)
+                return
+        if page.has("num_processes"):
+            page.whole("num_processes", "gpus")
+
+    def unsupported(self, key: str, what: str) -> None:
+        """Adds the fault of a schedule beyond a recipe's texts."""
+        self.fault(
+            "schedule", InputError(f"{what} cannot be planned: give schedule a value", field=self.name(key))
+        )
+
+    def note_bases(self, key: str) -> bool:
+        """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
+        names = self.raw(key)
+        if names is None:
+            return False
+        listed = names if isinstance(names, list) else [names]
+        self.note(
+            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
+        )
+        return True
 
 
 def length(number: float, unit: str) -> str:
@@ -219,97 +302,5 @@ def length(number: float, unit: str) -> str:
     return f"{int(number) if number == int(number) else repr(float(number))}{unit}"
 
 
-def optimizer(page: SettingsPage, key: str, name: str | None) -> None:
-    """The optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
-    if name is None:
-        return
-    plain = name.lower().replace("-", "_")
-    for ours in _OPTIMIZERS:
-        if ours in plain:
-            page.give("optimizer", ours, key)
-            if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != ours:
-                page.note(f"{page.name(key)}: {name} is planned as {ours}")
-            return
-    page.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=page.name(key)))
-
-
-def betas(page: SettingsPage, first: str, second: str, default: tuple[float, float] | None = None) -> None:
-    """Adam's betas from two settings; where one is there, the other is Adam's own."""
-    one_is_there = page.has(first) or page.has(second)
-    fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
-    one = page.number(first, default=fallback[0])
-    two = page.number(second, default=fallback[1])
-    if one is not None and two is not None:
-        page.give("betas", (one, two), first)
-
-
-def torch_optimizer(page: SettingsPage) -> None:
-    """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
-    name = page.reading.fields.get("optimizer")
-    pair(page, "betas")
-    page.number("eps", "eps")
-    page.number("weight_decay", "weight_decay", default=0.01 if name == "adamw" else None)
-    page.number("momentum", "momentum", default=0.0 if name == "sgd" else None)
-
-
-def pair(page: SettingsPage, key: str) -> None:
-    """Adam's betas from a list of two."""
-    value = page.raw(key)
-    if isinstance(value, list | tuple) and len(value) == 2:
-        one, two = (page.as_number(key, item, "betas") for item in value)
-        if one is not None and two is not None:
-            page.give("betas", (one, two), key)
-    elif value is not None:
-        page.number(key, "betas")  # says what is wrong
-
-
-def clip(page: SettingsPage, key: str, *, default: float | None = None) -> None:
-    """A gradient norm; 0 and below switch clipping off."""
-    value = page.number(key, default=default)
-    if value is not None and value > 0:
-        page.give("clip_norm", value, key)
-
-
-def precision(page: SettingsPage, names: dict[str, str]) -> None:
-    """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
-    for key, ours in names.items():
-        if page.flag(key):
-            page.give("precision", ours, key)
-            return
-        if page.raw(key) == "auto":
-            page.note(f"{page.name(key)}: auto is decided on the machine; the precision is not planned")
-            return
-
-
-def read_launch_line(page: SettingsPage) -> None:
-    """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
-    first = {key: value[0] for key, value in page.settings.items() if isinstance(value, list) and value}
-    page = SettingsPage({**page.settings, **first}, page.reading, dashes=page.dashes)
-    nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
-    for key in ("nproc_per_node", "num_gpus"):
-        if page.has(key):
-            each = page.whole(key)
-            if nodes and each:
-                page.give("gpus", nodes * each, key)
-            return
-    if page.has("num_processes"):
-        page.whole("num_processes", "gpus")
-
-
-def unsupported(page: SettingsPage, key: str, what: str) -> None:
-    """Adds the fault of a schedule beyond a recipe's texts."""
-    page.fault(
-        "schedule", InputError(f"{what} cannot be planned: give schedule a value", field=page.name(key))
-    )
-
-
-def note_bases(page: SettingsPage, key: str) -> bool:
-    """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
-    names = page.raw(key)
-    if names is None:
-        return False
-    listed = names if isinstance(names, list) else [names]
-    page.note(
-        f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
-    )
-    return True
+def _field(key: str) -> str:
+    return next((field for pattern, field in _FIELDS if re.search(pattern, key)), key)

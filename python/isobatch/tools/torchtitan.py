@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import remark
-from isobatch.tools.page import SettingsPage, betas, clip, length, note_bases, optimizer, pair, unsupported
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
 
@@ -26,13 +26,13 @@ _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "
 
 def read(page: SettingsPage) -> None:
     """Reads the file; values left out have torchtitan's defaults, unless it starts from another."""
-    whole = not note_bases(page, "_from_")
+    whole = not page.note_bases("_from_")
     _batch(page, whole)
     _read_optimizer(page)
     key = page.first("training.seq_len", "training.max_context_length")
     page.whole(key, "seq_len", default=2048 if whole else None)
     if page.raw("training.max_norm") != NO_CLIPPING:
-        clip(page, "training.max_norm", default=1.0)
+        page.clip("training.max_norm", default=1.0)
     steps = page.length("training.steps", "duration", "st", default=10_000 if whole else None)
     _schedule(page, steps or 0)
     precision = {"bfloat16": "bf16", "float32": "fp32"}.get(
@@ -55,11 +55,11 @@ def _read_optimizer(page: SettingsPage) -> None:
             page.reading,
         )
     inner.number("lr", "lr")
-    optimizer(inner, "name", inner.word("name", "AdamW"))
+    inner.optimizer("name", inner.word("name", "AdamW"))
     if inner.has("betas"):
-        pair(inner, "betas")
+        inner.pair("betas")
     else:
-        betas(inner, "beta1", "beta2", (0.9, 0.95))
+        inner.betas("beta1", "beta2", (0.9, 0.95))
     inner.number("eps", "eps")
     inner.number("weight_decay", "weight_decay", default=0.1)
     page.give("decay", "lr_multiplied", "optimizer.name")
@@ -114,12 +114,12 @@ def _schedule(page: SettingsPage, steps: int) -> None:
     warmup = page.whole("lr_scheduler.warmup_steps", default=200) or 0
     own = page.whole("lr_scheduler.total_steps")
     if own is not None and own != steps:
-        unsupported(page, "lr_scheduler.total_steps", "a schedule that does not end with the run")
+        page.unsupported("lr_scheduler.total_steps", "a schedule that does not end with the run")
     page.give("warmup", length(warmup, "st"), "lr_scheduler.warmup_steps")
     kind = page.word("lr_scheduler.decay_type", "linear") or "linear"
     shape = {"linear": "linear", "cosine": "cosine", "sqrt": "one_minus_sqrt"}.get(kind)
     if shape is None:
-        unsupported(page, "lr_scheduler.decay_type", f"the decay {kind!r}")
+        page.unsupported("lr_scheduler.decay_type", f"the decay {kind!r}")
         return
     ratio = page.number("lr_scheduler.decay_ratio")
     if ratio is None:

@@ -7,16 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import (
-    SettingsPage,
-    betas,
-    clip,
-    length,
-    optimizer,
-    precision,
-    read_launch_line,
-    unsupported,
-)
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, remark_lines, shell
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 from isobatch.words import share
@@ -47,7 +38,7 @@ def read(page: SettingsPage) -> None:
     """
     read_batch(page, "per_device_train_batch_size")
     _loader(page)
-    read_launch_line(page)
+    page.read_launch_line()
     if not page.has("learning_rate"):
         page.note("learning_rate is not in the file; the Trainer's own default is 5e-5")
     page.number("learning_rate", "lr")
@@ -57,7 +48,7 @@ def read(page: SettingsPage) -> None:
     read_schedule(page, "lr_scheduler_type", "linear")
     read_adam(page, "optim", "adamw_torch")
     page.whole(page.first("max_seq_length", "max_length", "model_max_length"), "seq_len")
-    precision(page, {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+    page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
     if page.flag("dataloader_drop_last"):
         page.give("drop_last", True, "dataloader_drop_last")
 
@@ -121,13 +112,13 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
 
 def read_adam(page: SettingsPage, key: str, default: str) -> None:
     """The optimizer and its numbers."""
-    optimizer(page, key, page.word(key, default))
-    betas(page, "adam_beta1", "adam_beta2")
+    page.optimizer(key, page.word(key, default))
+    page.betas("adam_beta1", "adam_beta2")
     page.number("adam_epsilon", "eps")
     page.number("weight_decay", "weight_decay")
     if page.reading.fields.get("optimizer") == "adamw":
         page.give("decay", "lr_multiplied", key)
-    clip(page, "max_grad_norm", default=1.0)
+    page.clip("max_grad_norm", default=1.0)
 
 
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
@@ -142,7 +133,7 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
         page.give("schedule", "linear", key)
     elif name in ("cosine", "cosine_with_min_lr"):
         if kwargs.number("num_cycles", default=0.5) != 0.5:
-            unsupported(page, "lr_scheduler_kwargs", "a cosine with num_cycles other than 0.5")
+            page.unsupported("lr_scheduler_kwargs", "a cosine with num_cycles other than 0.5")
         page.give("schedule", "cosine", key)
         _bottom(page, kwargs)
     elif name == "polynomial":
@@ -156,7 +147,7 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
     elif name == "cosine_with_restarts" and kwargs.number("num_cycles", default=1) == 1:
         page.give("schedule", "cosine", key)
     else:
-        unsupported(page, key, f"the scheduler {name!r}")
+        page.unsupported(key, f"the scheduler {name!r}")
 
 
 def _bottom(page: SettingsPage, kwargs: SettingsPage) -> None:
@@ -172,7 +163,7 @@ def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
     shape = theirs.get(kwargs.word("decay_type", "cosine") or "")
     decay, ratio = kwargs.whole("num_decay_steps"), kwargs.number("min_lr_ratio", default=0.0)
     if shape is None or not decay or kwargs.word("warmup_type", "linear") != "linear":
-        unsupported(page, key, "this warmup_stable_decay")
+        page.unsupported(key, "this warmup_stable_decay")
         return
     page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
     if ratio and (lr := page.reading.fields.get("lr")):

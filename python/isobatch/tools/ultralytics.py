@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, length, optimizer
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool, number
 from isobatch.words import real
 
@@ -48,7 +48,7 @@ def read(page: SettingsPage) -> None:
                 ),
             )
     else:
-        optimizer(page, "optimizer", name)
+        page.optimizer("optimizer", name)
         page.number("lr0", "lr")
     page.number("momentum", "momentum", default=0.937)
     epochs = page.number("epochs", default=100)
