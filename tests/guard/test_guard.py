@@ -504,15 +504,6 @@ def test_without_room_for_another_gradient_it_is_unchecked(monkeypatch):
 PAGE = (Path(__file__).parents[2] / "docs" / "guard.md").read_text(encoding="utf-8")
 
 
-def test_the_page_runs():
-    """The Python blocks of docs/guard.md, one after another."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert blocks
-    names = {}
-    for block in blocks:
-        exec(block, names)
-
-
 def test_the_page_names_every_attribute_of_the_error():
     attributes = vars(GuardError(0, Cause.NO_STEP, ""))
     assert [name for name in attributes if name[0] != "_" and f"`{name}`" not in PAGE] == []
