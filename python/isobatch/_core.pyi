@@ -7,6 +7,7 @@ from typing_extensions import disjoint_base
 
 __all__ = [
     "ELASTIC_MAX",
+    "ELASTIC_MAX_BATCH",
     "Evaluator",
     "Planner",
     "Recipe",
@@ -40,6 +41,7 @@ __all__ = [
 
 __version__: str
 ELASTIC_MAX: int
+ELASTIC_MAX_BATCH: int
 
 _Table: TypeAlias = tuple[int, list[tuple[str, Any]]]
 _Pairs: TypeAlias = tuple[Any, Any] | None

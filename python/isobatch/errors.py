@@ -72,10 +72,10 @@ class InputError(ValueError):
 _PER_GPU_OR_ALL = ("batch", "batch_size", "batchsize", "train_batch_size")
 """Names that count the samples of one GPU with some tools, of all with others: no nearest name may decide which."""
 
-_BEGUN = 4
+_MAX_BEGUN_NAMES = 4
 """Names that begin with an unknown one, and are offered for it."""
 
-_SHOWN = 20
+_MAX_SHOWN_FAULTS = 20
 """Faults that one message has."""
 
 
@@ -90,9 +90,9 @@ def together(errors: Sequence[InputError]) -> InputError:
     if len(errors) == 1:
         return errors[0]
     shared = errors[0].file if len({error.file for error in errors}) == 1 else None
-    lines = [str(error if shared is None else error.without_file()) for error in errors[:_SHOWN]]
-    if len(errors) > _SHOWN:
-        lines.append(f"and {len(errors) - _SHOWN:,} more")
+    lines = [str(error if shared is None else error.without_file()) for error in errors[:_MAX_SHOWN_FAULTS]]
+    if len(errors) > _MAX_SHOWN_FAULTS:
+        lines.append(f"and {len(errors) - _MAX_SHOWN_FAULTS:,} more")
     message = "\n  - ".join((f"{len(errors):,} faults:", *lines))
     return InputError(message, file=shared, field=errors[0].field, causes=errors)
 
@@ -155,7 +155,7 @@ def unknown(
     begun = [
         it for it in every if isinstance(name, str) and len(name) > 1 and it.lower().startswith(name.lower())
     ]
-    if close is None and 0 < len(begun) <= _BEGUN:
+    if close is None and 0 < len(begun) <= _MAX_BEGUN_NAMES:
         close = " or ".join(map(repr, begun))
     else:
         close = close and repr(close)

@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-_LONGEST = 80
+_MAX_VALUE_CHARACTERS = 80
 """Characters of a value in a message."""
 
 
@@ -16,7 +16,7 @@ class _Cut(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         # Nested aliases of YAML grow by the power of the level.
-        self.maxlevel, self.maxstring, self.maxother = 2, _LONGEST, _LONGEST
+        self.maxlevel, self.maxstring, self.maxother = 2, _MAX_VALUE_CHARACTERS, _MAX_VALUE_CHARACTERS
         self.maxtuple = self.maxlist = self.maxset = self.maxdict = 4
 
     def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002 - the base has it
@@ -34,7 +34,7 @@ def shown(value: Any) -> str:
     ("'0.1'", '-1', True, 'a number of 1,329 bits')
     """
     text = _CUT.repr(value)
-    return text if len(text) <= 2 * _LONGEST else f"{text[: 2 * _LONGEST]}…"
+    return text if len(text) <= 2 * _MAX_VALUE_CHARACTERS else f"{text[: 2 * _MAX_VALUE_CHARACTERS]}…"
 
 
 def printable(text: str, most: int = 400) -> str:

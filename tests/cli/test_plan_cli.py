@@ -103,10 +103,7 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--nodes", "1"], "--gpus goes without --nodes"),
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),
         (["--gpus", "8", "--policy", "shrink"], "policy must be keep, grow"),
-        (
-            ["--gpus", "8", "--set", "optimzer=sgd"],
-            "unknown field 'optimzer': did you mean 'optimizer'?",
-        ),
+        (["--gpus", "8", "--set", "optimzer=sgd"], "unknown field 'optimzer': did you mean 'optimizer'?"),
         (
             ["--gpus", "8", "--set", "lr=NaN"],
             "isobatch plan: --set lr must be a finite number above 0, got nan",

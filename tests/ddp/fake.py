@@ -73,7 +73,6 @@ class FakeGroup(Group):
                 ranks=world_size,
                 local_rank=rank % PER_NODE,
                 device="cpu",
-                torch="",
             )
             for rank in range(world_size)
         ]

@@ -120,11 +120,11 @@ def test_nothing_works():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"max_batch": 0}, "max_batch must be from 1 to 1,099,511,627,776, got 0"),
+        ({"max_batch": 0}, "max_batch must be from 1 to 67,108,864, got 0"),
         ({"max_batch": 2**41}, "got 2199023255552"),
         (
             {"max_batch": 1.5},
-            "max_batch must be whole numbers from 1 to 1,099,511,627,776, got float64 values",
+            "max_batch must be whole numbers from 1 to 67,108,864, got float64 values",
         ),
         ({"micro_batches": []}, "micro_batches must have at least one value, got none"),
         ({"micro_batches": [4, -1]}, "micro_batches must be from 1 to 1,048,576, got -1"),
@@ -141,7 +141,6 @@ def test_nothing_works():
         ({"weights": [1.0]}, "weights must have one value for each of gpus"),
         ({"gpus": [1, 2], "weights": [1.0, float("nan")]}, "weights must be finite and at least 0, got nan"),
         ({"gpus": [1, 2], "weights": [1.0, -1.0]}, "weights must be finite and at least 0, got -1.0"),
-        ({"micro_batches": list(range(101, 230, 2))}, "none divides another"),
     ],
 )
 def test_bad_input_is_named(change, said):

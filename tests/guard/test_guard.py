@@ -1,7 +1,6 @@
 """The guard in a training script of one's own: each mistake where people make it, and its name."""
 
 import pickle
-import re
 import subprocess
 import sys
 from datetime import timedelta

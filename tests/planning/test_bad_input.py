@@ -224,10 +224,7 @@ def test_a_fleets_row_carries_its_error_and_the_others_go_on(name):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_nan_and_infinity_in_a_column_of_reals(dtype):
-    jobs = {
-        "effective_batch": np.array([256] * 4),
-        "lr": np.array([0.1, NAN, INF, -0.1], dtype=dtype),
-    }
+    jobs = {"effective_batch": np.array([256] * 4), "lr": np.array([0.1, NAN, INF, -0.1], dtype=dtype)}
     table = ib.plan_fleet(jobs, [8])
     assert [invalid(bits) for bits in table["reasons"]] == [False, True, True, True]
 

@@ -34,7 +34,6 @@ def facts(rank, *, bus=None, host="a", ranks=None, nccl=None, address=None):
         device="cpu" if bus is None else "cuda",
         bus=bus,
         nccl=nccl,
-        torch="2.15",
     )
 
 

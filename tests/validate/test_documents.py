@@ -15,7 +15,7 @@ from isobatch.validate import Report, Verdict
 
 PAGE = (Path(__file__).parents[2] / "docs" / "validate.md").read_text(encoding="utf-8")
 MODULES = dict(re.findall(r"[Aa]s `(my_\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
-MODULES["my_lightning"] = '''
+MODULES["my_lightning"] = """
 import lightning.pytorch as pl
 import torch
 
@@ -45,7 +45,7 @@ def factory():
         batch=batch,
         loss=lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]),
     )
-'''
+"""
 
 
 def test_the_page_shows_one():

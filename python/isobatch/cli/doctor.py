@@ -9,7 +9,10 @@ from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_set, fields
 from isobatch.errors import InputError
 
-DESCRIPTION = "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool does without a word. Exits with 1 where it found something."
+DESCRIPTION = (
+    "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool does"
+    " without a word. Exits with 1 where it found something."
+)
 EXAMPLES = ("isobatch doctor training_args.json --gpus 32",)
 
 

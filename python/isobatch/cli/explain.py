@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 MAX_ROWS = 10
 """Rows that are explained at once."""
 
-DESCRIPTION = "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is nearest."
+DESCRIPTION = (
+    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is "
+    "nearest."
+)
 EXAMPLES = (
     "isobatch explain plans.parquet --job resnet50 --gpus 7",
     "isobatch explain plans/ --cluster h100-8",

@@ -144,10 +144,7 @@ def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -
     if where.memory_gib is None:
         raise missing("--memory-gib", "the memory of one GPU, for --memory-of")
     found = memory_of(
-        factory,
-        memory_gib=where.memory_gib,
-        precision=tuned.precision or "fp32",
-        clip_norm=tuned.clip_norm,
+        factory, memory_gib=where.memory_gib, precision=tuned.precision or "fp32", clip_norm=tuned.clip_norm
     )
     print(found.explain(), file=sys.stderr)
     if not found.micro_batch:

@@ -13,7 +13,10 @@ from isobatch.cli.source import add_to, is_plan, job, stdin_as_file
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 
-DESCRIPTION = "Writes one HTML page that needs no network: the figures, the charts, the reasons and what would fix most rows, and all rows to sort and to search; or only its charts, as SVG or PNG."
+DESCRIPTION = (
+    "Writes one HTML page that needs no network: the figures, the charts, the reasons and what would fix most rows, and all"
+    " rows to sort and to search; or only its charts, as SVG or PNG."
+)
 EXAMPLES = (
     "isobatch report plans.parquet -o report.html",
     "isobatch report plans.parquet --jobs jobs.csv --clusters clusters.csv -o report.html",

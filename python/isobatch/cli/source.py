@@ -213,7 +213,7 @@ def _fields(path: str) -> dict[str, Any]:
         return {}  # who reads it says why
 
 
-_LOOK = 1 << 16
+_MAX_SNIFFED_BYTES = 1 << 16
 """Bytes by which the format is told."""
 
 
@@ -248,7 +248,7 @@ def _suffix(path: Path) -> str:
     """Tells a file's format by its content: Parquet by its mark, JSON by its brace, of which one document or many lines, or a
     list's bracket, else CSV."""
     with path.open("rb") as file:
-        head = file.read(_LOOK)
+        head = file.read(_MAX_SNIFFED_BYTES)
     if head.startswith(b"PAR1"):
         return ".parquet"
     if head.lstrip().startswith(b"["):

@@ -10,7 +10,10 @@ from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.validate import __main__ as rank_command
 
-DESCRIPTION = "Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run."
+DESCRIPTION = (
+    "Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict on the plan. "
+    "Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run."
+)
 EXAMPLES = (
     "isobatch validate plan.json --nproc-per-node 8 -o report.json",
     "isobatch validate plan.json --quick",

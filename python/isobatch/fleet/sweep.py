@@ -35,7 +35,7 @@ _COLUMNS = (
     "memory_gib",
 )
 
-_MOST = 10_000_000
+_MAX_GPU_COUNTS = 10_000_000
 """Counts in one call: a minute's work."""
 
 
@@ -104,12 +104,13 @@ def sweep(
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
-    counts = np.asarray(gpus[: _MOST + 1] if isinstance(gpus, range) else gpus)
+    counts = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
         raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
-    if counts.size > _MOST:
+    if counts.size > _MAX_GPU_COUNTS:
         raise InputError(
-            f"must have at most {_MOST:,} counts; ask for the rest in another call", field="gpus"
+            f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call",
+            field="gpus",
         )
     whole = counts[(counts <= node.gpus_per_node) | (counts % node.gpus_per_node == 0)]
     if not whole.size:

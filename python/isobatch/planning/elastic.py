@@ -15,10 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.limits import MAX_BATCH
 from isobatch.words import few
 
-_MAX_PRIMITIVE = 64
 _LISTS = "a list of numbers, or one such list for each row"
 
 Counts: TypeAlias = Sequence[int] | NDArray[Any]
@@ -137,7 +135,7 @@ def elastic(
     """Finds the effective batch under a cap for the most GPU counts; of many configurations in one call.
 
     A count works where `model_parallel` divides it, it fills whole nodes of `gpus_per_node` (if given), and the batch is a
-    multiple of its replicas times one of `micro_batches`. Counts reach 1,048,576, so do micro-batches; batches reach 2^40.
+    multiple of its replicas times one of `micro_batches`. Counts reach 1,048,576, so do micro-batches; batches reach 2^26.
 
     Args:
         gpus: the counts to consider.
@@ -153,8 +151,8 @@ def elastic(
         or a sequence of one sequence each, `model_parallel` and `gpus_per_node` one value for all or one each.
 
     Raises:
-        InputError: a value is outside these limits, a count is listed twice, weights do not match the counts, or of more than 64
-            micro-batches none divides another; of many configurations the row is named.
+        InputError: a value is outside these limits, a count is listed twice, or weights do not match the counts; of many
+            configurations the row is named.
 
     >>> best = elastic(range(1, 17), max_batch=1000, micro_batches=[4, 6])
     >>> best.effective_batch, best.gpus
@@ -168,10 +166,9 @@ def elastic(
     if type(prefer_larger) is not bool:
         raise must_be("true or false", prefer_larger, field="prefer_larger")
     is_one = not isinstance(max_batch, (list, tuple, range)) and not getattr(max_batch, "ndim", 0)
-    cap = _column([max_batch] if is_one else max_batch, "max_batch", None, MAX_BATCH)
+    cap = _column([max_batch] if is_one else max_batch, "max_batch", None, _core.ELASTIC_MAX_BATCH)
     rows = len(cap)
     micros = _groups(micro_batches, "micro_batches", rows)
-    _check_primitive(micros)
     ranges, counts = _counts(gpus, rows, weighted=weights is not None)
     parallel = _column(model_parallel, "model_parallel", rows, _core.ELASTIC_MAX)
     weight, *columns = _core.elastic_rows(
@@ -323,18 +320,3 @@ def _weights(weights: Sequence[Any] | NDArray[Any], counts: Groups) -> NDArray[n
         at = int(bad.argmax())
         raise must_be("finite and at least 0", values[at].item(), row=_group_of(cuts)(at), field="weights")
     return values.astype(np.float64)
-
-
-def _check_primitive(micros: Groups) -> None:
-    values, cuts, _ = micros
-    for row in np.flatnonzero(np.diff(cuts) > _MAX_PRIMITIVE).tolist():
-        found: list[int] = []
-        for m in sorted(values[cuts[row] : cuts[row + 1]].tolist()):
-            if all(m % p for p in found):
-                found.append(m)
-        if len(found) > _MAX_PRIMITIVE:
-            raise InputError(
-                f"micro_batches must have at most {_MAX_PRIMITIVE} values of which none divides another, got {len(found)}",
-                row=row + 1 if len(cuts) > 2 else None,
-                field="micro_batches",
-            )

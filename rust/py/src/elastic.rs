@@ -1,7 +1,7 @@
 //! Elastic batches in bulk. Values are checked on the Python side, which knows their names.
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use isobatch_core::elastic::{Config, Counts, MAX_GPUS, elastic, is_light, split};
+use isobatch_core::elastic::{Config, Counts, MAX_CAP, MAX_GPUS, elastic, is_light, split};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
@@ -17,6 +17,9 @@ const SERIAL: usize = 1 << 15;
 
 /// The largest GPU count that `elastic_rows` accepts.
 pub const LARGEST: u64 = MAX_GPUS;
+
+/// The largest cap that `elastic_rows` accepts.
+pub const LARGEST_CAP: u64 = MAX_CAP;
 
 /// Answers many elastic questions. Micro-batches and listed GPU counts are groups cut out of one array by
 /// offsets; a row names its groups. A row whose counts group is −1 asks for every count from `first` to `last`.

@@ -45,6 +45,7 @@ mod _core {
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         m.add("ELASTIC_MAX", crate::elastic::LARGEST)?;
+        m.add("ELASTIC_MAX_BATCH", crate::elastic::LARGEST_CAP)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

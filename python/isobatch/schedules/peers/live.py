@@ -22,6 +22,7 @@ _ATTRIBUTES = {
     "CosineAnnealingLR": ("T_max", "eta_min"),
     "CosineAnnealingWarmRestarts": ("T_0", "T_mult", "eta_min"),
 }
+_FACTORS = {*_ATTRIBUTES, "MultiStepLR", "LambdaLR"} - {"CosineAnnealingWarmRestarts"}
 # The function behind a LambdaLR of transformers → its name there, and what is called otherwise there.
 _LAMBDAS = {
     "_get_constant_lambda": "constant",
@@ -81,18 +82,6 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
         return _cyclic(scheduler, base, group)
     build: Callable[..., Schedule] = getattr(ours, kind)
     return build(base, **{name: getattr(scheduler, name) for name in _ATTRIBUTES[kind]})
-
-
-_FACTORS = {
-    "StepLR",
-    "MultiStepLR",
-    "ConstantLR",
-    "LinearLR",
-    "ExponentialLR",
-    "PolynomialLR",
-    "CosineAnnealingLR",
-    "LambdaLR",
-}
 
 
 def _base(scheduler: Any, group: int) -> float:

@@ -37,7 +37,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     bus: str | None = None
     driver: str | None = None
     nccl: str | None = None
-    torch: str
 
 
 def find(ranks: int, local_rank: int, device: torch.device, address: str | None) -> Facts:
@@ -49,7 +48,6 @@ def find(ranks: int, local_rank: int, device: torch.device, address: str | None)
         ranks=ranks,
         local_rank=local_rank,
         device=device.type,
-        torch=str(torch.__version__),
     )
     if device.type != "cuda":
         return here

@@ -8,7 +8,7 @@ use super::prime::primes;
 const KNOWN: usize = 1 << 13;
 
 /// Fills in every (d, n/d) with d up to `most`.
-pub(crate) fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
+fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
     found.clear();
     if n < KNOWN as u64 {
         let known = known(index(n));

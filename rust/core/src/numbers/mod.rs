@@ -3,8 +3,8 @@
 mod divisor;
 mod prime;
 
-pub(crate) use divisor::{DivisorsOf, divisors, smallest_divisor_from};
-pub(crate) use prime::{MOST, primes};
+pub(crate) use divisor::{DivisorsOf, smallest_divisor_from};
+pub(crate) use prime::MOST;
 
 /// Of two numbers above 0, by halves: a division takes longer.
 pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {

@@ -18,7 +18,7 @@ from isobatch.integrations.torch.elastic.loader import (
     next_batch,
     passes_are_equal,
 )
-from isobatch.integrations.torch.elastic.steps import Step, Tokens, check_window, count, micros
+from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, check_window, count
 from isobatch.integrations.torch.lr import ElasticLR
 
 
@@ -120,7 +120,10 @@ class Loop:
             # All processes of a replica count the same tokens.
             total /= self._run.processes / replicas
             factors = [own * replicas / total for own in window.counts]
-        batches = micros(iter(window.batches), window.passes, factors, equal=self._equal)
+        batches = (
+            Micro(batch, factor, one.last, one.stand_in, self._equal)
+            for batch, one, factor in zip(window.batches, window.passes, factors, strict=True)
+        )
         return Step(window.span, batches, len(window.passes))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.dealing import Pass, Span
+from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import is_count
 from isobatch.words import shown
 
@@ -90,14 +90,6 @@ class Step:
         for micro in self._micros:
             self._left -= 1
             yield micro
-
-
-def micros(
-    batches: Iterator[Any], passes: Sequence[Pass], factors: Sequence[float], *, equal: bool
-) -> Iterator[Micro]:
-    """Yields a step's micro-batches, each with its factor."""
-    for batch, one, factor in zip(batches, passes, factors, strict=True):
-        yield Micro(batch, factor, one.last, one.stand_in, equal)
 
 
 def _has_collectives_inside(model: nn.Module) -> bool:
