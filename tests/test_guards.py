@@ -341,7 +341,9 @@ def test_what_is_wrong_has_a_diagnosis():
                 if ast.unparse(node.func) == "Proof":
                     direct.append(f"{file.relative_to(ROOT)}, line {node.lineno}")
     assert seen > 20
-    assert not direct, f"a proof that is not made by judge_claim, pass_claim or skip_claim: {'; '.join(direct)}"
+    assert not direct, (
+        f"a proof that is not made by judge_claim, pass_claim or skip_claim: {'; '.join(direct)}"
+    )
 
 
 def test_every_proof_has_its_row_in_the_order_of_the_table():
