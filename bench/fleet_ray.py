@@ -86,14 +86,14 @@ def main(folder: str, nodes: str = "2", gpus: str = "") -> None:
     found: dict[str, list[tuple[float, float, float]]] = {"local": [], "ray": []}
     met = [int(count) for count in gpus.split(",")] if gpus else None
     tasks: list[int] = []
-    grouped = engine.grouped
+    grouped = engine.group_parts
 
     def counted(*args: Any) -> Any:
         groups = grouped(*args)
         tasks.append(len(groups))
         return groups
 
-    engine.grouped = counted
+    engine.group_parts = counted
     bare(1)
     idle = measured(lambda: time.sleep(IDLE))[1] / IDLE
     print(
