@@ -18,8 +18,8 @@ import torch
 from isobatch.diagnosis.tensors import checksum, float32_as
 from isobatch.validate.proofs import memory
 from isobatch.validate.ranks import network
-from isobatch.validate.ranks.facts import Facts, agree, gpu_is_shared
 from isobatch.validate.ranks.group import Group
+from isobatch.validate.ranks.network import Facts, agree, gpu_is_shared
 from isobatch.validate.workload import out_of_memory
 
 MIB = 1 << 20

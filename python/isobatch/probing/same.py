@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import torch
 
+from isobatch.diagnosis.tensors import difference
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as plan_recipe
 from isobatch.probing.lab import Lab, own_randomness
 from isobatch.probing.options import Publish
 from isobatch.probing.training import lr_course, shares
-from isobatch.validate.difference import difference
 from isobatch.words import counted
 
 STEPS = 12

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from isobatch.errors import InputError, must_be
 from isobatch.validate.figures import Rank
 from isobatch.validate.options import Options
-from isobatch.validate.ranks import facts, network
+from isobatch.validate.ranks import network
 from isobatch.validate.ranks.pulse import Pulse
 
 # Of older torch by another name.
@@ -46,9 +46,9 @@ class Group:
         self._made = not dist.is_initialized()
         self._store = self._first_store(found) if self._made else self._connection()
         address = network.address_towards(os.environ["MASTER_ADDR"])
-        mine = facts.find(self.world_size, self.local_rank, self.device, address)
-        self.facts = facts.agree(self._store, run, self.rank, mine, self.limit)
-        self.emulated = facts.gpu_is_shared(self.facts)
+        mine = network.find_facts(self.world_size, self.local_rank, self.device, address)
+        self.facts = network.agree(self._store, run, self.rank, mine, self.limit)
+        self.emulated = network.gpu_is_shared(self.facts)
         if self._made:
             network.set_interface(address, [other.address for other in self.facts])
             # From 2.30 on NCCL can have several ranks on a GPU, where it is asked to.
