@@ -26,7 +26,7 @@ from isobatch.diagnosis.tensors import AUTOCAST
 from isobatch.validate.figures import Machine, PairSpeed
 from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
 
@@ -132,7 +132,7 @@ def prove_equally_fast(
     """Measures some work in windows of `seconds`; where a rank looks slow, in many more. Returns the windows by rank, too."""
     if group.world_size == 1:
         mine = [window(group, work, seconds) for _ in range(FIRST_WINDOWS)]
-        return unchecked(name, "one rank: nothing to compare with"), [mine]
+        return skip_claim(name, "one rank: nothing to compare with"), [mine]
     begun = time.monotonic()
     gates = (GPU_CAUTION, GPU_FAIL) if group.device.type == "cuda" else (CAUTION, FAIL)
     windows: list[list[Window]] = [[] for _ in range(group.world_size)]
@@ -147,7 +147,7 @@ def prove_equally_fast(
             break
     if group.emulated:
         text = "several ranks share a GPU: function only, not performance"
-        proof = unchecked(name, text, **proof.values)
+        proof = skip_claim(name, text, **proof.values)
     return proof, windows
 
 
@@ -178,7 +178,7 @@ def judge_windows(
     }
     if typical[slowest] < caution:
         times = f"{typical[slowest]:.3f} × the median of the others; a caution from {caution} ×"
-        return passing(name, f"{what}: the slowest, {who(slowest)}, takes {times}", caution, **values)
+        return pass_claim(name, f"{what}: the slowest, {who(slowest)}, takes {times}", caution, **values)
     own = seconds * (1 - waited) / others
     times, always = np.median(own, axis=1), np.quantile(own, 1 - ALWAYS, axis=1)
     slow = [rank for rank in range(len(windows)) if min(typical[rank], always[rank]) >= caution]
@@ -189,11 +189,11 @@ def judge_windows(
             f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
             f"{caution} × or more in {often} of {count} windows, where a slow rank has nine of ten"
         )
-        return judged(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
+        return judge_claim(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
     named = few([f"{who(rank)} {times[rank]:.2f} ×" for rank in slow])
     text = f"{what}: {named} the median of the others, in nine of ten windows at least {caution} ×"
     verdict = Verdict.FAIL if times[slow].max() >= fail else Verdict.CAUTION
-    return judged(name, verdict, text, Cause.SLOW_RANK.likely(few(map(who, slow))), caution, **values)
+    return judge_claim(name, verdict, text, Cause.SLOW_RANK.likely(few(map(who, slow))), caution, **values)
 
 
 def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -235,7 +235,7 @@ def prove_world(trial: Trial) -> list[Proof]:
     if planned != trial.plan.world_size:
         text += "; only the data-parallel part is proven"
     likely = Cause.ANOTHER_WORLD_SIZE.likely()
-    return [judged("world", verdict, text, likely, 0, ranks=ranks, data_parallel=planned)]
+    return [judge_claim("world", verdict, text, likely, 0, ranks=ranks, data_parallel=planned)]
 
 
 def versions(group: Group) -> dict[str, str]:
@@ -293,7 +293,7 @@ def same_versions(
             "CUDA_LAUNCH_BLOCKING is set: each kernel waits for the one before it, and every time here is too long"
         )
     verdict, text = Verdict.CAUTION if differ else Verdict.PASS, "; ".join(differ) or "the same on all ranks"
-    return judged("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
+    return judge_claim("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
 
 
 class Product:
@@ -370,7 +370,7 @@ def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
     """Judges whether a node's link is slower than the others', by each node's best peer: a good link looks slow only towards a
     slow one. Where each GPU has its own, each is judged."""
     if not found:
-        return unchecked("links", "one node: no link between nodes")
+        return skip_claim("links", "one node: no link between nodes")
     best: dict[tuple[int, int], float] = {}
     for pair in found:
         for place in ((pair.node, pair.local_rank), (pair.peer, pair.local_rank)):
@@ -379,19 +379,19 @@ def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
     values, slowest = list(best.values()), min(best.values())
     if group.nodes < 3:
         text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
-        return passing("links", text, bw_gb_s=values)
+        return pass_claim("links", text, bw_gb_s=values)
     column = 1 / np.array(values)[:, np.newaxis]
     ratios = (column / _others(column))[:, 0]
     slow = [place for place, ratio in zip(best, ratios, strict=True) if ratio >= CAUTION]
     if not slow:
         text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
-        return passing("links", text, CAUTION, bw_gb_s=values)
+        return pass_claim("links", text, CAUTION, bw_gb_s=values)
     rails = any(pair.local_rank for pair in found)
     names = [f"{host[node]} GPU {local}" if rails else host[node] for node, local in slow]
     rows = [f"{name} (node {at[0]}) {best[at]:.3f} GB/s" for name, at in zip(names, slow, strict=True)]
     text = f"{few(rows)}; the others' median is {statistics.median(values):.3f} GB/s"
     verdict = Verdict.FAIL if max(ratios) >= FAIL else Verdict.CAUTION
-    return judged("links", verdict, text, Cause.SLOW_LINK.likely(few(names)), CAUTION, bw_gb_s=values)
+    return judge_claim("links", verdict, text, Cause.SLOW_LINK.likely(few(names)), CAUTION, bw_gb_s=values)
 
 
 def prove(trial: Trial) -> list[Proof]:

@@ -17,7 +17,7 @@ from isobatch.validate.proofs.all_reduce import interpolate
 from isobatch.validate.proofs.machine import FIRST_WINDOWS, prove_equally_fast
 from isobatch.validate.proofs.memory import PeakMemory
 from isobatch.validate.ranks.group import Group, uncertainty
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import out_of_memory
@@ -332,14 +332,14 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
         values["median_uncertainty"] = sure
     why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
     if why is not None or expected is None:
-        return unchecked("step_time", f"{text}; {why}", **values)
+        return skip_claim("step_time", f"{text}; {why}", **values)
     off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
     noise = max(step.spread, sure if math.isfinite(sure) else 0.0)
     verdict, cause = Verdict.by(abs(off), options), Cause.SLOWER_STEP if off > 0 else Cause.FASTER_STEP
     if abs(off) > options.caution and noise > abs(off) - options.caution:
         verdict, cause = Verdict.INCONCLUSIVE, Cause.NOISY_HOST
-    return judged("step_time", verdict, text, cause.likely(), options.caution, **values)
+    return judge_claim("step_time", verdict, text, cause.likely(), options.caution, **values)
 
 
 def judge_memory(training: Training, peak: Peak) -> Proof:
@@ -353,11 +353,11 @@ def judge_memory(training: Training, peak: Peak) -> Proof:
         text += f", {peak.left / 2**30:.3g} GiB of the GPU left"
         values["left_bytes"] = peak.left
     if expected is None:
-        return passing("memory", f"fits: {text}; no forecast of this workload (--memory-gib)", **values)
+        return pass_claim("memory", f"fits: {text}; no forecast of this workload (--memory-gib)", **values)
     off = gib / expected - 1
     text += f", {expected:.3g} GiB forecast ({off:+.0%})"
     verdict, likely = Verdict.by(off, options), Cause.MORE_MEMORY.likely()
-    return judged("memory", verdict, text, likely, options.caution, **values)
+    return judge_claim("memory", verdict, text, likely, options.caution, **values)
 
 
 def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
