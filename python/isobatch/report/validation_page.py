@@ -115,14 +115,7 @@ def _step(report: Report, step: StepTimes) -> Section:
 
 
 def _machine(machine: Machine) -> Section:
-    def known(value: float | None) -> str:
-        return "" if value is None else words.figure(value)
-
-    rows = [
-        (count(rank.rank), rank.host, rank.device, known(rank.matmul_gflops), known(rank.window_spread))
-        for rank in machine.ranks[:512]
-    ]
-    columns = {"rank": "text", "host": "text", "device": "text"}
-    columns |= {"matrix product, GFLOP/s": "number", "slowest window / fastest": "number"}
+    rows = [(count(rank.rank), rank.host, rank.device) for rank in machine.ranks[:512]]
+    columns = dict.fromkeys(("rank", "host", "device"), "text")
     versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(machine.versions.items()))
     return Section("The machine", tables=[HtmlTable("Ranks", columns, rows), versions])
