@@ -321,7 +321,7 @@ def test_a_proof_is_declared_by_its_name():
         name: file.name
         for file in files
         for name in re.findall(
-            r'(?:judge|judged|passing|unchecked)\(\s*"(\w+)"', file.read_text(encoding="utf-8")
+            r'(?:judge|judge_claim|pass_claim|skip_claim)\(\s*"(\w+)"', file.read_text(encoding="utf-8")
         )
     }
     assert len(given) > 10
@@ -331,17 +331,19 @@ def test_a_proof_is_declared_by_its_name():
 
 
 def test_what_is_wrong_has_a_diagnosis():
-    """Every proof in python/isobatch/validate that is not simply a pass, or not looked at, is made by `judged`, which demands one."""
+    """Every proof in python/isobatch/validate that is not simply a pass, or not looked at, is made by `judge_claim`, which demands one."""
     pytest.importorskip("torch", reason="the proofs are torch's")
     direct, seen = [], 0
     for file in sorted((ROOT / "python/isobatch/validate").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and file.name != "report.py":
-                seen += ast.unparse(node.func) == "judged"
+                seen += ast.unparse(node.func) == "judge_claim"
                 if ast.unparse(node.func) == "Proof":
                     direct.append(f"{file.relative_to(ROOT)}, line {node.lineno}")
     assert seen > 20
-    assert not direct, f"a proof that is not made by judged, passing or unchecked: {'; '.join(direct)}"
+    assert not direct, (
+        f"a proof that is not made by judge_claim, pass_claim or skip_claim: {'; '.join(direct)}"
+    )
 
 
 def test_every_proof_has_its_row_in_the_order_of_the_table():
@@ -381,3 +383,20 @@ def test_every_kind_that_builds_has_a_text():
 def test_every_shape_of_the_form_is_one_of_the_core():
     shapes = {shape.__struct_config__.tag for shape in Shape.__args__}
     assert shapes == {*_core.schedule_shapes(), "inner"}
+
+
+@pytest.mark.parametrize("reason", [(), ("",), (7,), ("one", "two")])
+def test_a_race_with_the_machine_gives_its_reason(request, reason):
+    """The mark of a second try: a test without a reason stops the run, one with it is tried once more."""
+
+    def collected(*arguments):
+        item = pytest.Function.from_parent(request.node.parent, name="it", callobj=lambda: None)
+        item.add_marker(pytest.mark.race(*arguments))
+        request.config.hook.pytest_collection_modifyitems(
+            session=request.session, config=request.config, items=[item]
+        )
+        return item.get_closest_marker("flaky")
+
+    with pytest.raises(pytest.UsageError, match="it: race needs its reason, a text"):
+        collected(*reason)
+    assert collected("judges the clock").kwargs == {"reruns": 1}

@@ -1,7 +1,6 @@
 """The guard in a training script of one's own: each mistake where people make it, and its name."""
 
 import pickle
-import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -502,15 +501,6 @@ def test_without_room_for_another_gradient_it_is_unchecked(monkeypatch):
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guard.md").read_text(encoding="utf-8")
-
-
-def test_the_page_runs():
-    """The Python blocks of docs/guard.md, one after another."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert blocks
-    names = {}
-    for block in blocks:
-        exec(block, names)
 
 
 def test_the_page_names_every_attribute_of_the_error():

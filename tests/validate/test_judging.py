@@ -134,12 +134,6 @@ def test_wrong_sums_are_counted():
     assert proof.text == "3 wrong elements at 1024 bytes of float32"
 
 
-def reduced(samples, time_us=100.0):
-    from isobatch.validate.figures import AllReduce
-
-    return AllReduce(table=[row(time_us, samples)], fits=[])
-
-
 def noise_of(scale, error):
     from isobatch.validate.figures import Noise
 
@@ -152,33 +146,6 @@ def noise_of(scale, error):
         small_batch=8,
         large_batch=16,
     )
-
-
-def report(**parts):
-    from isobatch.validate import Report
-
-    fields = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "")
-    return Report(
-        verdict=Verdict.PASS,
-        wall_seconds=1.0,
-        rehearsal=None,
-        plan=None,
-        options=Options(),
-        proofs=[],
-        **fields,
-        **parts,
-    )
-
-
-def test_a_comparison_lists_no_noise():
-    from isobatch.validate import compare
-
-    quiet, wide = [100.0, 101.0, 99.0], [60.0, 100.0, 160.0]
-    before = report(allreduce=reduced(quiet), noise=noise_of(200.0, 150.0))
-    assert compare(before, report(allreduce=reduced(wide, 130.0), noise=noise_of(900.0, 200.0))) == {}
-    assert compare(before, report()) == {}
-    slower = compare(before, report(allreduce=reduced([x * 1.5 for x in quiet], 150.0)))
-    assert list(slower) == ["bus_bw_gb_s of float32 at 1000000 bytes"]
 
 
 @pytest.mark.parametrize(

@@ -213,25 +213,6 @@ def test_the_ranks_of_one_host_meet_on_its_loopback():
     assert listening == ["0100007F"]
 
 
-def test_a_comparison_by_command(plan, tmp_path):
-    from isobatch.validate import Options, Report, Verdict
-
-    for name, verdict in (("a.json", Verdict.PASS), ("b.json", Verdict.FAIL)):
-        Report(
-            verdict=verdict,
-            isobatch_version="0",
-            started="",
-            wall_seconds=1,
-            rehearsal=None,
-            plan=ib.Plan.load(plan),
-            plan_digest="",
-            options=Options(),
-            proofs=[],
-        ).save(tmp_path / name)
-    done = run([*COMMAND, "--compare", "a.json", "b.json"], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "verdict: pass → fail\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

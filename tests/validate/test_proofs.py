@@ -12,7 +12,6 @@ pytest.importorskip("torch", reason="the validator needs torch")
 from ddp.validating import failed, refused, threads, validate
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Report, Verdict
-from isobatch.validate.report import _figures
 
 PLAIN = {
     "effective_batch": 48,
@@ -209,8 +208,6 @@ def test_what_a_calibration_reads(two):
     step, table = report.step, report.allreduce.table
     assert (step.ranks, step.nodes, step.micro_batch, step.accumulation) == (2, 1, 8, 3)
     assert step.gradient_bytes == 4 * step.parameters == sum(step.bucket_bytes)
-    assert len(step.compute_ranks.median_seconds) == len(step.sync_ranks.p95_seconds) == 2
-    assert max(step.sync_seconds) >= max(step.sync_ranks.median_seconds) > 0
     assert [row.micro_batch for row in step.micro_batches] == [4, 8]
     assert {row.bytes for row in table if row.bucket} == set(step.bucket_bytes)
     steps = report.measurements.steps
@@ -229,8 +226,6 @@ def test_the_largest_micro_batch_is_found(two):
     assert {one.micro_batch: one.fits for one in found.tries}.items() >= {37: True, 38: False}.items()
     assert [one.micro_batch for one in found.tries] == sorted({one.micro_batch for one in found.tries})
     assert all("rank 1" in one.fault for one in found.tries if not one.fits)
-    planned = next(row for row in report.step.micro_batches if row.micro_batch == 8)
-    assert dict(_figures(report))["peak_memory_bytes"].value == planned.peak_memory_bytes
     # It goes into the next plan, and into what a calibration reads.
     plan = ib.plan(ib.Recipe(effective_batch=3072, lr=0.1), 2, max_micro_batch=report.max_micro_batch)
     assert plan.micro_batch <= 37

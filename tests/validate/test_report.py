@@ -5,7 +5,7 @@ import json
 import pytest
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.validate import Options, Proof, Report, Verdict, compare, json_schema
+from isobatch.validate import Options, Proof, Report, Verdict, json_schema
 
 FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {
     "wall_seconds": 1.0,
@@ -59,15 +59,6 @@ def test_the_worst_verdict_wins(verdicts, whole, code):
     assert (verdict, report(verdict).exit_code) == (whole, code)
 
 
-def test_a_comparison_says_what_changed():
-    changes = compare(report(Verdict.PASS), report(Verdict.FAIL, options=Options(hook="bf16")))
-    assert changes == {
-        "verdict": ("pass", "fail"),
-        "proof gradient": ("pass", "fail"),
-        "option hook": ("none", "bf16"),
-    }
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"extent": "long"}, {"fail": 0.0}, {"noise_steps": 1}, {"caution": 0.5, "fail": 0.1}, {"hook": "int8"}],
@@ -104,7 +95,6 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
     ("words", "message"),
     [
         ([], "PLAN is missing: pass a plan's JSON file (isobatch plan -o)"),
-        (["plan.json", "--compare", "a", "b"], "--compare takes two reports, and no plan"),
         (["plan.json", "-o", "no/such/report.json"], "no/such: there is no such folder"),
         (["plan.json", "-o", "."], ".: cannot be written"),
         (["plan.json"], "plan.json: cannot be read: No such file"),

@@ -29,12 +29,12 @@ def add(command: Parser) -> None:
     what.add_argument(
         "--same",
         action="store_true",
-        help="whether the plan trains the same as the tuned recipe, at every split",
+        help="whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
     )
     what.add_argument(
         "--critical",
         action="store_true",
-        help="the critical batch by branched training, beside the noise scale",
+        help="the critical batch by branched training",
     )
     command.add_argument(
         "--workload",
@@ -69,14 +69,6 @@ def add(command: Parser) -> None:
         type=options.count,
         metavar="N",
         help="samples of a whole trial (default: what the budget allows)",
-    )
-    _add_files(command)
-
-
-def _add_files(command: argparse.ArgumentParser) -> None:
-    """Adds the options of files to read and to write."""
-    command.add_argument(
-        "--checkpoint", type=options.path, metavar="FILE", help="weights to begin with (torch.save)"
     )
     command.add_argument(
         "--tolerance",
@@ -123,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
             seeds=args.seeds,
             batches=tuple(args.batches),
             samples=args.samples,
-            checkpoint=args.checkpoint,
             tolerance=args.tolerance,
             device=args.device,
         )

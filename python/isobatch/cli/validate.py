@@ -6,7 +6,7 @@ import argparse
 import os
 
 from isobatch.cli.parser import Parser
-from isobatch.errors import InputError, missing
+from isobatch.errors import missing
 from isobatch.files.whole import check_place
 from isobatch.validate import __main__ as rank_command
 
@@ -17,7 +17,6 @@ DESCRIPTION = (
 EXAMPLES = (
     "isobatch validate plan.json --nproc-per-node 8 -o report.json",
     "isobatch validate plan.json --quick",
-    "isobatch validate --compare before.json after.json",
 )
 
 EVERYDAY = (
@@ -27,7 +26,6 @@ EVERYDAY = (
         "--nnodes",
         "--node-rank",
         "--rendezvous",
-        "--compare",
         "--memory-gib",
         "--step-seconds",
     ),
@@ -47,20 +45,10 @@ def add(command: Parser) -> None:
     command.add_argument(
         "--rendezvous", metavar="HOST:PORT", help="host 0, and a free port there; host 0 has the report"
     )
-    command.add_argument(
-        "--compare", nargs=2, metavar=("A.json", "B.json"), help="say what changed between two reports"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validates, or compares two reports."""
-    if args.compare is not None:
-        if args.plan is not None:
-            raise InputError("--compare takes two reports, and no plan")
-        from isobatch.validate.report import Report, compare, describe
-
-        print(describe(compare(*(Report.load(path) for path in args.compare))) or "no change")
-        return 0
+    """Validates a plan."""
     if args.plan is None:
         raise missing("PLAN", "pass a plan's JSON file (isobatch plan -o)")
     from isobatch.validate.ranks.network import environment

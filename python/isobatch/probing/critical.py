@@ -9,20 +9,18 @@ where that ends at most `tolerance` above the branch at k = 1; the critical batc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import msgspec
 import numpy as np
-import torch
 
-from isobatch.diagnosis.tensors import square
 from isobatch.errors import InputError
-from isobatch.probing.findings import Branch, CriticalFinding
-from isobatch.probing.lab import Lab
+from isobatch.probing.lab import Lab, own_randomness
 from isobatch.probing.options import Publish
 from isobatch.probing.training import diverges, lr_course
-from isobatch.probing.workload import own_randomness
-from isobatch.validate.proofs.noise_scale import noise_scale
+from isobatch.words import counted, figure
 
 MAX_DOUBLINGS = 10
 MIN_BRANCH_STEPS = 10
@@ -30,82 +28,120 @@ MIN_BRANCH_STEPS = 10
 EVALUATIONS = 8
 SMOOTHING = 0.5
 """The weight of the past in the average over a branch's evaluations."""
-NOISE_STEPS = 16
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """Judges a training continued at k times the batch: its smoothed loss at the end, the mean over seeds, None where one diverged; the
+    standard error of its difference from k = 1, None from one seed; and whether it is within the tolerance."""
+
+    k: int
+    batch: int
+    lr: float
+    loss: float | None
+    error: float | None
+    holds: bool
+
+
+class CriticalFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Gives the critical batch by branched training: the largest k with all below it holding. `bounded`: a larger one was tried and
+    does not hold."""
+
+    samples: int
+    seeds: int
+    tolerance: float
+    branches: tuple[Branch, ...]
+    critical_batch: int
+    bounded: bool
+
+    def lines(self, planned: int) -> list[str]:
+        """Says the critical batch, and the branches behind it."""
+        more = "" if self.bounded else ", or more: no larger one was tried that fails"
+        if self.bounded and len(self.branches) == 2:
+            more = ", or less: already twice the batch fails"
+        lines = [
+            f"Critical batch by branched training (Merrill et al. 2025, arXiv 2505.23971): {self.critical_batch:,}{more}.",
+            f"Next: {self._next(planned)}",
+            f"Branches of {self.samples:,} samples and {counted(self.seeds, 'seed')} from one checkpoint; a branch holds where its "
+            f"smoothed loss is at most {figure(self.tolerance)} above that at k = 1:",
+        ]
+        for one in self.branches:
+            loss = "diverged" if one.loss is None else f"{one.loss:.4f}"
+            error = "" if one.error is None or one.k == 1 else f" ± {one.error:.4f}"
+            lines.append(
+                f"  k = {one.k}: batch {one.batch:,}, learning rate {figure(one.lr)}, loss {loss}{error}, "
+                f"{'holds' if one.holds else 'does not hold'}"
+            )
+        errors = [one.error for one in self.branches if one.error is not None]
+        if not errors or max(errors) > self.tolerance / 2:
+            lines.append(
+                "Warning: the branches scatter by more than half the tolerance, or there is one seed only: take more --seeds, longer "
+                "branches (--samples) or a larger --tolerance before you rely on it."
+            )
+        return lines
+
+    def _next(self, planned: int) -> str:
+        """Advises what to do with a critical batch."""
+        if planned <= self.critical_batch:
+            return f"train with the plan as it is: its batch of {planned:,} is not above that."
+        if not self.bounded:
+            return f"a larger --budget, so that larger batches are tried: the plan's {planned:,} was not."
+        return (
+            f"the plan's batch of {planned:,} is above that, where the same loss takes more samples: plan with --policy "
+            f"{self.critical_batch}, or keep the tuned batch."
+        )
 
 
 def measure_critical(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the critical batch at the checkpoint; without one, at weights first trained on as many samples as a branch.
-
-    Args:
-        lab: trains.
-        say: called with a line of progress.
-        publish: called each time that more is known.
+    """Measures the critical batch at weights first trained on as many samples as a branch: ever larger batches, up to the first that fails.
 
     Raises:
         InputError: the budget is too small for the first two branches, or the first one diverges.
         Expired: the budget is spent.
     """
-    base, samples = lab.tuned_batch, _samples(lab)
+    base, samples, asked = lab.tuned_batch, _samples(lab), lab.options
     branches: list[Branch] = []
+    first: list[float] = []
     with own_randomness():
-        state = _start(lab, base, samples)
-        scale, error = _noise(lab, base, state)
-        for branch in _branches(lab, base, state, samples):
-            branches.append(branch)
-            say(f"k = {branch.k}: {'diverged' if branch.loss is None else f'loss {branch.loss:.4f}'}")
-            if len(branches) > 1:
+        state = _start(lab, samples)
+        for k in (2**doubling for doubling in range(MAX_DOUBLINGS + 1)):
+            if samples // (k * base) < MIN_BRANCH_STEPS:
+                return
+            lr = lab.start_lr * (float(k) if lab.plan.recipe.optimizer == "sgd" else math.sqrt(k))
+            losses = [_branch(lab, k * base, lr, state, samples, seed) for seed in range(1, asked.seeds + 1)]
+            first = first or losses
+            branches.append(_judged(k, k * base, lr, np.array(losses), np.array(first), asked.tolerance))
+            loss, holds = branches[-1].loss, branches[-1].holds
+            say(f"k = {k}: {'diverged' if loss is None else f'loss {loss:.4f}'}")
+            if k > 1:
                 publish(
                     partial(
                         CriticalFinding,
                         samples=samples,
-                        seeds=lab.options.seeds,
-                        tolerance=lab.options.tolerance,
+                        seeds=asked.seeds,
+                        tolerance=asked.tolerance,
                         branches=tuple(branches),
                         critical_batch=max(one.batch for one in branches if one.holds),
-                        bounded=not branch.holds,
-                        noise_scale=scale,
-                        noise_error=error,
+                        bounded=not holds,
                     )
                 )
+            if not holds:
+                return
 
 
-def _branches(lab: Lab, base: int, state: dict[str, object], samples: int) -> Iterator[Branch]:
-    """Trains at ever larger batches, up to the first failure."""
-    first: list[float | None] = []
-    for doubling in range(MAX_DOUBLINGS + 1):
-        k = 2**doubling
-        if samples // (k * base) < MIN_BRANCH_STEPS:
-            return
-        losses = [_branch(lab, base, k, state, samples, seed) for seed in range(1, lab.options.seeds + 1)]
-        first = first or losses
-        branch = _judged(lab, base, k, losses, first)
-        yield branch
-        if not branch.holds:
-            return
-
-
-def _judged(lab: Lab, base: int, k: int, losses: list[float | None], first: list[float | None]) -> Branch:
-    """Judges a branch against that at k = 1, seed by seed."""
-    own = np.array([np.nan if loss is None else loss for loss in losses])
-    gaps = own - np.array([np.nan if loss is None else loss for loss in first])
-    if k == 1 and not np.isfinite(own).all():
-        raise InputError(f"the branch at k = 1 diverged at learning rate {lab.start_lr:g}", field="workload")
-    error = (
-        float(gaps.std(ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 and np.isfinite(gaps).all() else None
-    )
+def _judged(k: int, batch: int, lr: float, losses: Any, first: Any, tolerance: float) -> Branch:
+    """Judges a branch against that at k = 1, seed by seed; a loss that diverged is NaN."""
+    if k == 1 and not np.isfinite(losses).all():
+        raise InputError(f"the branch at k = 1 diverged at learning rate {lr:g}", field="workload")
+    gaps = losses - first
+    ended = bool(np.isfinite(gaps).all())
     return Branch(
         k=k,
-        batch=k * base,
-        lr=lab.start_lr * _factor(lab, k),
-        loss=float(own.mean()) if np.isfinite(own).all() else None,
-        error=error,
-        holds=bool(np.isfinite(gaps).all() and gaps.mean() <= lab.options.tolerance),
+        batch=batch,
+        lr=lr,
+        loss=float(losses.mean()) if ended else None,
+        error=float(gaps.std(ddof=1) / math.sqrt(len(gaps))) if ended and len(gaps) > 1 else None,
+        holds=ended and bool(gaps.mean() <= tolerance),
     )
-
-
-def _factor(lab: Lab, k: int) -> float:
-    """Returns the factor of the learning rate at k times the batch."""
-    return float(k) if lab.plan.recipe.optimizer == "sgd" else math.sqrt(k)
 
 
 def _samples(lab: Lab) -> int:
@@ -125,49 +161,30 @@ def _samples(lab: Lab) -> int:
     return int(min(fitting, 2**8 * MIN_BRANCH_STEPS * base))
 
 
-def _start(lab: Lab, base: int, samples: int) -> dict[str, object]:
-    """Returns the checkpoint, or weights and optimizer after a first training."""
-    training = lab.training(base, 0)
-    if lab.checkpoint is None:
-        steps = max(1, samples // base)
-        course = lr_course(lab.plan, lab.start_lr, steps, constant=True)
-        if diverges(training, lab.split(base), steps, course):
-            raise InputError(
-                f"the first training diverged at learning rate {lab.start_lr:g} and batch {base:,}: check the recipe's learning rate, "
-                "or begin from a --checkpoint",
-                field="workload",
-            )
+def _start(lab: Lab, samples: int) -> dict[str, Any]:
+    """Returns weights and optimizer after a first training."""
+    base = lab.tuned_batch
+    training, steps = lab.training(base, 0), max(1, samples // base)
+    if diverges(training, lab.split(base), steps, lr_course(lab.plan, lab.start_lr, steps, constant=True)):
+        raise InputError(
+            f"the first training diverged at learning rate {lab.start_lr:g} and batch {base:,}: check the recipe's learning rate",
+            field="workload",
+        )
     return training.state()
 
 
-def _branch(lab: Lab, base: int, k: int, state: dict[str, object], samples: int, seed: int) -> float | None:
-    """Returns the smoothed loss of a branch; None where it diverged."""
-    training, steps = lab.training(base, seed, checkpoint=state), samples // (k * base)
-    lr, replicas = lab.start_lr * _factor(lab, k), lab.split(k * base)
+def _branch(lab: Lab, batch: int, lr: float, state: dict[str, Any], samples: int, seed: int) -> float:
+    """Returns the smoothed loss of a branch; NaN where it diverged."""
+    training, steps = lab.training(lab.tuned_batch, seed, checkpoint=state), samples // batch
+    replicas = lab.split(batch)
     marks = {round(steps * (i + 1) / EVALUATIONS) for i in range(EVALUATIONS)}
-    smoothed: float | None = None
+    smoothed = math.nan
     for step in range(1, steps + 1):
         if not np.isfinite(training.step(replicas, lr)):
-            return None
+            return math.nan
         if step in marks:
             loss = float(np.mean(training.evaluate(lab.part)))
-            smoothed = loss if smoothed is None else SMOOTHING * smoothed + (1 - SMOOTHING) * loss
-    return smoothed if smoothed is not None and math.isfinite(smoothed) else None
-
-
-def _noise(lab: Lab, base: int, state: dict[str, object]) -> tuple[float | None, float | None]:
-    """Measures the simple noise scale at the state: squared norms of the gradient of some samples, and of many."""
-    small, many = base, 8
-    training = lab.training(base, 1, checkpoint=state)
-    local, averaged = [], []
-    for _ in range(NOISE_STEPS):
-        norms, total = [], [torch.zeros_like(p) for p in training.trained]
-        for _ in range(many):
-            training.gradient(lab.split(small))
-            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in training.trained]
-            norms.append(sum(float(square(grad)) for grad in grads))
-            total = [t + grad for t, grad in zip(total, grads, strict=True)]
-        local.append(float(np.mean(norms)))
-        averaged.append(sum(float(square(t / many)) for t in total))
-    scale, error, _, _ = noise_scale(np.array(local), np.array(averaged), small, many * small)
-    return scale, error
+            if not math.isfinite(loss):
+                return math.nan
+            smoothed = loss if math.isnan(smoothed) else SMOOTHING * smoothed + (1 - SMOOTHING) * loss
+    return smoothed

@@ -1,4 +1,4 @@
-"""The best learning rate from trials, with a bootstrap interval. NumPy alone.
+"""The best learning rate from trials, with a bootstrap interval, and the words of the finding. NumPy alone.
 
 Losses come in an array of shape (learning rates, seeds, parts): one number for each part of the evaluation samples. A resample draws parts
 with replacement, and moves the mean over seeds as far as a few seeds leave it open: by Student's distribution around the mean of all, since three
@@ -10,15 +10,24 @@ and its neighbours over the logarithm of the learning rate. Of one seed nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from isobatch.words import counted, figure, real
 
 RESAMPLES = 2000
 MAX_STEEPNESS = 4.0
 """A neighbour's excess counts at most so many times the other one's, which moves the vertex by 0.3 of a step of the grid at most."""
+WIDE_INTERVAL = 4.0
+"""An interval that spans more hardly tells one learning rate from another: two steps of the grid."""
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
+Doubt = Literal["short", "edge", "untuned"]
+"""Why nothing should be done by a learning rate: its trials are not whole, or of one seed where more were asked for; the best one at a batch is the
+last one tried; or the recipe's is far from the best one at its own batch, so that a ratio to it says nothing."""
 
 
 def best_log_lr(logs: Floats, losses: Floats) -> float:
@@ -93,6 +102,27 @@ class Rates:
         means = resampled_means(self.losses, seed, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
+    def summary(self, batch: int, rule_lr: float) -> BatchRates:
+        """Summarizes the trials, with intervals."""
+        logs, means = self.resampled()
+        found = []
+        for log, mean, column in zip(self.logs, self.means, means.T, strict=True):
+            ended = bool(np.isfinite(mean))
+            rate = Rate(
+                lr=float(np.exp(log)),
+                loss=float(mean) if ended else None,
+                interval=interval(column) if ended else None,
+            )
+            found.append(rate)
+        return BatchRates(
+            batch=batch,
+            best_lr=self.best,
+            interval=interval(np.exp(logs)),
+            at_edge=self.at_edge,
+            rule_lr=rule_lr,
+            rates=tuple(found),
+        )
+
 
 def interval(values: Floats) -> Interval:
     """Returns the middle 95 %.
@@ -132,3 +162,184 @@ def learned(before: Floats, after: Floats) -> bool:
     fell = before - after
     error = float(fell.std(ddof=1) / np.sqrt(len(fell))) if len(fell) > 1 else 0.0
     return float(fell.mean()) > max(2 * error, 1e-6 * abs(float(before.mean())))
+
+
+def span(ends: Interval) -> str:
+    """Writes an interval.
+
+    >>> span((0.1, 0.25))
+    '0.1 to 0.25'
+    """
+    return f"{figure(ends[0])} to {figure(ends[1])}"
+
+
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Records one short training: its effective batch, peak learning rate, seed, samples, and the losses on each part of the evaluation
+    samples; none where it diverged."""
+
+    batch: int
+    lr: float
+    seed: int
+    samples: int
+    losses: tuple[float, ...]
+    steps: int
+    seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it was stopped because its loss grew, or was not finite."""
+        return not self.losses
+
+    @property
+    def loss(self) -> float:
+        """The mean over the evaluation samples; infinity where it diverged."""
+        return sum(self.losses) / len(self.losses) if self.losses else float("inf")
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """Gives one learning rate at one batch: the mean loss over seeds and its 95 % interval, None where it diverged."""
+
+    lr: float
+    loss: float | None
+    interval: Interval | None
+
+
+class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Summarizes the trials at one batch.
+
+    `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie beyond those tried.
+    `rule_lr` is the tuned batch's by the rule.
+    """
+
+    batch: int
+    best_lr: float
+    interval: Interval
+    at_edge: bool
+    rule_lr: float
+    rates: tuple[Rate, ...]
+
+    def lines(self) -> list[str]:
+        """Lists the learning rates of a batch and their losses."""
+        lines = [f"  batch {self.batch:,}: best {figure(self.best_lr)} ({span(self.interval)})"]
+        names = [real(rate.lr) for rate in self.rates]
+        width = max(len(name) for name in names)
+        for name, rate in zip(names, self.rates, strict=True):
+            if rate.loss is None or rate.interval is None:
+                result = "diverged"
+            else:
+                result = f"{rate.loss:.4f} ({rate.interval[0]:.4f} to {rate.interval[1]:.4f})"
+            rule = "  the rule's" if abs(rate.lr / self.rule_lr - 1) < 1e-6 else ""
+            lines.append(f"    {name:<{width}}  {result}{rule}")
+        return lines
+
+
+class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Names the learning rate to take at the planned batch.
+
+    Where the tuned batch was measured too, `lr` is the tuned learning rate × the ratio of the two best ones: a short training
+    prefers another learning rate than a long one, and the ratio does not see that. Where trials are as long as the run itself
+    (`whole_run`), it is the best one. `within`: the plan's own lies in the interval. `doubt`: why nothing should be done by it.
+    `exponent`: of the best learning rate over the batch, None from one batch. Where the trials ended early (`complete` is false)
+    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`. `trials` are all that were made.
+    """
+
+    samples: int
+    seeds: int
+    batches: tuple[BatchRates, ...]
+    lr: float
+    interval: Interval
+    plan_lr: float
+    within: bool
+    doubt: Doubt | None
+    whole_run: bool
+    exponent: float | None
+    exponent_interval: Interval | None
+    complete: bool
+    whole_samples: int
+    asked_seeds: int
+    trials: tuple[TrialResult, ...]
+
+    def lines(self, planned: int, tuned: int, rule: str) -> list[str]:
+        """Names the learning rate to take, and the trials behind it."""
+        of = "95 % interval " if self.seeds > 1 else "of one seed: "
+        if self.doubt is None:
+            where = "lies in" if self.within else "lies outside"
+            lines = [
+                f"Learning rate to take at batch {planned:,}: {figure(self.lr)} ({of}{span(self.interval)}). "
+                f"The plan's {real(self.plan_lr)} by rule {rule} {where} that interval."
+            ]
+        else:
+            lines = [
+                f"No learning rate can be named at batch {planned:,}: {self._why(tuned)}. Taken as they are, these trials would say "
+                f"{figure(self.lr)} ({of}{span(self.interval)}); the plan's is {real(self.plan_lr)} by rule {rule}."
+            ]
+        if self.exponent is not None and self.exponent_interval is not None:
+            low, high = self.exponent_interval
+            lines.append(
+                f"Exponent of the learning rate over the batch: {self.exponent:.3g} ({low:.3g} to {high:.3g}); "
+                "linear is 1, sqrt is 0.5."
+            )
+        lines.append(f"Next: {self._next(planned, tuned)}")
+        lines.append(
+            f"Mean losses after {self.samples:,} samples{', as many as the run has' if self.whole_run else ''}, "
+            f"{counted(self.seeds, 'seed')}, on samples drawn for it:"
+        )
+        for one in self.batches:
+            lines += one.lines()
+        if self.seeds == 1:
+            lines.append("Warning: one seed: the interval does not know how much seeds differ.")
+        return lines
+
+    def _why(self, tuned: int) -> str:
+        """Says why nothing should be done by these trials."""
+        if self.doubt == "short":
+            return (
+                f"the trials have {self.samples:,} of {self.whole_samples:,} samples and {self.seeds} of "
+                f"{counted(self.asked_seeds, 'seed')} so far, and short trials prefer other learning rates than long ones"
+            )
+        if self.doubt == "edge":
+            edges = " and ".join(f"{one.batch:,}" for one in self.batches if one.at_edge)
+            return f"at batch {edges} the best one is the last one tried, and may lie beyond"
+        best = self._at(tuned)
+        ratio = best.best_lr / best.rule_lr
+        return (
+            f"the recipe's {real(best.rule_lr)} is far from the best one at its own batch of {tuned:,}, {figure(best.best_lr)} here: "
+            f"{figure(max(ratio, 1 / ratio), 2)} times {'lower' if ratio > 1 else 'higher'}, so that it does not look tuned for this training, "
+            "or the trials are too short to see that it is"
+        )
+
+    def _at(self, batch: int) -> BatchRates:
+        """Picks the finding at one of the batches."""
+        return next(one for one in self.batches if one.batch == batch)
+
+    def _next(self, planned: int, tuned: int) -> str:
+        """Advises the next step."""
+        if self.doubt == "short":
+            return "let the probe come to its end: a larger --budget."
+        if self.doubt == "edge":
+            return "a larger --budget looks further."
+        if self.doubt == "untuned":
+            return (
+                f"longer trials (--samples, --checkpoint), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
+                f"{figure(self._at(tuned).best_lr)} there and {figure(self._at(planned).best_lr)} at {planned:,}."
+            )
+        low, high = self.interval
+        if self.within and high > WIDE_INTERVAL * low:
+            return (
+                f"train with the plan as it is, or ask for more: the interval spans a factor of {figure(high / low, 2)}, in which these trials can "
+                "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
+            )
+        if self.within:
+            return "train with the plan as it is; these trials give no reason to change its learning rate."
+        if planned == tuned and not self.whole_run:
+            return (
+                "be careful: the batch stays, and a short training often prefers a higher learning rate than a long one. Before you change "
+                "the recipe's, compare both in longer trials (--samples)."
+            )
+        if self.exponent is None:
+            return f"plan with lr {figure(self.lr)} (--set lr={self.lr:.3g})."
+        what = "learning rate and the exponent" if self.whole_run else "exponent"
+        return (
+            f"plan with lr {figure(self.lr)}: --recipe FILE writes the {what} into the recipe, and `isobatch plan FILE --policy grow --rule "
+            "power` plans with it."
+        )

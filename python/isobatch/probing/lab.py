@@ -1,31 +1,28 @@
-"""Where trials are made: the plans at each batch, the workload, the processes and the budget."""
+"""Where trials are made: the plans at each batch, the workload from a seed, the processes and the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
+import torch
+from torch import Tensor
 
+from isobatch.diagnosis.tensors import tensors_in
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
-from isobatch.probing.findings import TrialResult
+from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
-from isobatch.probing.training import (
-    Ranks,
-    Replicas,
-    ShortTraining,
-    diverges,
-    even,
-    lr_course,
-    seconds_of_step,
-    shares,
-)
-from isobatch.probing.workload import check_reseeding, maker, own_randomness, read_checkpoint
+from isobatch.probing.training import Make, Ranks, Replicas, ShortTraining, diverges, even, lr_course, shares
 from isobatch.recipes.recipe import Recipe
+from isobatch.validate.workload import Workload, call_factory, factory_of, load, user_code
 from isobatch.words import counted, duration
 
 MAX_BLOCK_SAMPLES = 64
@@ -33,11 +30,76 @@ MAX_PART_SAMPLES = 32
 """In a part of the evaluation samples."""
 MAX_STEPS, MIN_STEPS = 300, 40
 """Of a trial at the largest batch, where the budget decides."""
+TIMED_STEPS = 4
+TRIED_SAMPLES = 4
+BUILT_IN = ("sgd", "adam", "adamw", "rmsprop")
+"""Optimizers with which the built-in workload can be trained."""
+BUILT_IN_PARAMETERS = 10_000
 SPARE = 0.6
 """Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "model_parallel", "device_batches", "ramp")
 """What a recipe says of the hardware; a trial has its own."""
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Leaves the process's random generators as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
+    """Returns a maker of the workload for a seed and a plan.
+
+    Raises:
+        InputError: there is no such factory.
+    """
+    found = factory if factory is not None else factory_of(name) if name else None
+
+    def make(seed: int, plan: Plan) -> Workload:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        if found is None:
+            return _built_in(plan)
+        with user_code("the workload's factory"):
+            workload = call_factory(found)
+        optimizer = workload.optimizer
+        return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
+
+    return make
+
+
+def _built_in(plan: Plan) -> Workload:
+    """Makes the validator's perceptron: it tells whether splits train the same, and nothing of learning rates."""
+    if plan.recipe.optimizer not in BUILT_IN:
+        raise InputError(
+            f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
+            field="workload",
+        )
+    return load("mlp", plan, BUILT_IN_PARAMETERS)
+
+
+def _with_values(optimizer: Any, plan: Plan) -> Any:
+    """Sets the plan's changes against the tuned recipe in the user's optimizer: weight decay by its factor, betas and eps as planned."""
+    recipe = plan.recipe
+    factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
+    betas = recipe.betas or (0.9, 0.999)
+    for group in optimizer.param_groups:
+        if "weight_decay" in group:
+            group["weight_decay"] *= factor
+        if "betas" in group and plan.beta1 is not None and plan.beta2 is not None:
+            changed = (plan.beta1, plan.beta2) != tuple(betas)
+            group["betas"] = (plan.beta1, plan.beta2) if changed else group["betas"]
+        if "eps" in group and plan.eps is not None and plan.eps != (recipe.eps or 1e-8):
+            group["eps"] = plan.eps
+    return optimizer
 
 
 class Lab:
@@ -69,11 +131,8 @@ class Lab:
         self.batches += sorted({self.planned_batch, *options.batches} - {self.tuned_batch})
         self.plan_of = cache(self._plan_of)
         self.needed_seconds: float | None = None
-        self._check_workload(factory)
+        self._check_question(factory)
         self.make = maker(options.workload, factory)
-        self.checkpoint = (
-            None if options.checkpoint is None else read_checkpoint(options.checkpoint, ranks.device)
-        )
         self.micro = plan.require().micro_batch
         self.block = max(1, min(MAX_BLOCK_SAMPLES, self.tuned_batch))
         self.part = max(1, min(MAX_PART_SAMPLES, self.micro))
@@ -85,9 +144,14 @@ class Lab:
             loss = self.training(self.tuned_batch, 0).gradient(first)
             self._check_finite(np.array([loss]), ", in training mode")
 
-    def _check_workload(self, factory: Callable[[], Any] | None) -> None:
-        """Refuses the built-in workload where it cannot answer."""
-        same = self.options.measure == "same" and self.planned_batch == self.tuned_batch
+    def _check_question(self, factory: Callable[[], Any] | None) -> None:
+        """Refuses `--same` where the batch grows, and the built-in workload where it cannot answer."""
+        same, tuned, planned = self.options.measure == "same", self.tuned_batch, self.planned_batch
+        if same and planned != tuned:
+            raise InputError(
+                f"--same needs a plan that keeps the batch, got one of {planned:,} samples where {tuned:,} were tuned: that is another "
+                "training. Probe its learning rate instead, without --same"
+            )
         if factory is None and self.options.workload is None and not same:
             raise missing(
                 "workload",
@@ -99,8 +163,8 @@ class Lab:
         """Refuses a loss of NaN or infinity at the start: it measures nothing."""
         if not np.isfinite(losses).all():
             raise InputError(
-                f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and "
-                f"{'the checkpoint' if self.checkpoint else 'the first weights'}: nothing can be measured with it",
+                f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and the first weights: "
+                "nothing can be measured with it",
                 field="workload",
             )
 
@@ -130,14 +194,14 @@ class Lab:
     def training(
         self, batch: int, seed: int, *, plan: Plan | None = None, checkpoint: Any = None, double: bool = False
     ) -> ShortTraining:
-        """Makes a training, by the plan of that batch or another, from the probe's checkpoint or another."""
+        """Makes a training, by the plan of that batch or another, from the start or a checkpoint."""
         return ShortTraining(
             plan if plan is not None else self.plan_of(batch),
             self.make,
             self.ranks,
             seed=seed,
             block=self.block,
-            checkpoint=checkpoint or self.checkpoint,
+            checkpoint=checkpoint,
             double=double,
             expired=self.budget.expired,
         )
@@ -156,7 +220,7 @@ class Lab:
         losses: tuple[float, ...] = ()
         with own_randomness():
             training = self.training(batch, seed)
-            course = lr_course(training.plan, lr, steps, constant=self.checkpoint is not None)
+            course = lr_course(training.plan, lr, steps)
             if not diverges(training, self.split(batch), steps, course):
                 losses = training.evaluate(self.part)
         return TrialResult(
@@ -187,38 +251,87 @@ class Lab:
         """
         costs = [self._cost(batch) for batch in batches]
         fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
-        left = float(self.ranks.from_first(self.budget.left()))
+        left = self.budget.left()
         work = fixed * trials + each * wholes * least
         needed = self.budget.seconds - left + work / SPARE
-        self.needed_seconds = float(self.ranks.from_first(needed))
-        if SPARE * left < work * first:
-            largest = max(batches)
+        fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else float("inf")
+        # All ranks go by the first one's clock.
+        fits, needed, fitting = self.ranks.from_first((SPARE * left >= work * first, needed, fitting))
+        self.needed_seconds = float(needed)
+        if not fits:
             raise InputError(
                 f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} at "
-                f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}: {counted(least // largest, 'step')} "
-                f"at {largest:,} take {duration(costs[batches.index(largest)][1] * least)} here, and {duration(max(c[0] for c in costs))} to "
-                f"begin and evaluate them. A budget of {budget_text(self.needed_seconds)} would likely do for all",
+                f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, the whole ones of {least:,} samples. "
+                f"A budget of {budget_text(needed)} would likely do for all",
                 field="budget",
             )
-        fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else float("inf")
-        return float(self.ranks.from_first(max(fitting, least)))
+        return float(max(fitting, least))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Times (a trial beside its steps, a sample), in seconds; a batch of many micro-batches by four of them on each
-        rank."""
+        """Times (a trial beside its steps, a sample) on this rank, in seconds: the median of a few steps behind one that warms up; a batch
+        of many micro-batches by four of them on each rank."""
         clock, timed = self.budget.clock, min(batch, 4 * self.micro * self.ranks.world_size)
         begun = clock()
+        taken: list[float] = []
         with own_randomness():
-            training = self.training(batch, 0)
+            training, replicas = self.training(batch, 0), self.split(timed)
             made = clock()
-            step = seconds_of_step(training, self.split(timed), clock)
+            for _ in range(TIMED_STEPS + 1):
+                stepping = clock()
+                training.step(replicas, 0.0)
+                taken.append(clock() - stepping)
             stepped = clock()
             training.evaluate(self.part)
         fixed = made - begun + clock() - stepped
-        return float(self.ranks.from_first(max(fixed, 0.0))), step / timed
+        return fixed, float(np.median(taken[1:])) / timed
 
 
 def tuned_batch(plan: Plan) -> int:
     """Returns the tuned batch; the planned one within a tenth of it."""
     planned, tuned = plan.require().effective_batch, plan.recipe.effective_batch
     return planned if 0.9 < planned / tuned < 1.1 else tuned
+
+
+def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
+    """Checks a workload made twice from one seed, and a batch drawn twice, for equality.
+
+    Raises:
+        InputError: they differ, or the samples are the same whatever the generator.
+    """
+    first, second = make(1), make(1)
+    for name, weight in first.model.state_dict().items():
+        if not torch.equal(weight, second.model.state_dict()[name]):
+            raise InputError(
+                f"cannot be reseeded: made twice after torch.manual_seed(1), {name!r} differs. Draw the weights from torch's, "
+                "NumPy's or Python's own generator inside the factory",
+                field="workload",
+            )
+
+    def drawn(workload: Workload, seed: int) -> list[Tensor]:
+        with user_code("the workload's batch"):
+            return tensors_in(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
+
+    once, again, other = drawn(first, 1), drawn(first, 1), drawn(first, 2)
+    if not once:
+        raise InputError("batch must give tensors, or mappings or tuples of them", field="workload")
+    wrong = next((t for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
+    if wrong is not None:
+        raise InputError(
+            f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {tuple(wrong.shape)}: the first dimension must be the "
+            "samples",
+            field="workload",
+        )
+    if not _equal(once, again):
+        raise InputError(
+            "cannot be reseeded: batch gave other samples for the same state of its generator. Draw indices from the generator",
+            field="workload",
+        )
+    if _equal(once, other):
+        raise InputError(
+            "cannot be reseeded: batch gives the same samples whatever its generator. Draw indices from the generator",
+            field="workload",
+        )
+
+
+def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others, strict=True))

@@ -15,10 +15,19 @@ from functools import partial
 import numpy as np
 
 from isobatch.errors import InputError
-from isobatch.probing.estimate import Floats, Interval, Rates, exponent, interval, learned
-from isobatch.probing.findings import BatchRates, Doubt, LrFinding, Rate, TrialResult
+from isobatch.probing.estimate import (
+    Doubt,
+    Floats,
+    Interval,
+    LrFinding,
+    Rates,
+    TrialResult,
+    exponent,
+    interval,
+    learned,
+)
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
-from isobatch.probing.options import Expired, Publish, budget_text
+from isobatch.probing.options import Publish, budget_text
 from isobatch.probing.training import PARTS
 from isobatch.words import counted, duration, real
 
@@ -29,19 +38,12 @@ WIDE = 3
 HALF = 4
 """Learning rates in the second round."""
 MAX_EXTENSIONS = 6
-WORTH = 0.7
-"""A trial is begun where so much of the time that it will likely take is left."""
 FAR = 4.0
 """Short trials prefer a learning rate a few times as high: a tuned one farther than this from their interval was not tuned for this training."""
 
 
 def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the learning rate to take at the planned batch.
-
-    Args:
-        lab: trains.
-        say: called with a line of progress.
-        publish: called each time that a round is complete.
+    """Measures the learning rate to take at the planned batch; publishes each time that a round is complete.
 
     Raises:
         InputError: the budget is too small for a round, the loss never moves, or every trial diverged.
@@ -56,7 +58,6 @@ class _Search:
     def __init__(self, lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
         self.lab, self._say, self._publish = lab, say, publish
         self._trials: dict[tuple[int, int, int, int], TrialResult] = {}
-        self._seconds: dict[int, float] = {}
         self._whole = 0
 
     def run(self) -> None:
@@ -118,12 +119,7 @@ class _Search:
         for place in places:
             key = (batch, place, seed, samples)
             if key not in self._trials:
-                likely = WORTH * self._seconds.get(batch, 0.0) * samples
-                if lab.ranks.from_first(lab.budget.left() < likely):
-                    raise Expired
                 trial = self._trials[key] = lab.train(batch, self.lr(batch, place), seed, samples)
-                if not trial.diverged:
-                    self._seconds[batch] = trial.seconds / samples
                 result = "diverged" if trial.diverged else f"loss {trial.loss:.4f}"
                 self._say(
                     f"batch {batch:,}, learning rate {real(trial.lr)}, seed {seed}, {samples:,} samples: {result} "
@@ -160,7 +156,7 @@ class _Search:
             low, high = self.lr(batch, places[0]), self.lr(batch, places[-1])
             raise InputError(
                 f"every trial diverged at batch {batch:,}: {counted(len(places), 'learning rate')} from {real(low)} to "
-                f"{real(high)}, {samples:,} samples each. Plan a smaller batch, or begin from a --checkpoint",
+                f"{real(high)}, {samples:,} samples each. Plan a smaller batch",
                 field="batches",
             )
         return places
@@ -223,8 +219,7 @@ class _Search:
     def _finding(self, samples: int, seeds: int, rates: dict[int, Rates], done: bool) -> LrFinding:
         """Concludes from a round, by the losses at each batch."""
         lab = self.lab
-        drawn = {batch: one.resampled() for batch, one in rates.items()}
-        logs = {batch: both[0] for batch, both in drawn.items()}
+        logs = {batch: one.resampled()[0] for batch, one in rates.items()}
         whole_run = self._is_whole_run(samples)
         lr, ends = self._to_take(rates, logs, whole_run=whole_run)
         plan_lr = lab.plan.require().lr
@@ -235,9 +230,7 @@ class _Search:
         return LrFinding(
             samples=samples,
             seeds=seeds,
-            batches=tuple(
-                _at_batch(batch, rates[batch], drawn[batch], self.lr(batch, 0)) for batch in lab.batches
-            ),
+            batches=tuple(rates[batch].summary(batch, self.lr(batch, 0)) for batch in lab.batches),
             lr=lr,
             interval=ends,
             plan_lr=plan_lr,
@@ -266,7 +259,7 @@ class _Search:
     def _is_whole_run(self, samples: int) -> bool:
         """Tells whether trials are as long as the planned run, but for less than a step of each quarter."""
         lab = self.lab
-        if lab.run_samples is None or lab.checkpoint is not None:
+        if lab.run_samples is None:
             return False
         return samples + 4 * max(lab.batches) > lab.run_samples
 
@@ -283,23 +276,3 @@ class _Search:
             return None
         low, high = interval(np.exp(logs[lab.tuned_batch]))
         return None if low / FAR <= lab.start_lr <= high * FAR else "untuned"
-
-
-def _at_batch(batch: int, rates: Rates, drawn: tuple[Floats, Floats], rule_lr: float) -> BatchRates:
-    """Summarizes the trials at one batch."""
-    logs, means = drawn
-    return BatchRates(
-        batch=batch,
-        best_lr=rates.best,
-        interval=interval(np.exp(logs)),
-        at_edge=rates.at_edge,
-        rule_lr=rule_lr,
-        rates=tuple(
-            Rate(
-                lr=float(np.exp(log)),
-                loss=float(mean) if np.isfinite(mean) else None,
-                interval=interval(column) if np.isfinite(mean) else None,
-            )
-            for log, mean, column in zip(rates.logs, rates.means, means.T, strict=True)
-        ),
-    )

@@ -30,7 +30,6 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         seeds: how often the last learning rates are trained, each time from another seed.
         batches: effective batches to measure beside the tuned and the planned one.
         samples: of a whole trial; None: as many as the budget allows.
-        checkpoint: a file of torch.save with the model's state_dict, or {"model": …, "optimizer": …}; None: from scratch.
         tolerance: of "critical": how much worse the loss of a branch may be.
         device: "auto", "cpu" or "cuda".
 
@@ -44,7 +43,6 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     seeds: int = 3
     batches: tuple[int, ...] = ()
     samples: int | None = None
-    checkpoint: str | None = None
     tolerance: float = 0.01
     device: Device = "auto"
 

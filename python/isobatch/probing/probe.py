@@ -1,4 +1,4 @@
-"""`ib.probe`: measures in this process, or in ranks of this host."""
+"""`ib.probe`: measures in this process, or in ranks of this host; and what it found, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,8 +17,13 @@ from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Budget, Expired, Measure, ProbeOptions, budget_text, seconds_of
-from isobatch.probing.result import Probe
-from isobatch.words import duration
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import counted, duration
+
+if TYPE_CHECKING:  # torch is imported within the budget
+    from isobatch.probing.critical import CriticalFinding
+    from isobatch.probing.estimate import LrFinding
+    from isobatch.probing.same import SameFinding
 
 REFUSED, FOUND, LOST = "refused.pickle", "found.pickle", "lost.txt"
 """Files of a folder that the ranks and the process that started them share."""
@@ -38,6 +43,125 @@ FIRST = {
 """What must be done for something to be known."""
 
 
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds one finding: one of `lr`, `same` and `critical`, by what was measured.
+
+    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget", "interrupted", or a lost
+    rank; `needed_seconds` is then a budget that would likely do, where it is known.
+    """
+
+    workload: str
+    optimizer: str
+    policy: str
+    rule: str
+    tuned_batch: int
+    planned_batch: int
+    ranks: int
+    device: str
+    torch: str
+    seconds: float
+    budget_seconds: float
+    recipe: Recipe
+    measure: Measure
+    stopped: str | None = None
+    needed_seconds: float | None = None
+    lr: LrFinding | None = None
+    same: SameFinding | None = None
+    critical: CriticalFinding | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The command's: 0, or 1 for a negative result: the plan's learning rate lies outside the interval, or a split trains another training; 2 where
+        the trials name no learning rate (`lr.doubt`)."""
+        if self.lr is not None and self.lr.doubt is not None:
+            return 2
+        wrong = (self.lr is not None and not self.lr.within) or (self.same is not None and not self.same.same)
+        return int(wrong)
+
+    def to_recipe(self) -> Recipe:
+        """Returns the recipe with the measured exponent as its `power`, for plans by rule "power"; from trials as long as the run itself also
+        with the best learning rate at the tuned batch.
+
+        Raises:
+            InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
+        """
+        if self.lr is None or self.lr.exponent is None:
+            raise InputError(
+                "no exponent was measured: that needs trials at two batches or more", field="batches"
+            )
+        if self.lr.doubt is not None:
+            raise InputError(
+                "these trials name no learning rate, so that no recipe is written from them", field="recipe"
+            )
+        best = {"lr": self.lr.batches[0].best_lr} if self.lr.whole_run else {}
+        return msgspec.structs.replace(self.recipe, **best, power=self.lr.exponent)
+
+    def save_recipe(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_recipe`, in TOML or YAML with the interval as a comment.
+
+        Raises:
+            InputError: as `to_recipe`, or the file cannot be written.
+        """
+        self.to_recipe().save(path)
+        if Path(path).suffix == ".json" or self.lr is None or self.lr.exponent_interval is None:
+            return
+        low, high = self.lr.exponent_interval
+        batches = ", ".join(f"{one.batch:,}" for one in self.lr.batches)
+        comment = (
+            f"# power: measured by isobatch probe on {self.workload}, 95 % interval {low:.3g} to {high:.3g}, batches {batches}; "
+            'plan with rule "power"\n'
+        )
+        write_whole(path, comment.encode() + Path(path).read_bytes())
+
+    def to_json(self) -> str:
+        """Writes the whole as JSON text."""
+        fields = msgspec.to_builtins(self, enc_hook=lambda schedule: msgspec.json.decode(schedule.to_json()))
+        fields["recipe"] = {name: value for name, value in fields["recipe"].items() if value is not None}
+        return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-2", **fields})).decode()
+
+    def show(self) -> str:
+        """Writes the finding in words: first the answer and what to do with it, then what it rests on."""
+        trials = f", {counted(len(self.lr.trials), 'trial')}" if self.lr is not None else ""
+        workload = "the built-in workload (not your model)" if self.workload == "built-in" else self.workload
+        lines = [
+            f"isobatch probe: {workload} with {self.optimizer}, {counted(self.ranks, 'rank')} on {self.device}{trials}, "
+            f"{duration(self.seconds)} of a budget of {duration(self.budget_seconds)}.",
+            *self._early(),
+        ]
+        if self.lr is not None:
+            lines += self.lr.lines(self.planned_batch, self.tuned_batch, self.rule)
+        if self.same is not None:
+            lines += self.same.lines()
+        if self.critical is not None:
+            lines += self.critical.lines(self.planned_batch)
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    def _early(self) -> list[str]:
+        """Says how the probe ended early, and a budget that would do."""
+        if self.stopped is None:
+            return []
+        ended = {"budget": "The budget ended", "interrupted": "It was interrupted"}.get(
+            self.stopped, f"It ended early: {self.stopped},"
+        )
+        more = "a larger --budget goes further."
+        if self.needed_seconds is not None:
+            more = f"a budget of {budget_text(self.needed_seconds)} would likely do."
+        found = self.lr
+        if found is None:
+            return [f"{ended} before all was trained; {more}"]
+        part = found.samples / found.whole_samples
+        on = (
+            "whole trials"
+            if part == 1
+            else f"trials of a {'half' if part > 0.4 else 'quarter'} of the samples"
+        )
+        return [
+            f"{ended} before all trials were made; {more} What follows is from {on}, {found.seeds} of "
+            f"{counted(found.asked_seeds, 'seed')}."
+        ]
+
+
 def probe(
     plan: Plan | str | os.PathLike[str],
     workload: str | Callable[[], Any] | None = None,
@@ -55,13 +179,13 @@ def probe(
         workload: "package.module:factory" of an `isobatch.validate.Workload`, or the factory; None: the built-in one, which can only
             tell whether a plan that keeps the batch trains the same.
         measure: "lr": the best learning rate at the tuned and the planned batch at equal samples, with its interval, and
-            the exponent between them; "same": that the plan's split, and others, train the same weights as the tuned recipe, or
-            of a plan whose batch grows the gap of the loss; "critical": the critical batch by branched training.
+            the exponent between them; "same": that the split of a plan that keeps the batch, and others, train the same
+            weights as the tuned recipe; "critical": the critical batch by branched training.
         budget: what it may take, from this call to its return, with importing torch, starting and stopping ranks: "90s", "10m", "2h", or
             seconds. A trial that would exceed it is given up, and the trials before it say what they can.
         nproc_per_node: ranks on this host; 1: in this process.
         say: called with a line of progress.
-        options: the other fields of `isobatch.probing.options.ProbeOptions`: seeds, batches, samples, checkpoint, tolerance, device.
+        options: the other fields of `isobatch.probing.options.ProbeOptions`: seeds, batches, samples, tolerance, device.
 
     Returns:
         What was found; `.show()` has it in words, `.to_recipe()` the recipe with the exponent as its power. `stopped` says what ended
@@ -214,8 +338,6 @@ def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:
         notes.append(
             f"the tuned batch, {own:,}, was not trained: {planned:,}, within a tenth of it, was instead."
         )
-    if options.measure == "lr" and options.checkpoint is not None:
-        notes.append("trials go on from the checkpoint at a constant learning rate after a tenth of warmup.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""The promise of the name: the same training at every split. And where the batch grows, the gap of the loss."""
+"""The promise of the name: the same training at every split."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as plan_recipe
-from isobatch.probing.estimate import interval, resampled_means
-from isobatch.probing.findings import SameFinding, SplitFinding, TrialResult
-from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
+from isobatch.probing.lab import Lab, own_randomness
 from isobatch.probing.options import Publish
 from isobatch.probing.training import lr_course, shares
-from isobatch.probing.workload import own_randomness
 from isobatch.validate.difference import difference
+from isobatch.words import counted
 
 STEPS = 12
 SAME = 1e-9
@@ -29,21 +28,56 @@ Sizes: TypeAlias = list[list[int]]
 Legs: TypeAlias = list[tuple[int, Sizes]]
 
 
-def measure_same(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Trains the tuned recipe on one replica and the plan in many splits, from one seed; of a growing batch it measures the
-    gap of the loss at equal samples.
+class SplitFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Compares a split of the batch: how far its weights are from those of the batch on one replica, relative L2, in double precision."""
 
-    Args:
-        lab: trains.
-        say: called with a line of progress.
-        publish: called each time that more is known.
+    split: str
+    difference: float
+    same: bool
+
+
+class SameFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Tells whether the plan trains the same as the tuned recipe. `missing` are splits that nobody trained before the budget ended."""
+
+    steps: int
+    splits: tuple[SplitFinding, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether every split trains the same: all of them were trained, and none differs."""
+        return not self.missing and all(split.same for split in self.splits)
+
+    def lines(self) -> list[str]:
+        """Says whether every split trains the same."""
+        width = max(len(name) for name in (*(split.split for split in self.splits), *self.missing))
+        if self.same:
+            end = "The same training at every split: the weights agree within floating point."
+        elif all(split.same for split in self.splits):
+            end = "The same training at every split that was trained; the others are not known."
+        else:
+            end = (
+                "Not the same training at every split. What depends on the micro-batch does that: batch norm, noise drawn in the "
+                "model, or a loss that is no mean over samples."
+            )
+        return [
+            f"{counted(self.steps, 'step')} from one seed in double precision, against the whole batch on one replica:",
+            *(
+                f"  {one.split:<{width}}  weights differ by {one.difference:.1e}{'' if one.same else '  NOT THE SAME'}"
+                for one in self.splits
+            ),
+            *(f"  {name:<{width}}  not trained" for name in self.missing),
+            end,
+        ]
+
+
+def measure_same(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
+    """Trains the tuned recipe on one replica and the plan in many splits, from one seed.
 
     Raises:
-        InputError: the budget is too small, or the loss is not finite.
+        InputError: the loss is not finite.
         Expired: the budget is spent.
     """
-    if lab.planned_batch != lab.tuned_batch:
-        return _measure_gap(lab, publish)
     steps = int(lab.ranks.from_first(max(2, min(STEPS, MAX_SAMPLES // lab.planned_batch))))
     tuned = _tuned(lab)
     wanted = _wanted(lab, tuned, steps)
@@ -56,7 +90,6 @@ def measure_same(lab: Lab, say: Callable[[str], None], publish: Publish) -> None
             say(f"{name}: weights differ by {error:.1e}")
             missing = tuple(left for left, _, _ in wanted[len(found) :])
             publish(partial(SameFinding, steps=steps, splits=tuple(found), missing=missing))
-    return None
 
 
 def splits_of(batch: int, own: Sizes) -> list[tuple[str, Sizes]]:
@@ -112,7 +145,7 @@ def _sizes(plan: Plan) -> Sizes:
 def _trained(lab: Lab, plan: Plan, legs: Legs, steps: int) -> list[torch.Tensor]:
     """Returns the weights after some steps in one split after the other, with the plan's whole schedule made so short; between two
     splits the run is stopped, and goes on from its checkpoint in a new training."""
-    lr_at = lr_course(plan, plan.require().lr, steps, constant=lab.checkpoint is not None)
+    lr_at = lr_course(plan, plan.require().lr, steps)
     training = lab.training(lab.planned_batch, 0, plan=plan, double=True)
     step = 0
     for leg, (count, sizes) in enumerate(legs):
@@ -128,39 +161,3 @@ def _trained(lab: Lab, plan: Plan, legs: Legs, steps: int) -> list[torch.Tensor]
                 )
             step += 1
     return [p.detach().clone() for p in training.trained]
-
-
-def _measure_gap(lab: Lab, publish: Publish) -> None:
-    """Measures the loss of the plan against the tuned recipe's at equal samples, over seeds."""
-    tuned, seeds, largest = lab.tuned_batch, lab.options.seeds, max(lab.planned_batch, lab.tuned_batch)
-    samples = lab.options.samples
-    if samples is None:
-        both = [tuned, lab.planned_batch]
-        fitting = lab.fitting_samples(both, seeds, seeds, least=MIN_STEPS * largest)
-        samples = int(min(fitting, MAX_STEPS * largest))
-    rows: list[tuple[TrialResult, TrialResult]] = []
-    for seed in range(seeds):
-        row = (
-            lab.train(tuned, lab.start_lr, seed, samples),
-            lab.train(lab.planned_batch, lab.plan.require().lr, seed, samples),
-        )
-        if which := [name for name, trial in zip(("tuned", "planned"), row, strict=True) if trial.diverged]:
-            raise InputError(
-                f"diverged: {' and '.join(which)}; probe the learning rate first", field="workload"
-            )
-        rows.append(row)
-        gaps = np.array([np.subtract(after.losses, before.losses) for before, after in rows])
-        publish(
-            partial(
-                SameFinding,
-                steps=row[1].steps,
-                splits=(),
-                missing=(),
-                samples=samples,
-                seeds=len(rows),
-                gap=float(gaps.mean()),
-                gap_interval=interval(resampled_means(gaps[None])[:, 0]),
-                tuned_loss=float(np.mean([before.loss for before, _ in rows])),
-                planned_loss=float(np.mean([after.loss for _, after in rows])),
-            )
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -12,22 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis.tensors import AUTOCAST, mapped
+from isobatch.diagnosis.tensors import AUTOCAST, mapped, part
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Expired
-from isobatch.probing.workload import EVALUATION_SEED, Make, Stream, load_optimizer, load_weights
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.workload import user_code
+from isobatch.validate.workload import Workload, user_code
 
 GROWTH = 4.0
 """A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS steps."""
 PATIENCE_STEPS = 3
-MAX_TIMED_STEPS, TIMED_SECONDS = 9, 0.5
-"""Steps that are timed at most, and for how long about."""
-
 PARTS = 32
 """Parts of the evaluation samples."""
+EVALUATION_SEED = 7_919
+"""Of the samples on which every trial is evaluated."""
+
+Make: TypeAlias = Callable[[int, Plan], Workload]
 
 
 class Alone:
@@ -104,14 +104,70 @@ def even(batch: int, replicas: int, most: int) -> list[list[int]]:
     return [[most] * (n // most) + [n % most] * (n % most > 0) for n in counts if n]
 
 
-def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool) -> Callable[[int], float]:
+def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool = False) -> Callable[[int], float]:
     """Returns the learning rate of each step of a short training: the plan's whole schedule, made as short as it, with this peak; or a
-    constant one after a tenth of warmup, where the recipe has no duration or the training goes on from a checkpoint."""
+    constant one after a tenth of warmup, where that is asked for or the recipe has no duration."""
     planned, total = plan.lr, plan.total_steps
     if constant or plan.recipe.duration is None or not planned or not total:
         return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)
     at = plan.lr_at
     return lambda step: peak * at((step + 0.5) / steps * total) / planned
+
+
+class Stream:
+    """Draws a workload's samples in blocks, each from a generator of its own: sample i is the same whoever asks for it.
+
+    Args:
+        workload: draws them.
+        seed: of the stream.
+        block: samples in a block.
+        device: where they go.
+    """
+
+    def __init__(self, workload: Workload, seed: int, block: int, device: torch.device) -> None:
+        self._workload, self._seed, self._block, self._device = workload, seed, block, device
+        self._last: tuple[int, Any] = (-1, None)
+
+    def samples(self, start: int, stop: int) -> Any:
+        """Returns the samples from start to stop."""
+        first, last = start // self._block, -(-stop // self._block)
+        pieces = []
+        for index in range(first, last):
+            begin = index * self._block
+            whole = self._drawn(index)
+            low, high = max(start - begin, 0), min(stop - begin, self._block)
+            pieces.append(whole if high - low == self._block else part(whole, low, high))
+        return joined(pieces)
+
+    def _drawn(self, index: int) -> Any:
+        # A rank's micro-batches follow each other: the last block is often asked for again.
+        if self._last[0] != index:
+            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
+            with user_code("the workload's batch"):
+                self._last = (index, self._workload.batch(self._block, generator, self._device))
+        return self._last[1]
+
+
+def joined(pieces: list[Any]) -> Any:
+    """Joins pieces of a batch, one behind the other.
+
+    >>> joined([{"x": torch.tensor([1])}, {"x": torch.tensor([2])}])["x"].tolist()
+    [1, 2]
+    """
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    if isinstance(first, Mapping):
+        return {key: joined([piece[key] for piece in pieces]) for key in first}
+    if isinstance(first, Tensor):
+        return torch.cat(pieces)
+    if isinstance(first, tuple | list) and first and not isinstance(first[0], int | float | str):
+        parts = [joined(list(column)) for column in zip(*pieces, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    raise InputError(
+        f"batch must give tensors, or mappings or tuples of them, got {type(first).__name__}",
+        field="workload",
+    )
 
 
 class ShortTraining:
@@ -123,7 +179,7 @@ class ShortTraining:
         ranks: the processes.
         seed: of weights and samples.
         block: samples that are drawn at once.
-        checkpoint: weights, and perhaps the optimizer's state, to begin with.
+        checkpoint: another training's `state`, to go on from.
         double: in double precision, without dropout.
         expired: whether the budget is spent; asked before each micro-batch.
 
@@ -152,7 +208,7 @@ class ShortTraining:
                 if isinstance(module, nn.Dropout):
                     module.p = 0.0
         if checkpoint is not None:
-            load_weights(self.model, checkpoint)
+            self.model.load_state_dict(checkpoint["model"])
         copy_from_first(ranks, [*self.model.parameters(), *self.model.buffers()])
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
@@ -161,13 +217,13 @@ class ShortTraining:
             )
         with user_code("the workload's optimizer"):
             self.optimizer = self.workload.optimizer(self.trained)
-        if checkpoint is not None and "optimizer" in checkpoint:
-            load_optimizer(self.optimizer, checkpoint["optimizer"])
         self._amp = None if double else AUTOCAST[plan.recipe.precision]
         self._amp = torch.bfloat16 if self._amp == torch.float16 else self._amp
         first = float(self.optimizer.param_groups[0]["lr"])
         # Groups keep their ratios: a head that learns ten times as fast still does.
         self._ratios = [float(g["lr"]) / first if first else 1.0 for g in self.optimizer.param_groups]
+        if checkpoint is not None:
+            self.optimizer.load_state_dict(copy.deepcopy(checkpoint["optimizer"]))
         self.train_stream = Stream(self.workload, seed, block, ranks.device)
         self._evaluation = Stream(self.workload, EVALUATION_SEED, block, ranks.device)
         torch.manual_seed(seed * 65_537 + ranks.rank)  # dropout: other on each rank
@@ -313,19 +369,3 @@ def diverges(training: ShortTraining, replicas: Replicas, steps: int, lr_at: Cal
         if high >= PATIENCE_STEPS:
             return True
     return False
-
-
-def seconds_of_step(training: ShortTraining, replicas: Replicas, clock: Callable[[], float]) -> float:
-    """Times a step, the same on all ranks: the median of a few, behind one that warms up.
-
-    Raises:
-        Expired: the budget is spent.
-    """
-    taken: list[float] = []
-    for _ in range(MAX_TIMED_STEPS + 1):
-        begun = clock()
-        training.step(replicas, 0.0)
-        taken.append(clock() - begun)
-        if training.ranks.from_first(len(taken) > 2 and sum(taken) > TIMED_SECONDS):
-            break
-    return float(training.ranks.from_first(float(np.median(taken[1:]))))

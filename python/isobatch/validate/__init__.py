@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from isobatch.validate.report import Proof as Proof
     from isobatch.validate.report import Report as Report
     from isobatch.validate.report import Verdict as Verdict
-    from isobatch.validate.report import compare as compare
     from isobatch.validate.report import json_schema as json_schema
     from isobatch.validate.worker import run as run
     from isobatch.validate.workload import Workload as Workload
 
 _HOMES = {
-    **dict.fromkeys(("Proof", "Report", "Verdict", "compare", "json_schema"), "report"),
+    **dict.fromkeys(("Proof", "Report", "Verdict", "json_schema"), "report"),
     "Options": "options",
     "Workload": "workload",
     "launch": "launching",

@@ -22,7 +22,7 @@ from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
-from isobatch.validate.report import Draft, Report, Verdict, judged
+from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 
 RENDEZVOUS_SECONDS = 30.0
 REFUSED = "refused.txt"
@@ -122,7 +122,7 @@ def launch(
             raise InputError(refused.read_text())
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
-        draft.add(judged("ranks_alive", Verdict.FAIL, text, Cause.DEAD_RANK.likely()))
+        draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, Cause.DEAD_RANK.likely()))
         return draft.report()
 
 

@@ -1,20 +1,17 @@
-"""The result of a validation: its verdicts, the report with its JSON and its table, and what changed between two."""
+"""The result of a validation: its verdicts and proofs, and the report with its JSON and its table."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-import statistics
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import msgspec
-import numpy as np
 
 from isobatch._core import __version__
 from isobatch.diagnosis.causes import Cause, Diagnosis
@@ -33,15 +30,9 @@ from isobatch.validate.figures import (
     StepTimes,
 )
 from isobatch.validate.options import Options
-from isobatch.words import counted, figure, percent
+from isobatch.words import counted
 
 SCHEMA = "isobatch.validation/2"
-
-SPREADS = 3.0
-"""A figure has changed where it moved by more than this many times the spreads of both reports together."""
-
-MIN_CHANGE = 0.02
-"""And by more than this, relative to what it was: two runs differ by more than the spread inside of each."""
 
 
 class Verdict(StrEnum):
@@ -105,7 +96,7 @@ class Proof(ReportPart, frozen=True, kw_only=True):
         return None if self.diagnosis is None else self.diagnosis.cause
 
 
-def judged(
+def judge_claim(
     name: str, verdict: Verdict, text: str, diagnosis: Diagnosis, gate: float | None = None, **values: Any
 ) -> Proof:
     """Returns a claim that may have failed; where it passes, the diagnosis is left out."""
@@ -114,12 +105,12 @@ def judged(
     return Proof(name=name, verdict=verdict, text=text, diagnosis=found, gate=gate, values=values)
 
 
-def passing(name: str, text: str, gate: float | None = None, **values: Any) -> Proof:
+def pass_claim(name: str, text: str, gate: float | None = None, **values: Any) -> Proof:
     """Returns a proven claim."""
     return Proof(name=name, verdict=Verdict.PASS, text=text, gate=gate, values=values)
 
 
-def unchecked(name: str, text: str, **values: Any) -> Proof:
+def skip_claim(name: str, text: str, **values: Any) -> Proof:
     """Returns a claim without a verdict, and why."""
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
@@ -286,103 +277,3 @@ class Draft:
             wall_seconds=round(time.monotonic() - self._begun, 3),
             phase_seconds=dict(self.phase_seconds),
         )
-
-
-class _Measured(NamedTuple):
-    """A measured figure, and half the width of its noise."""
-
-    value: float
-    spread: float
-
-    def is_unlike(self, other: _Measured) -> bool:
-        """Tells whether two figures differ beyond their noise."""
-        off = abs(self.value - other.value)
-        return off > max(SPREADS * (self.spread + other.spread), MIN_CHANGE * abs(self.value))
-
-
-def compare(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
-    """Finds the differences between two reports, by name: verdicts and causes of proofs, versions, options, the plan's
-    fields; and the main figures that both have, where they moved by more than their spread.
-
-    >>> from isobatch.validate import Options, Verdict
-    >>> fields = dict(isobatch_version="0", started="", wall_seconds=1.0, rehearsal=None, plan=None, plan_digest="",
-    ...               options=Options(), proofs=[])
-    >>> compare(Report(verdict=Verdict.PASS, **fields), Report(verdict=Verdict.FAIL, **fields))
-    {'verdict': ('pass', 'fail')}
-    """
-    before, after = _facts(a), _facts(b)
-    names = dict.fromkeys([*before, *after])
-    changes = {
-        name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
-    }
-    old, new = dict(_figures(a)), dict(_figures(b))
-    for name in old.keys() & new.keys():
-        if old[name].is_unlike(new[name]):
-            changes[name] = old[name].value, new[name].value
-    return changes
-
-
-def _facts(report: Report) -> dict[str, Any]:
-    facts: dict[str, Any] = {"verdict": report.verdict.value, "rehearsal": report.rehearsal}
-    for proof in report.proofs:
-        facts[f"proof {proof.name}"] = proof.verdict.value
-        if proof.diagnosis is not None:
-            facts[f"causes of {proof.name}"] = ", ".join(proof.diagnosis.causes)
-    facts |= {f"option {name}": value for name, value in msgspec.structs.asdict(report.options).items()}
-    if report.plan is not None:
-        facts |= {f"plan {name}": value for name, value in msgspec.to_builtins(report.plan).items()}
-    if report.machine is not None:
-        machine = report.machine
-        facts |= {f"version of {name}": value for name, value in machine.versions.items()}
-        facts |= {f"environment {name}": value for name, value in machine.environment.items()}
-        facts |= {"backend": machine.backend, "ranks": len(machine.ranks), "nodes": machine.nodes}
-        facts["devices"] = sorted({rank.device for rank in machine.ranks})
-    if report.step is not None:
-        facts["gradient_bytes"] = report.step.gradient_bytes
-    return facts
-
-
-def _figures(report: Report) -> Iterator[tuple[str, _Measured]]:
-    """Yields the main figures, each with its spread."""
-    step = report.step
-    if step is not None:
-        yield "sync_median_seconds", _of(step.sync_median_seconds, step.sync_seconds)
-        yield "compute_median_seconds", _of(step.compute_median_seconds, step.compute_seconds)
-        relative = step.spread * step.samples_per_second
-        yield "samples_per_second", _Measured(step.samples_per_second, relative)
-        # Not the last one: a search for the largest micro-batch adds its own.
-        for row in step.micro_batches:
-            if row.micro_batch == step.micro_batch:
-                yield "peak_memory_bytes", _Measured(row.peak_memory_bytes, 0.0)
-    if report.allreduce is not None:
-        for line in report.allreduce.table:
-            median = _of(line.time_us, line.samples_us)
-            name = f"bus_bw_gb_s of {line.dtype} at {line.bytes} bytes"
-            yield name, _Measured(line.bus_bw_gb_s, line.bus_bw_gb_s * median.spread / line.time_us)
-    noise = report.noise
-    if noise is not None and noise.noise_scale is not None and noise.standard_error is not None:
-        yield "noise_scale", _Measured(noise.noise_scale, noise.standard_error)
-
-
-def _of(median: float, every: list[float]) -> _Measured:
-    """Returns a median of samples, with half the distance between their quartiles."""
-    low, high = np.quantile(every, [0.25, 0.75]) if every else (median, median)
-    return _Measured(median or statistics.median(every), float(high - low) / 2)
-
-
-def describe(changes: dict[str, tuple[Any, Any]]) -> str:
-    """Lists changes as lines of text, figures with their relative change.
-
-    >>> print(describe({"verdict": ("pass", "fail"), "samples_per_second": (100.0, 90.0)}))
-    verdict: pass → fail
-    samples_per_second: 100 → 90 (-10 %)
-    """
-    lines = []
-    for name, (before, after) in changes.items():
-        if isinstance(before, float) and isinstance(after, float) and before:
-            change = percent(after / before - 1, signed=True)
-            lines.append(f"{name}: {figure(before)} → {figure(after)} ({change})")
-        else:
-            words = ("none" if value is None else value for value in (before, after))
-            lines.append(f"{name}: {' → '.join(map(str, words))}")
-    return "\n".join(lines)

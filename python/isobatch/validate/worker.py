@@ -27,7 +27,7 @@ from isobatch.validate.proofs import (
     workload,
 )
 from isobatch.validate.ranks.group import Group, own_device
-from isobatch.validate.report import Draft, Report, Verdict, judged
+from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import Workload, call_factory, first_line, load, out_of_memory, user_code
 
@@ -91,7 +91,7 @@ def run(
     draft.phase_seconds = group.pulse.phase_seconds
 
     def lost(text: str) -> None:
-        draft.add(judged("ranks_alive", Verdict.FAIL, text, _cause(text).likely()))
+        draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, _cause(text).likely()))
         if publish is not None:
             publish(draft.report())
 

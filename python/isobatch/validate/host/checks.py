@@ -13,7 +13,7 @@ from isobatch.validate.host import gpu, system
 from isobatch.validate.host.finding import CheckResult, HostFault, by_host, judge, most, place
 from isobatch.validate.host.nccl_log import Link, Transports, detours
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
 
@@ -115,7 +115,7 @@ def judge_transports(group: Group, found: list[Transports], gpus: list[Gpu], rdm
     name = "nccl_transports"
     if not any(one.links for one in found):
         why = "NCCL's log has no line about its channels: it was in use before, or has nothing to send"
-        return unchecked(name, why)
+        return skip_claim(name, why)
     linked = [False] * group.world_size
     for one in gpus:
         linked[one.rank] = one.nvlinks_up > 0
@@ -128,7 +128,7 @@ def judge_transports(group: Group, found: list[Transports], gpus: list[Gpu], rdm
     if not sockets and not inside:
         networks = few(list(dict.fromkeys(network for one in found for network in one.networks)))
         text = few([f"{detail} ({count} links)" for detail, count in counts.items()])
-        return passing(name, text + (f"; network {networks}" if networks else ""), links=counts)
+        return pass_claim(name, text + (f"; network {networks}" if networks else ""), links=counts)
 
     def listed(what: str, links: list[Link]) -> list[str]:
         rows = [f"{place(group, link.source)} → rank {link.target} by {link.detail}" for link in links]
@@ -141,17 +141,17 @@ def judge_transports(group: Group, found: list[Transports], gpus: list[Gpu], rdm
         ]
     )
     hosts = few(list(dict.fromkeys(group.roster[link.source].host for link in (*sockets, *inside))))
-    return judged(name, Verdict.CAUTION, text, Cause.SLOW_TRANSPORT.likely(hosts), links=counts)
+    return judge_claim(name, Verdict.CAUTION, text, Cause.SLOW_TRANSPORT.likely(hosts), links=counts)
 
 
 def prove_transports(trial: Trial) -> list[Proof]:
     """Reads NCCL's log so far: all sizes of the all-reduce have been sent by now."""
     group, log = trial.group, trial.nccl_log
     if group.backend != "nccl":
-        return [unchecked("nccl_transports", f"the ranks are connected by {group.backend}")]
+        return [skip_claim("nccl_transports", f"the ranks are connected by {group.backend}")]
     why = next((why for why in group.gather(log.why_not) if why is not None), None)
     if why is not None:
-        return [unchecked("nccl_transports", why)]
+        return [skip_claim("nccl_transports", why)]
     mine = log.read()
     found = group.gather(Transports(mine.links[:MAX_LINKS], mine.networks[:2]))
     return [judge_transports(group, found, trial.gpus, trial.rdma)]

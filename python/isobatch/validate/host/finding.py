@@ -9,7 +9,7 @@ import msgspec
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.words import few
 
 MAX_FINDINGS, MAX_CHARACTERS = 8, 160
@@ -47,19 +47,19 @@ def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
     bad = [(who, one) for who, answer in found.items() for one in answer.findings]
     silent = _by_value({who: one.why_not for who, one in found.items() if one.why_not is not None})
     if sum(map(len, silent.values())) == len(found):
-        return unchecked(name, "; ".join(silent))
+        return skip_claim(name, "; ".join(silent))
     why = "; ".join(f"{reason} ({few(who)})" for reason, who in silent.items())
     behind = f"; not asked: {why}" if why else ""
     if not bad:
         kinds = _by_value({who: one.seen for who, one in found.items() if one.why_not is None})
         several = "; ".join(f"{few(who)}: {seen}" for seen, who in list(kinds.items())[:3])
-        return passing(name, (next(iter(kinds)) if len(kinds) == 1 else several) + behind)
+        return pass_claim(name, (next(iter(kinds)) if len(kinds) == 1 else several) + behind)
     fails = any(one.fails for _, one in bad)
     worst = [(who, one) for who, one in bad if one.fails == fails]
     text = few([f"{who}: {one.text}" for who, one in sorted(bad, key=lambda pair: not pair[1].fails)])
     named = few(list(dict.fromkeys(who for who, _ in worst)))
     verdict = Verdict.FAIL if fails else Verdict.CAUTION
-    return judged(name, verdict, text + behind, worst[0][1].cause.likely(named))
+    return judge_claim(name, verdict, text + behind, worst[0][1].cause.likely(named))
 
 
 def _by_value(answers: Mapping[str, str]) -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow
 from isobatch.validate.options import Options
 from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 
 ADDENDS = 64
@@ -215,10 +215,10 @@ def judge_sums(table: list[AllReduceRow], left_out: int) -> Proof:
         text = f"no wrong element in {len(table)} sizes and formats"
         if left_out:
             text += f"; {left_out} of the table left out, which would take too long here, or find no room"
-        return passing("all_reduce", text, 0)
+        return pass_claim("all_reduce", text, 0)
     text = f"{bad[0].wrong_elements} wrong elements at {bad[0].bytes} bytes of {bad[0].dtype}"
     wrong = sum(row.wrong_elements for row in bad)
-    return judged("all_reduce", Verdict.FAIL, text, Cause.WRONG_SUMS.likely(), 0, wrong_elements=wrong)
+    return judge_claim("all_reduce", Verdict.FAIL, text, Cause.WRONG_SUMS.likely(), 0, wrong_elements=wrong)
 
 
 def expected_gb_s(group: Group, options: Options, plan: Plan) -> float | None:
@@ -239,9 +239,9 @@ def judge_bandwidth(
     text = f"bus bandwidth {large.bus_bw_gb_s:.3f} GB/s at {large.bytes} bytes over {group.world_size} ranks"
     if group.emulated:
         text += "; emulated, several ranks on a GPU: function only, not performance"
-        return unchecked("bandwidth", text, **values)
+        return skip_claim("bandwidth", text, **values)
     if expected is None:
-        return unchecked("bandwidth", f"{text}; no expected bandwidth was given (--bus-gb-s)", **values)
+        return skip_claim("bandwidth", f"{text}; no expected bandwidth was given (--bus-gb-s)", **values)
     short = 1 - large.bus_bw_gb_s / expected
     # Noise only makes it slower: where one sample was fast enough, it was not the link.
     fast = min(large.samples_us) / large.time_us
@@ -249,7 +249,7 @@ def judge_bandwidth(
     if short > options.caution >= 1 - (1 - short) / fast:
         verdict, cause = Verdict.INCONCLUSIVE, Cause.NOISY_HOST
     text += f", {expected:g} expected"
-    return judged("bandwidth", verdict, text, cause.likely(), options.caution, **values)
+    return judge_claim("bandwidth", verdict, text, cause.likely(), options.caution, **values)
 
 
 def prove(trial: Trial) -> list[Proof]:
@@ -258,7 +258,7 @@ def prove(trial: Trial) -> list[Proof]:
     trial.add(allreduce=trial.allreduce)
     table = trial.allreduce.table
     if trial.group.world_size == 1:
-        return [unchecked(name, "one rank: no wire, so no bandwidth") for name in CLAIM.names]
+        return [skip_claim(name, "one rank: no wire, so no bandwidth") for name in CLAIM.names]
     expected = expected_gb_s(trial.group, trial.options, trial.plan)
     return [judge_sums(table, left_out), judge_bandwidth(trial.group, trial.options, table, expected)]
 

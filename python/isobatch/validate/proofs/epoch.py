@@ -17,7 +17,7 @@ from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 
 MAX_STAGES = 16
@@ -84,7 +84,7 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
     text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
     values = {"samples": batches, "unique_samples": served}
     verdict, text = (Verdict.FAIL, "; ".join(wrong)) if wrong else (Verdict.PASS, text)
-    return judged("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
+    return judge_claim("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
 
 
 def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
@@ -139,7 +139,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     them."""
     if plan.recipe.convention == "megatron":
         text = "megatron's own samplers, which are in no package, serve a megatron plan"
-        return [unchecked(name, text) for name in CLAIM.names]
+        return [skip_claim(name, text) for name in CLAIM.names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset = plan.recipe.dataset_size
     budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
@@ -154,7 +154,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         return [ramp, _no_epoch()]
     if _irregular(plan) and not whole:
         text = "an epoch of the plan's own sampler takes too long here"
-        left = [unchecked(name, text) for name in CLAIM.names]
+        left = [skip_claim(name, text) for name in CLAIM.names]
         return left if ramp is None else [ramp, left[1]]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
@@ -162,7 +162,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     missing = next((text for text in group.gather(mine if isinstance(mine, str) else None) if text), None)
     if isinstance(mine, str) or missing is not None:
         text = f"the convention is {plan.recipe.convention}, and its library is not installed: {missing}"
-        return [unchecked(name, text) for name in CLAIM.names]
+        return [skip_claim(name, text) for name in CLAIM.names]
     # Sums, not the ids of all: those would be the whole dataset, for each rank.
     first, served = (group.total(counts).numpy() for counts in (mine.first, mine.served))
     steps_taken = set[int]().union(*group.gather(mine.steps))
@@ -204,11 +204,13 @@ def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
     cause = Cause.SAMPLES_REPEATED if unique < samples else Cause.ANOTHER_MICRO_BATCH
     verdict = Verdict.PASS if samples == unique == plan.effective_batch else Verdict.FAIL
     text = f"{unique} different samples in the first step of {plan.data_parallel} replicas, {plan.effective_batch} planned"
-    return judged("effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique)
+    return judge_claim(
+        "effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique
+    )
 
 
 def _no_epoch() -> Proof:
-    return unchecked("epoch", "the recipe has no dataset_size")
+    return skip_claim("epoch", "the recipe has no dataset_size")
 
 
 def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int) -> Proof:
@@ -233,7 +235,7 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
         f"{measured['repeated_samples']} repeated, {measured['left_out_samples']} left out"
     )
     verdict = Verdict.FAIL if wrong else Verdict.PASS
-    return judged("epoch", verdict, f"{text} ({how})", Cause.SAMPLER_COUNTS.likely(), 0, **measured)
+    return judge_claim("epoch", verdict, f"{text} ({how})", Cause.SAMPLER_COUNTS.likely(), 0, **measured)
 
 
 def prove(trial: Trial) -> list[Proof]:

@@ -16,7 +16,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import checksum, chunks, dense, differing, float32_as
 from isobatch.validate.difference import Copies, Difference, copy_to_host, difference, grads, put, trained
 from isobatch.validate.proofs.memory import free_on_device, free_on_host, lacking
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import LOSS_SCALE, Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import first_line, out_of_memory
@@ -185,7 +185,7 @@ def prove_step(
         if broken:
             named = group.pulse.named(broken)
             text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
-            return [judged("gradient" + how.suffix, Verdict.FAIL, text, likely)], None
+            return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)], None
         theirs = reference(training, how, scale)
         proofs = _step(training, how, (loss_weights, scale), theirs, exact)
     agreed: list[Proof] = group.from_first(proofs)
@@ -268,7 +268,7 @@ def prove_double(trial: Trial) -> list[Proof]:
             model = copy.deepcopy(training.workload.model).double()
             why = _refuses_double(training, model)
         if why is not None:
-            return [unchecked("gradient_float64", f"not in double precision: {why}")]
+            return [skip_claim("gradient_float64", f"not in double precision: {why}")]
         workload = dataclasses.replace(training.workload, model=model)
         double = Training(training.plan, training.options, workload, group)
         # A GPU may take 64 times as long in it.
@@ -315,7 +315,7 @@ def _gradient(
         text += f"; {how.name} itself is {coarse:.2g} off float32"
         values["relative_l2_to_float32"] = coarse
     if d.error <= gate:
-        return passing(name, text, gate, **values)
+        return pass_claim(name, text, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
     if d.residual <= max(10 * gate, 1e-3):
         diagnosis = faults.gradient(
@@ -324,7 +324,7 @@ def _gradient(
             accumulation=max(map(len, training.sizes)),
             ranks=training.group.world_size,
         ) or Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×")
-    return judged(name, Verdict.FAIL, text, diagnosis, gate, **values)
+    return judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)
 
 
 def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *, exact: bool) -> list[Proof]:
@@ -334,21 +334,24 @@ def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *
     verdict = Verdict.PASS if whole <= how.gate else Verdict.FAIL
     text = f"relative L2 {whole:.2g} after the step"
     likely = Cause.OTHER_UPDATE.likely("or it saw another gradient")
-    weights = judged("weights" + how.suffix, verdict, text, likely, how.gate, relative_l2=whole)
+    weights = judge_claim("weights" + how.suffix, verdict, text, likely, how.gate, relative_l2=whole)
     verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
     if not exact:
         verdict, text = Verdict.UNCHECKED, f"{text}; gradients or weights are rounded, which Adam magnifies"
     likely = Cause.OTHER_UPDATE.likely()
-    return [weights, judged("update" + how.suffix, verdict, text, likely, UPDATE_GATE, relative_l2=update)]
+    return [
+        weights,
+        judge_claim("update" + how.suffix, verdict, text, likely, UPDATE_GATE, relative_l2=update),
+    ]
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
     off, name = differing(values), f"equal_{name}{suffix}"
     if not off:
-        return passing(name, f"the same bits on {training.group.world_size} ranks", 0)
+        return pass_claim(name, f"the same bits on {training.group.world_size} ranks", 0)
     named = training.group.pulse.named(off)
     text = f"{name.split('_')[1]} differ on {named}"
-    return judged(name, Verdict.FAIL, text, Cause.RANKS_DIFFER.likely(named), 0)
+    return judge_claim(name, Verdict.FAIL, text, Cause.RANKS_DIFFER.likely(named), 0)
 
 
 def prove(trial: Trial) -> list[Proof]:
@@ -374,7 +377,7 @@ def _prove_fitting(
     most, why = (0, f"on rank 0's host: {short}") if short is not None else _fitting(training, amp)
     if why is not None:
         name = "gradient" if amp is None else f"gradient_{name_of(amp)}"
-        return [unchecked(name, why)], None
+        return [skip_claim(name, why)], None
     if most == training.micro_batch:
         return prove_step(training, measured, amp, exact=exact, smaller=smaller)
     less = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])

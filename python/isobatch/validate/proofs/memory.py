@@ -16,7 +16,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.memory import MIN_RESERVE_BYTES, RESERVE
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import first_line, out_of_memory
@@ -258,7 +258,7 @@ def prove_fits(training: Training) -> Proof | None:
     fit = "not even one sample fits" if largest is None else f"{largest} fit"
     text = f"micro-batch {training.micro_batch}: {planned.fault}; {fit}"
     values = {"largest_micro_batch": largest, "peak_memory_bytes": planned.peak_memory_bytes}
-    return judged("memory", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely(), **values)
+    return judge_claim("memory", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely(), **values)
 
 
 def prove(trial: Trial) -> list[Proof]:
@@ -282,7 +282,7 @@ def judge_search(training: Training, found: MicroBatchSearch) -> Proof:
     largest, best = found.largest_micro_batch, found.recommended_micro_batch
     if largest is None:  # noise: the planned one has fitted before
         text = f"nothing fits below micro-batch {found.tries[-1].micro_batch}"
-        return judged("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())
+        return judge_claim("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())
     tried = next(one for one in found.tries if one.micro_batch == largest)
     text = f"{'' if found.complete else 'at least '}{largest} samples fit, {tried.peak_memory_bytes / 2**30:.3g} GiB"
     if tried.fragmentation_bytes is not None:
@@ -293,7 +293,7 @@ def judge_search(training: Training, found: MicroBatchSearch) -> Proof:
         text += f"; {best} recommended, which leave the GPU a reserve for NCCL and fragmentation"
     text += f"; {training.micro_batch} planned, {len(found.tries)} sizes tried"
     values = {"largest_micro_batch": largest, "recommended_micro_batch": best, "complete": found.complete}
-    return passing("micro_batch", text, **values)
+    return pass_claim("micro_batch", text, **values)
 
 
 CLAIM = Claim(phase="memory", names=("memory",), prove=prove, decisive=True)

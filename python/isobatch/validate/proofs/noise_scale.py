@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from isobatch.diagnosis.tensors import square
 from isobatch.validate.figures import Noise
-from isobatch.validate.report import Proof, Verdict, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import figure
@@ -104,7 +104,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     elif training.workload.weight is not None:
         why = "the loss is not weighted by samples"
     if why is not None:
-        return None, unchecked("noise_scale", why)
+        return None, skip_claim("noise_scale", why)
     norms = Norms(training.hook or default_hooks.allreduce_hook)
     training.rewrap(norms)
     training.model.train()
@@ -122,7 +122,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         optimizer.zero_grad(set_to_none=True)
     if len(local) < 2:
         text = f"the gradient was finite in {len(local)} of {steps} steps only"
-        return None, unchecked("noise_scale", text)
+        return None, skip_claim("noise_scale", text)
     mean_local = group.total(torch.tensor(local, dtype=torch.float64)).numpy() / group.world_size
     small, large = samples.pop(), training.batch
     scale_value, error, g_sq, trace = noise_scale(mean_local, np.array(averaged), small, large)
@@ -144,11 +144,11 @@ def judge(noise: Noise, whose: str) -> Proof:
     value, error, how = noise.noise_scale, noise.standard_error, f"{noise.steps} steps{whose}"
     if value is None or error is None:
         text = f"the mean gradient cannot be distinguished from zero in {how}: take more (--noise-steps)"
-        return unchecked("noise_scale", text)
+        return skip_claim("noise_scale", text)
     text = f"{figure(value)} ± {figure(error, 2)} samples over {how}"
     if 2 * error >= value:
-        return unchecked("noise_scale", f"{text}: too uncertain to use, take more steps (--noise-steps)")
-    return passing("noise_scale", text)
+        return skip_claim("noise_scale", f"{text}: too uncertain to use, take more steps (--noise-steps)")
+    return pass_claim("noise_scale", text)
 
 
 def prove(trial: Trial) -> list[Proof]:

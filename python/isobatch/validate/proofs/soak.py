@@ -18,7 +18,7 @@ from isobatch.diagnosis.tensors import checksum
 from isobatch.validate.figures import Soak
 from isobatch.validate.host.finding import place
 from isobatch.validate.ranks.group import Group
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
@@ -133,24 +133,24 @@ def judge_bits(group: Group, found: Soak) -> Proof:
     values = {"repeats": found.repeats, "differing": found.differing}
     if not found.deterministic:
         text = "this step's gradients have other bits each time on most ranks, also with torch's deterministic kernels"
-        return unchecked("same_bits", text, **values)
+        return skip_claim("same_bits", text, **values)
     bad = [rank for rank, count in enumerate(found.differing) if count]
     if bad:
         rows = [f"{place(group, rank)} {found.differing[rank]} of {found.repeats} times" for rank in bad]
         cause = Cause.SILENT_CORRUPTION.likely(few([place(group, rank) for rank in bad]))
         text = f"the same step gave other bits: {few(rows)}"
-        return judged("same_bits", Verdict.FAIL, text, cause, 0, **values)
+        return judge_claim("same_bits", Verdict.FAIL, text, cause, 0, **values)
     if found.averaged_differing:
         text = (
             f"all ranks' own gradients had the same bits {found.repeats} times, and their average others "
             f"{found.averaged_differing} times"
         )
         cause = Cause.WRONG_SUMS.likely("or an all-reduce whose order varies")
-        return judged("same_bits", Verdict.CAUTION, text, cause, 0, **values)
+        return judge_claim("same_bits", Verdict.CAUTION, text, cause, 0, **values)
     text = f"the same step gave the same bits {found.repeats} times on {group.world_size} ranks"
     if found.averaged_differing is None:
         text += ", before the all-reduce: that has another order each time"
-    return passing("same_bits", text, 0, **values)
+    return pass_claim("same_bits", text, 0, **values)
 
 
 def prove(trial: Trial) -> list[Proof]:

@@ -13,7 +13,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, ulp
 from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
-from isobatch.validate.report import Proof, Verdict, judged, passing, unchecked
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import out_of_memory, user_code
@@ -135,11 +135,11 @@ def reduction(training: Training) -> str:
 def judge_loss(measured: str, declared: str) -> Proof:
     """Judges whether the loss is as declared."""
     if measured == declared:
-        return passing("loss", f"a {measured} over the batch, as declared")
+        return pass_claim("loss", f"a {measured} over the batch, as declared")
     verdict = Verdict.CAUTION if measured == "neither" else Verdict.FAIL
     cause = {"sum": Cause.SUMMED_LOSS, "mean": Cause.MEAN_LOSS}.get(measured, Cause.LOSS_WEIGHTED)
     seen = "neither a mean nor a sum" if measured == "neither" else f"a {measured}"
-    return judged("loss", verdict, f"{seen}, declared a {declared}", cause.likely())
+    return judge_claim("loss", verdict, f"{seen}, declared a {declared}", cause.likely())
 
 
 def prove_loss(trial: Trial) -> list[Proof]:
@@ -152,7 +152,7 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
     """Compares the learning rate of the real optimizer under the real scheduler with the plan's, step by step."""
     plan, name = trial.plan, "learning_rate"
     if plan.total_steps is None or plan.lr is None:
-        return [unchecked(name, "the recipe has no duration")]
+        return [skip_claim(name, "the recipe has no duration")]
     optimizer = trial.workload.optimizer([nn.Parameter(torch.zeros(2, 2, device=trial.group.device))])
     started, unit = float(optimizer.param_groups[0]["lr"]), ulp(optimizer.param_groups[0]["lr"])
     own = trial.workload.scheduler
@@ -176,15 +176,15 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
     if fault is not None:
         step, diagnosis = fault
         text = f"{observed[step]:.6g} at step {step}, {plan.lr_at(step):.6g} planned"
-        return [judged(name, Verdict.FAIL, text, diagnosis, gate, **values)]
+        return [judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)]
     if own is None and not faults.close(started, plan.lr, plan.lr, unit):
         text = f"the optimizer is made with {started:g}, and the workload names no scheduler that sets the plan's {plan.lr:g}"
         likely = Cause.ANOTHER_LR.likely(f"{started / plan.lr:.4g}× the plan's")
-        return [judged(name, Verdict.FAIL, text, likely, gate, **values)]
+        return [judge_claim(name, Verdict.FAIL, text, likely, gate, **values)]
     text = f"as planned at {'all' if steps == plan.total_steps else f'the first {steps} of'} {plan.total_steps} steps"
     if own is None:
         text += ", by PlanLR: the workload names no scheduler of its own"
-    return [passing(name, text, gate, **values)]
+    return [pass_claim(name, text, gate, **values)]
 
 
 TRY = Claim(phase="workload", names=(), prove=prove_runs)
