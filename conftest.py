@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items):
     """Lets a test marked as a race with the machine, with its reason, fail once: the summary lists it as rerun."""
     for item in items:
         if race := item.get_closest_marker("race"):
-            if len(race.args) != 1 or not isinstance(race.args[0], str):
+            if len(race.args) != 1 or not isinstance(race.args[0], str) or not race.args[0].strip():
                 raise pytest.UsageError(f"{item.nodeid}: race needs its reason, a text")
             item.add_marker(pytest.mark.flaky(reruns=1))
 

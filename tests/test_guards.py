@@ -383,3 +383,20 @@ def test_every_kind_that_builds_has_a_text():
 def test_every_shape_of_the_form_is_one_of_the_core():
     shapes = {shape.__struct_config__.tag for shape in Shape.__args__}
     assert shapes == {*_core.schedule_shapes(), "inner"}
+
+
+@pytest.mark.parametrize("reason", [(), ("",), (7,), ("one", "two")])
+def test_a_race_with_the_machine_gives_its_reason(request, reason):
+    """The mark of a second try: a test without a reason stops the run, one with it is tried once more."""
+
+    def collected(*arguments):
+        item = pytest.Function.from_parent(request.node.parent, name="it", callobj=lambda: None)
+        item.add_marker(pytest.mark.race(*arguments))
+        request.config.hook.pytest_collection_modifyitems(
+            session=request.session, config=request.config, items=[item]
+        )
+        return item.get_closest_marker("flaky")
+
+    with pytest.raises(pytest.UsageError, match="it: race needs its reason, a text"):
+        collected(*reason)
+    assert collected("judges the clock").kwargs == {"reruns": 1}

@@ -98,7 +98,6 @@ def test_fields_on_the_command_line_win(job, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpus", "0"], "--gpus must be at least 1, got 0"),
         ([], "cluster is missing: pass --gpus N, or --nodes N --gpus-per-node M"),
         (["--gpus", "8", "--nodes", "1"], "--gpus goes without --nodes"),
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),

@@ -206,9 +206,7 @@ def test_what_was_not_measured_is_not_identified():
     assert {"inter_latency_us", "inter_gb_s"} <= set(profile.unidentified)
     assert profile.inter_gb_s is None
     assert np.isnan(profile.forecast(gpus=16, micro_batch=4)["step_seconds"][0])
-    alone = calibrate(
-        measure(truth, rng, table=False, gpus=(1,), micro_batches=(8,)) if False else _one_size(truth)
-    )
+    alone = calibrate(_one_size(truth))
     assert "compute_constant" in alone.unidentified
 
 

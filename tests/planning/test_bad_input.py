@@ -177,13 +177,6 @@ def test_a_learning_rate_that_overflows_is_a_reason(rule):
     assert plan.status == "infeasible" or math.isfinite(plan.lr)
 
 
-def test_a_dataset_smaller_than_a_batch():
-    plan = ib.plan(ib.Recipe(**BASE, dataset_size=100), 8)
-    assert plan.status == "infeasible"
-    assert ib.Reason.BATCH_ABOVE_DATASET in plan.reasons
-    assert plan.steps_per_epoch is None
-
-
 # Fleets: the row's error is that row's
 
 

@@ -23,20 +23,6 @@ def test_a_beta_of_zero_stays_under_sde(betas):
     assert (far.status == "infeasible") == (betas[0] == 0.9)
 
 
-@pytest.mark.parametrize("decay", ["lr_multiplied", "independent"])
-def test_the_timescale_of_adamw_is_held_under_every_rule(decay):
-    recipe = {"weight_decay": 0.1, "decay": decay, "power": 0.0}
-    for rule in ("none", "power", "sqrt", "linear"):
-        new = plan(recipe, policy=1024, rule=rule)
-        rate = new.weight_decay * (new.lr if decay == "lr_multiplied" else 1)
-        old = 0.1 * (1e-3 if decay == "lr_multiplied" else 1)
-        # Steps of an epoch are a quarter: so is the timescale in steps.
-        assert rate == pytest.approx(4 * old)
-    assert plan(recipe, policy="keep").weight_decay == 0.1
-    unsaid = plan({"weight_decay": 0.1}, policy=1024, rule="none")
-    assert Reason.DECAY_UNKNOWN in unsaid.reasons
-
-
 def test_no_noise_and_no_gradient_are_limits():
     def scale(rule, **noise):
         return plan({"optimizer": "sgd", **noise}, policy=1024, rule=rule).lr_scale

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isclose
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -201,14 +200,3 @@ def test_a_multiple_is_demanded(recipe, gpus, multiple, cap):
         assert plan.micro_batch == best[-1]
     else:
         assert plan.reasons == (ib.Reason.MULTIPLE_UNMET,)
-
-
-@pytest.mark.parametrize("policy", ["keep", "grow", 256])
-def test_a_plan_survives_its_file(tmp_path, policy):
-    recipe = ib.Recipe.from_gpus(
-        gpus=8, batch_per_gpu=32, lr=0.1, duration="100st", warmup="10%", betas=(0.9, 0.95)
-    )
-    for gpus in (7, 16):
-        plan = ib.plan(recipe, gpus, policy=policy)
-        plan.save(tmp_path / "plan.json")
-        assert ib.Plan.load(tmp_path / "plan.json") == plan

@@ -313,12 +313,6 @@ def test_every_run_has_a_source_and_a_name_of_its_own():
     assert all(run.source and run.comes_out for run in RUNS)
 
 
-def test_goyals_warmup():
-    plan = ib.plan(made(GOYAL), 256, policy="grow")
-    epoch = plan.steps_per_epoch
-    assert [plan.lr_at(e * epoch) for e in (0, 2.5, 5)] == pytest.approx([0.1, 1.65, 3.2], rel=1e-15)
-
-
 @pytest.mark.parametrize(
     ("gpus", "milestones"), [(1, (30_000, 40_000)), (2, (15_000, 20_000)), (4, (7500, 10_000))]
 )

@@ -61,15 +61,6 @@ def test_every_place_has_every_setting():
     assert list(home.Settings._fields) == of_the_core() == keywords() == list(CASES)
 
 
-def test_a_setting_that_is_forgotten_somewhere_is_named():
-    found = {place: find() for place, find in PLACES.items()}
-    for place, names in found.items():
-        for name in names:
-            without = found | {place: [it for it in names if it != name]}
-            if name in of_the_core():
-                assert f"{place} lacks {name}" in forgotten(without)
-
-
 def planned(case, settings):
     """The values of a plan, and those of the same row of a fleet; unknown is None in both."""
     given = {"profile": PROFILE if case.profile else None, **settings}

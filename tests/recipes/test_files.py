@@ -107,11 +107,11 @@ def test_a_bomb_of_aliases_stays_small(tmp_path, name):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     text = "\n".join((*lines, "effective_batch: 8", "lr: 0.1", f"{name}: *a9")).replace("lr: 0.1\nlr", "lr")
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ib.InputError) as caught:
         read(tmp_path, ".yaml", text)
     assert len(str(caught.value)) < 2000
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(

@@ -116,23 +116,10 @@ def test_there_and_back_is_the_same(source, tool, tmp_path):
 
 
 def test_a_tool_that_is_not_written_is_named(capsys):
-    plan = ib.plan(ib.Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st"), 8)
-    with pytest.raises(ib.InputError, match="axolotl is read, not written: use transformers"):
-        plan.to("axolotl")
     with pytest.raises(ib.InputError, match="^unknown tool 'slrum': did you mean 'slurm'"):
-        plan.to("slrum")
-    words = [
-        "plan",
-        "--set",
-        "effective_batch=8",
-        "--set",
-        "lr=0.1",
-        "--set",
-        "duration=9st",
-        "--gpus",
-        "8",
-        "--to",
-    ]
+        plan().to("slrum")
+    fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--set", "duration=9st"]
+    words = ["plan", *fields, "--gpus", "8", "--to"]
     assert main([*words, "slrum"]) == 2
     assert "isobatch plan: --to: unknown tool" in capsys.readouterr().err
     assert main([*words, "skypilot"]) == 2
@@ -147,8 +134,6 @@ def test_forms_follow_the_name():
     assert form_of("transformers", "x.json") == "json" and form_of("transformers", "x.sh") == "sh"
     with pytest.raises(ib.InputError, match=r"DeepSpeed has no \.yaml files: use \.json"):
         form_of("deepspeed", "x.yaml")
-    with pytest.raises(ib.InputError, match="did you mean 'torchtitan'"):
-        plan().to("torchtitans")
     with pytest.raises(ib.InputError, match="did you mean 'yaml'"):
         plan().to("transformers", form="yml")
     made = plan()
@@ -281,8 +266,6 @@ def test_a_plan_without_an_end_or_without_a_plan():
         ib.plan(ib.Recipe(effective_batch=256, lr=1e-4), 8).to("transformers")
     with pytest.raises(ib.InputError, match="infeasible|cannot"):
         ib.plan(recipe(), 7).to("transformers")
-    with pytest.raises(ib.InputError, match="--gpu H100"):
-        ib.plan(recipe(), 8).to("skypilot")
 
 
 def test_bare_gpus_are_nodes_of_eight_and_that_is_said():
@@ -298,7 +281,6 @@ def test_a_ramp_goes_to_megatron_alone():
         and "--train-samples 256" in text
         and "--train-iters" not in text
     )
-    assert any("no batch ramp" in note for note in ramped.to("transformers").notes)
 
 
 class TestCommand:

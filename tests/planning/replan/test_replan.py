@@ -120,13 +120,13 @@ def test_a_restart_on_the_same_gpus_goes_on_where_it_was():
 @pytest.mark.parametrize(("dataset", "there"), [(5120, 4), (5121, 4), (5121, 2)])
 def test_a_run_of_any_length_moves_at_once(dataset, there):
     recipe = msgspec.structs.replace(RECIPE, dataset_size=dataset, duration="1e12ep", warmup="1e9ep")
-    start = time.perf_counter()
+    start = time.process_time()
     run = run_of(recipe)
     moved = ib.replan(run, at_step=31, cluster=there)
     end = run.total_steps
     for step in (0, 31, 500, end // 3, end - 1, end):
         assert moved.lr_at(step) == pytest.approx(run.lr_at(step), rel=1e-9, abs=1e-15)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_move_that_drops_the_rest_of_the_last_epoch_adds_no_step():
