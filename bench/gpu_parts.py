@@ -25,7 +25,7 @@ import isobatch as ib
 from isobatch.forecast.measurements import Measurements
 from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR
-from isobatch.validate.ranks.facts import nccl_version
+from isobatch.validate.ranks.network import nccl_version
 
 Figures = dict[str, Any]
 

@@ -18,8 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from isobatch.validate import worker
 from isobatch.validate.proofs import all_reduce, machine, memory, step_time
-from isobatch.validate.ranks.facts import Facts
 from isobatch.validate.ranks.group import Group
+from isobatch.validate.ranks.network import Facts
 from isobatch.validate.workload import Workload
 
 PER_NODE = 8

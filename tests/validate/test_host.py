@@ -18,7 +18,8 @@ from composed.nvml import GIB, Nvml
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Verdict
 from isobatch.validate.host import checks, gpu, nccl_log, system
-from isobatch.validate.host.finding import CheckResult, HostFault, judge
+from isobatch.validate.host.checks import judge
+from isobatch.validate.host.system import CheckResult, HostFault
 
 BUS = "00000000:3B:00.0"
 

@@ -13,8 +13,8 @@ import torch
 
 from composed.figures import row
 from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import difference
 from isobatch.validate import Options, Verdict
-from isobatch.validate.difference import difference
 from isobatch.validate.proofs import all_reduce, epoch, gradient, step_time, workload
 from isobatch.validate.proofs.gradient import SAME
 
@@ -65,7 +65,7 @@ def test_a_gradient_that_is_off(found, cause):
 
 @pytest.mark.parametrize("elements", [1, 10, 1000])
 def test_a_difference_is_the_same_by_pieces(monkeypatch, elements):
-    from isobatch.validate import difference as module
+    from isobatch.diagnosis import tensors as module
 
     monkeypatch.setattr(module, "ELEMENTS", elements)
     theirs, before = [torch.randn(7, 5), torch.randn(3), None], [torch.randn(7, 5), torch.randn(3), None]

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import torch
 
+from isobatch.diagnosis.tensors import difference
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as plan_recipe
 from isobatch.probing.lab import Lab, own_randomness
 from isobatch.probing.options import Publish
 from isobatch.probing.training import lr_course, shares
-from isobatch.validate.difference import difference
 from isobatch.words import counted
 
 STEPS = 12
@@ -127,7 +127,7 @@ def _tuned(lab: Lab) -> Plan:
 
 
 def _wanted(lab: Lab, tuned: Plan, steps: int) -> list[tuple[str, Plan, Legs]]:
-    """Lists the comparisons: a name, whose learning rates and optimizer, and the splits one after the other."""
+    """Lists the comparisons: a name, the plan of learning rates and optimizer, and the splits one after the other."""
     own = _sizes(lab.plan)
     splits = splits_of(lab.planned_batch, own)
     found = [(name, lab.plan, [(steps, sizes)]) for name, sizes in splits]

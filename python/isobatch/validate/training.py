@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.tensors import AUTOCAST, mapped
+from isobatch.diagnosis.tensors import AUTOCAST, dense, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
@@ -23,6 +23,34 @@ from isobatch.validate.workload import Workload
 
 LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+
+
+Copies = list[Tensor | None]
+"""Of weights or gradients, in the host's memory."""
+
+
+def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
+    """Copies tensors into the host's memory, where a device may have no room for them."""
+    return [None if t is None else dense(t.detach()).to("cpu", copy=True) for t in tensors]
+
+
+def trained(model: nn.Module) -> list[Tensor]:
+    """Returns the trained weights."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def grads(model: nn.Module) -> list[Tensor | None]:
+    """Returns their gradients, None where there is none."""
+    return [p.grad for p in trained(model)]
+
+
+def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
+    """Sets the trained weights to these values, and their gradients."""
+    for p, value in zip(trained(model), weights, strict=True):
+        assert value is not None
+        p.data.copy_(value)
+    for p, grad in zip(trained(model), grads or [None] * len(weights), strict=True):
+        p.grad = None if grad is None else grad.to(p.device, copy=True)
 
 
 class _Wrapper:

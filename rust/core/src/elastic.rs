@@ -68,7 +68,7 @@ pub struct Answers {
 /// Whether waking other threads would take longer than answering.
 #[must_use]
 pub fn is_light(configs: &[Config]) -> bool {
-    configs.len() == 1 || configs.iter().map(|config| config.max_batch).sum::<u64>() < LIGHT
+    configs.iter().map(|config| config.max_batch).sum::<u64>() < LIGHT
 }
 
 /// Finds for each configuration the batch that works at the most counts (or the greatest weight of counts), on the threads of
@@ -79,11 +79,11 @@ pub fn is_light(configs: &[Config]) -> bool {
 #[must_use]
 pub fn elastic(configs: &[Config], stop: &AtomicBool) -> Answers {
     let answer = |sieve: &mut Sieve, config: &Config| {
-        // To list a million counts takes milliseconds, which nobody waits for once it is stopped.
         if stop.load(Ordering::Relaxed) {
-            return Answer::default();
+            Answer::default()
+        } else {
+            Question::of(config).answer(sieve, stop)
         }
-        Question::of(config).answer(sieve, stop)
     };
     let found: Vec<Answer> = if rayon::current_thread_index().is_some() {
         configs.par_iter().with_min_len(PART).map_init(Sieve::default, answer).collect()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import torch
@@ -10,8 +11,8 @@ import torch
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu, Hosts, Port
 from isobatch.validate.host import gpu, system
-from isobatch.validate.host.finding import CheckResult, HostFault, by_host, judge, most, place
 from isobatch.validate.host.nccl_log import Link, Transports, detours
+from isobatch.validate.host.system import CheckResult, HostFault, most
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
@@ -21,6 +22,53 @@ MAX_LINKS = 24
 """Of a rank, which travel to the others: a rank has two neighbours in each ring and tree, and a few channels."""
 
 ON_A_CPU = CheckResult(why_not="the ranks run on the CPU")
+
+
+T = TypeVar("T")
+
+
+def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
+    """Makes one proof of the results of ranks or hosts, by their names as in a sentence."""
+    bad = [(who, one) for who, answer in found.items() for one in answer.findings]
+    silent = _by_value({who: one.why_not for who, one in found.items() if one.why_not is not None})
+    if sum(map(len, silent.values())) == len(found):
+        return skip_claim(name, "; ".join(silent))
+    why = "; ".join(f"{reason} ({few(who)})" for reason, who in silent.items())
+    behind = f"; not asked: {why}" if why else ""
+    if not bad:
+        kinds = _by_value({who: one.seen for who, one in found.items() if one.why_not is None})
+        several = "; ".join(f"{few(who)}: {seen}" for seen, who in list(kinds.items())[:3])
+        return pass_claim(name, (next(iter(kinds)) if len(kinds) == 1 else several) + behind)
+    fails = any(one.fails for _, one in bad)
+    worst = [(who, one) for who, one in bad if one.fails == fails]
+    text = few([f"{who}: {one.text}" for who, one in sorted(bad, key=lambda pair: not pair[1].fails)])
+    named = few(list(dict.fromkeys(who for who, _ in worst)))
+    verdict = Verdict.FAIL if fails else Verdict.CAUTION
+    return judge_claim(name, verdict, text + behind, worst[0][1].cause.likely(named))
+
+
+def _by_value(answers: Mapping[str, str]) -> dict[str, list[str]]:
+    """Groups by answer who gave it."""
+    found: dict[str, list[str]] = {}
+    for who, answer in answers.items():
+        found.setdefault(answer, []).append(who)
+    return found
+
+
+def place(group: Group, rank: int) -> str:
+    """Names a rank's GPU, as in a sentence."""
+    one = group.roster[rank]
+    return f"host {one.host} GPU {one.local_rank} (rank {rank})"
+
+
+def by_host(group: Group, answers: Sequence[T | None]) -> dict[str, T]:
+    """Returns the answers of the first rank of each host, by the host's name."""
+    found: dict[str, T] = {}
+    for rank, answer in zip(group.roster, answers, strict=True):
+        if answer is not None:
+            name = f"host {rank.host}"
+            found[name if name not in found else f"{name} (node {rank.node})"] = answer
+    return found
 
 
 class _Mine(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu
-from isobatch.validate.host.finding import CheckResult, HostFault
+from isobatch.validate.host.system import CheckResult, HostFault
 from isobatch.validate.ranks.group import Group
 
 INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"

@@ -1,4 +1,4 @@
-"""A host without its GPUs: the kernel's log, InfiniBand, RoCE and EFA ports, limits. No tool is needed."""
+"""A check's result, and a host without its GPUs: the kernel's log, InfiniBand, RoCE and EFA ports, limits. No tool is needed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import re
 import resource
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Port
-from isobatch.validate.host.finding import CheckResult, HostFault, most
 
 KMSG = Path("/dev/kmsg")
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
@@ -36,6 +37,44 @@ PORT_ERRORS = {
 
 MIN_SHM_BYTES = 1 << 30
 """NCCL and the workers of a loader share memory there; a container has 64 MiB by default (--shm-size)."""
+
+
+MAX_FINDINGS, MAX_CHARACTERS = 8, 160
+"""Of a rank, which travel to the others, each cut to so many characters: 512 ranks may all have some."""
+
+
+class HostFault(msgspec.Struct, frozen=True):
+    """A bad (`fails`) or suspicious state, in words without the host's name, and its cause."""
+
+    text: str
+    cause: Cause
+    fails: bool = False
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A check's answer on one rank: why it could not be asked, or what is bad, with what it saw in a few words."""
+
+    why_not: str | None = None
+    findings: tuple[HostFault, ...] = ()
+    seen: str = ""
+
+    def short(self) -> CheckResult:
+        """Cuts it to as much as travels."""
+        cut = tuple(
+            msgspec.structs.replace(one, text=one.text[:MAX_CHARACTERS])
+            for one in self.findings[:MAX_FINDINGS]
+        )
+        return msgspec.structs.replace(self, findings=cut, seen=self.seen[:MAX_CHARACTERS])
+
+
+def most(values: Iterable[Any]) -> Any:
+    """Returns the most frequent value; of several, the first.
+
+    >>> most([12, 12, 9])
+    12
+    """
+    row = list(values)
+    return max(row, key=row.count)
 
 
 class Xid(NamedTuple):

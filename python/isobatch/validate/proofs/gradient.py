@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import checksum, chunks, dense, differing, float32_as
-from isobatch.validate.difference import Copies, Difference, copy_to_host, difference, grads, put, trained
+from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
 from isobatch.validate.proofs.memory import free_on_device, free_on_host, lacking
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
-from isobatch.validate.training import LOSS_SCALE, Training
+from isobatch.validate.training import LOSS_SCALE, Copies, Training, copy_to_host, grads, put, trained
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import first_line, out_of_memory
 
@@ -31,8 +30,8 @@ UPDATE_GATE = 1e-3
 SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
 """For the one process, which does alone what some ranks share."""
 
-HOST_COPIES = 4
-"""Of the weights in rank 0's host memory at once: before the step, behind it, and the references."""
+HOST_COPIES = 3
+"""Of the weights in rank 0's host memory at once: before the step, behind it, and the reference."""
 
 SAME = Difference(error=0.0, ratio=1.0, residual=0.0)
 
@@ -158,9 +157,8 @@ def prove_step(
     amp: torch.dtype | None = None,
     *,
     dtype: torch.dtype | None = None,
-    exact: Copies | None = None,
     smaller: str | None = None,
-) -> tuple[list[Proof], Copies | None]:
+) -> list[Proof]:
     """Compares the gradient of one step, and the weights after it, with one process; and the ranks with each other. The weights
     are as before in the end.
 
@@ -168,11 +166,10 @@ def prove_step(
         measured: what the loss does over a batch.
         amp: the format of autocast, which one process uses too; or None.
         dtype: the format of model and batch where it is not their own.
-        exact: the reference of a former call, without autocast: how far the format itself is from it is said.
         smaller: why the step is not the plan's.
 
     Returns:
-        The proofs on all ranks; the reference on rank 0.
+        The proofs, the same on all ranks.
     """
     group, model = training.group, training.model
     coarse = amp or dtype or _format(model)
@@ -185,11 +182,11 @@ def prove_step(
         if broken:
             named = group.pulse.named(broken)
             text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
-            return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)], None
+            return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)]
         theirs = reference(training, how, scale)
-        proofs = _step(training, how, (loss_weights, scale), theirs, exact)
+        proofs = _step(training, how, (loss_weights, scale), theirs)
     agreed: list[Proof] = group.from_first(proofs)
-    return agreed, theirs.gradient
+    return agreed
 
 
 def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
@@ -215,9 +212,7 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
         scale /= 16  # large gradients leave float16's range where small ones do not vanish
 
 
-def _step(
-    training: Training, how: _How, step: tuple[list[float], float], theirs: Reference, exact: Copies | None
-) -> list[Proof]:
+def _step(training: Training, how: _How, step: tuple[list[float], float], theirs: Reference) -> list[Proof]:
     """Takes the step for real; the proofs are whole on rank 0, which also keeps the weights for all."""
     group, model = training.group, training.model
     (loss_weights, scale), proofs = step, list[Proof]()
@@ -231,8 +226,7 @@ def _step(
     sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
     if theirs.gradient is not None:
         ours = grads(model)
-        coarse = None if exact is None else difference(ours, exact).error
-        proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how, coarse))
+        proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how))
         del ours  # or the gradients could not be freed
     if scaler is None:
         training.step(optimizer, None)
@@ -273,7 +267,7 @@ def prove_double(trial: Trial) -> list[Proof]:
         double = Training(training.plan, training.options, workload, group)
         # A GPU may take 64 times as long in it.
         small, smaller = affordable(double, double.micro_batch_seconds(torch.float64))
-        return prove_step(small, trial.reduction, dtype=torch.float64, smaller=smaller)[0]
+        return prove_step(small, trial.reduction, dtype=torch.float64, smaller=smaller)
 
 
 def _refuses_double(training: Training, model: nn.Module) -> str | None:
@@ -294,11 +288,9 @@ def _format(model: nn.Module) -> torch.dtype:
     return max(formats, key=GATES.__getitem__, default=torch.float32)
 
 
-def _gradient(
-    training: Training, found: Difference, off: Difference, how: _How, coarse: float | None = None
-) -> Proof:
+def _gradient(training: Training, found: Difference, off: Difference, how: _How) -> Proof:
     """Judges a gradient by how far it is from the reference, `found`, and how far that is itself `off` from one process, where that one
-    could not do the step of all ranks. `coarse` is the error of the number format itself: a figure, not a gate."""
+    could not do the step of all ranks."""
     name, gate, d = "gradient" + how.suffix, how.gate, found.after(off)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
     text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
@@ -311,9 +303,6 @@ def _gradient(
         )
     if how.smaller is not None:
         text += f"; {how.smaller}"
-    if coarse is not None:
-        text += f"; {how.name} itself is {coarse:.2g} off float32"
-        values["relative_l2_to_float32"] = coarse
     if d.error <= gate:
         return pass_claim(name, text, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
@@ -359,15 +348,15 @@ def prove(trial: Trial) -> list[Proof]:
     room for that."""
     training = trial.training
     small, smaller = affordable(training, trial.micro_batch_seconds)
-    found, exact = _prove_fitting(small, trial.reduction, None, None, smaller)
+    found = _prove_fitting(small, trial.reduction, None, smaller)
     if training.dtype is not None:
-        found += _prove_fitting(small, trial.reduction, training.dtype, exact, smaller)[0]
+        found += _prove_fitting(small, trial.reduction, training.dtype, smaller)
     return found
 
 
 def _prove_fitting(
-    training: Training, measured: str, amp: torch.dtype | None, exact: Copies | None, smaller: str | None
-) -> tuple[list[Proof], Copies | None]:
+    training: Training, measured: str, amp: torch.dtype | None, smaller: str | None
+) -> list[Proof]:
     """Calls `prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
     gradient that cannot be computed in full precision is no fault of a plan in another one."""
     group, host = training.group, 0
@@ -377,12 +366,12 @@ def _prove_fitting(
     most, why = (0, f"on rank 0's host: {short}") if short is not None else _fitting(training, amp)
     if why is not None:
         name = "gradient" if amp is None else f"gradient_{name_of(amp)}"
-        return [skip_claim(name, why)], None
+        return [skip_claim(name, why)]
     if most == training.micro_batch:
-        return prove_step(training, measured, amp, exact=exact, smaller=smaller)
+        return prove_step(training, measured, amp, smaller=smaller)
     less = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])
     smaller = f"micro-batches of at most {most} samples, since larger ones do not fit in this proof"
-    return prove_step(less, measured, amp, smaller=smaller)[0], None  # a reference of other samples
+    return prove_step(less, measured, amp, smaller=smaller)
 
 
 def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, str | None]:

@@ -16,7 +16,7 @@ import torch
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import checksum
 from isobatch.validate.figures import Soak
-from isobatch.validate.host.finding import place
+from isobatch.validate.host.checks import place
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
