@@ -261,7 +261,7 @@ def loaded_by(code):
 
 
 def test_importing_loads_nothing_heavy():
-    modules = loaded_by("import isobatch; isobatch.plan; isobatch.plan_fleet; isobatch.schedules")
+    modules = loaded_by("import isobatch as ib; ib.plan; ib.plan_fleet; ib.schedules; ib.integrations")
     assert {"numpy", "msgspec"} <= modules
     assert not {"torch", "pyarrow", "ray", "altair", "scipy", "yaml", "rich", "pandas"} & modules
 

@@ -113,10 +113,10 @@ def test_globs(tmp_path, pattern, found):
 )
 def test_globs_that_match_nothing_end_soon(tmp_path, pattern):
     (tmp_path / ("a" * 200 + ".csv")).write_text("x\n")
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ib.InputError):
         read_table(tmp_path / (pattern + "q"))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_secrets_of_urls_are_written_nowhere(tmp_path, capsys):

@@ -39,6 +39,7 @@ def interrupted(call):
     return done.stdout.strip() or done.stderr
 
 
+@pytest.mark.race("judges by the clock how soon a signal is heard, which a busy machine delays")
 @pytest.mark.parametrize(
     "call",
     [
@@ -53,7 +54,7 @@ def interrupted(call):
 )
 def test_ctrl_c_ends_a_bulk_call(call):
     # 0.1 s between looks. A busy machine may hold up any one try, and for longer.
-    tries = (interrupted(call) for _ in range(5))
+    tries = (interrupted(call) for _ in range(3))
     assert any(float(seconds) < 0.6 for seconds in tries)
 
 

@@ -314,19 +314,6 @@ def test_pairs_that_name_nobody():
         assert caught.value.field == field
 
 
-def test_an_unknown_result_column():
-    with pytest.raises(ib.InputError):
-        ib.plan_fleet({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [8], columns=["lrr"])
-
-
-def test_empty_tables():
-    jobs = {"effective_batch": np.array([], dtype=np.int64), "lr": np.array([])}
-    table = ib.plan_fleet(jobs, [8])
-    assert {len(column) for column in table.values()} == {0}
-    table = ib.plan_fleet({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [])
-    assert {len(column) for column in table.values()} == {0}
-
-
 def test_of_dozens_of_faults_a_message_has_the_first():
     with pytest.raises(ib.InputError) as caught:
         ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8, **{f"zz{number}": 1 for number in range(50)})

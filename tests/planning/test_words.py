@@ -487,27 +487,6 @@ def test_in_csv_reasons_are_joined(tmp_path, capsys):
     assert set(row["reasons"].split(";")) >= {"rule_mismatch", "large_growth", "no_warmup"}
 
 
-def test_jobs_and_clusters_are_crossed_job_by_job_unless_pairs_name_them():
-    jobs = {"job": np.array(["a", "b"]), "effective_batch": np.array([64, 128]), "lr": np.array([0.1, 0.1])}
-    clusters = {
-        "cluster": np.array(["x", "y", "z"]),
-        "nodes": np.array([1, 2, 4]),
-        "team": np.array([7, 8, 9]),
-    }
-    table = ib.plan_fleet(jobs, clusters)
-    assert list(zip(table["job"], table["cluster"], strict=True)) == list(itertools.product("ab", "xyz"))
-    assert table["team"].tolist() == [7, 8, 9, 7, 8, 9]
-    pairs = {"job": np.array(["b", "a"]), "cluster": np.array(["z", "z"])}
-    table = ib.plan_fleet(jobs, clusters, pairs=pairs)
-    assert table["effective_batch"].tolist() == [128, 64]
-    assert table["world_size"].tolist() == [32, 32]
-
-
-def test_only_the_columns_that_were_asked_for():
-    jobs = {"effective_batch": np.array([64]), "lr": np.array([0.1])}
-    assert list(ib.plan_fleet(jobs, [8], columns=["lr", "status", "job"])) == ["lr", "status", "job"]
-
-
 # one of a thing
 
 

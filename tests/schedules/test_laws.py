@@ -191,6 +191,6 @@ def test_one_thread_is_many():
             capture_output=True,
             check=True,
         ).stdout
-        for threads in ("1", "2", "3")
+        for threads in ("1", "3")
     }
     assert len(seen) == 1

@@ -118,6 +118,7 @@ def test_a_full_disk_stops_the_run(cluster, tmp_path):
         subprocess.run(["umount", "--lazy", str(tmp_path / "plans")], check=True)
 
 
+@pytest.mark.slow  # that blocks of a table make its plans, tests/fleet/test_tabular.py shows
 def test_ray_data_maps_tables(cluster, tmp_path):
     """The recipe of docs/fleet.md."""
     jobs = Jobs(tmp_path / "jobs", 3, 100)
@@ -166,6 +167,7 @@ def check(jobs, folder, manifest):
     assert plans_in(folder).equals(ib.plan_fleet(jobs.table, GPUS))
 
 
+@pytest.mark.race("the run may be over before it is disturbed")
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_workers_are_killed(cluster, tmp_path, _):
     jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
@@ -184,6 +186,8 @@ def test_workers_are_killed(cluster, tmp_path, _):
     assert len(killed) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.race("the run may be over before it is disturbed")
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_a_node_is_removed(cluster, tmp_path, _):
     jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
@@ -199,6 +203,8 @@ def test_a_node_is_removed(cluster, tmp_path, _):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.race("the run may be over before it is disturbed")
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_the_driver_is_killed(cluster, tmp_path, _):
     jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)

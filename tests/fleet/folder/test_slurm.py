@@ -50,21 +50,6 @@ def test_the_table_has_no_quotes(table):
     assert lines[3].split("\t")[:4] == ["odd one", "8", "infeasible", "not_divisible"]
 
 
-def test_a_cell_that_a_table_without_quotes_cannot_hold_is_refused(tmp_path, capsys):
-    (tmp_path / "jobs.csv").write_text('job,effective_batch,lr\n"a\tb",256,0.1\n')
-    (tmp_path / "clusters.csv").write_text("nodes\n1\n")
-    words = [
-        "fleet",
-        str(tmp_path / "jobs.csv"),
-        str(tmp_path / "clusters.csv"),
-        "-o",
-        str(tmp_path / "o.tsv"),
-    ]
-    assert main(words) == 2
-    assert "o.tsv: cannot be written" in capsys.readouterr().err
-    assert not (tmp_path / "o.tsv").exists()
-
-
 @pytest.mark.parametrize(
     "asked",
     [
