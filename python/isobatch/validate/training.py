@@ -116,7 +116,7 @@ class Training:
 
     @contextlib.contextmanager
     def unwrapped(self) -> Iterator[None]:
-        """Without the wrapper and its buckets for a while, to make room."""
+        """Frees the wrapper and its buckets for a while, to make room."""
         self._wrapper.clear()
         try:
             yield

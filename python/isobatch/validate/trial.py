@@ -64,23 +64,23 @@ class Trial:
 
     @property
     def allowance_seconds(self) -> float:
-        """The seconds of a phase beyond its limit, for a large or compiled model."""
+        """Counts the seconds of a phase beyond its limit, for a large or compiled model."""
         size = sum(p.numel() * p.element_size() for p in self.workload.model.parameters())
         return size / BYTES_PER_SECOND + COMPILED_AGAIN * self.compile_seconds
 
     @cached_property
     def training(self) -> Training:
-        """The plan's step on this rank."""
+        """Makes the plan's step on this rank."""
         return Training(self.plan, self.options, self.workload, self.group)
 
     @cached_property
     def micro_batch_seconds(self) -> float:
-        """How long rank 0 alone takes for forward and backward of one micro-batch."""
+        """Times forward and backward of one micro-batch on rank 0 alone."""
         return self.training.micro_batch_seconds()
 
     @cached_property
     def timed(self) -> Training:
-        """The step with as many micro-batches as can be timed often enough."""
+        """Shortens the step to as many micro-batches as can be timed often enough."""
         return self.training.shortened(int(STEP_SECONDS[self.options.extent] / self.micro_batch_seconds))
 
     @cached_property

@@ -55,12 +55,12 @@ class _How:
 
     @property
     def name(self) -> str:
-        """The number format."""
+        """Names the number format."""
         return name_of(self.coarse)
 
     @property
     def suffix(self) -> str:
-        """Of the proofs' names."""
+        """Ends the proofs' names."""
         return "" if self.amp is None and self.dtype is None else f"_{self.name}"
 
 

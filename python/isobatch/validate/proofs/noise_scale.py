@@ -39,12 +39,12 @@ class Norms:
 
     @property
     def local(self) -> float:
-        """Of this rank's own gradient, behind a step."""
+        """Sums those of this rank's own gradient, behind a step."""
         return sum(map(float, self._local))
 
     @property
     def averaged(self) -> float:
-        """Of the averaged gradient, behind a step."""
+        """Sums those of the averaged gradient, behind a step."""
         return sum(map(float, self._averaged))
 
     def __call__(self, process_group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:

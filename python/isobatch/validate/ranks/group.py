@@ -228,7 +228,7 @@ def _environment() -> dict[str, str]:
 
 
 def own_device(options: Options) -> torch.device:
-    """This rank's device, made the current one. Where a host has more ranks than GPUs, they share them, which NCCL does not do.
+    """Returns this rank's device, made the current one. Where a host has more ranks than GPUs, they share them, which NCCL does not do.
 
     Raises:
         InputError: a GPU was asked for and there is none, or neither torchrun nor srun started this process.

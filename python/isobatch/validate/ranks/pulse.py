@@ -54,7 +54,7 @@ class Pulse:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of the run with a time limit."""
+        """Limits the time of a part of the run."""
         begun = time.monotonic()
         self._phase, self._granted = name, self._limit_seconds
         self._deadline = begun + self._limit_seconds + GRACE_SECONDS

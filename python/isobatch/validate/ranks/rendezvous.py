@@ -27,7 +27,7 @@ _SWITCH = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 @contextmanager
 def asking_nvml() -> Iterator[None]:
-    """torch.cuda.is_available() then does not touch CUDA."""
+    """Keeps torch.cuda.is_available() from touching CUDA."""
     before = os.environ.get(_SWITCH)
     os.environ[_SWITCH] = "1"
     try:
