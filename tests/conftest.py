@@ -1,13 +1,6 @@
-"""Ranks for all tests that need some, and how long properties are looked at: `HYPOTHESIS_PROFILE=long` for longer."""
-
-import os
+"""Ranks for all tests that need some."""
 
 import pytest
-from hypothesis import settings
-
-settings.register_profile("default", deadline=None)
-settings.register_profile("long", deadline=None, max_examples=5_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,4 @@
-"""What any schedule obeys, whatever it is made of.
-
-The bounds are small by default; `HYPOTHESIS_PROFILE=long` looks for longer.
-"""
+"""What any schedule obeys, whatever it is made of; `HYPOTHESIS_PROFILE=thorough` looks for longer."""
 
 import copy
 import pickle
