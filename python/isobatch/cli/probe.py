@@ -44,6 +44,22 @@ def add(command: Parser) -> None:
     command.add_argument(
         "--nproc-per-node", type=options.count, default=1, metavar="N", help="ranks on this host (default 1)"
     )
+    _add_trials(command)
+    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    command.add_argument(
+        "--recipe",
+        type=options.path,
+        metavar="FILE",
+        help="write the recipe with the measured exponent as its power",
+    )
+    command.add_argument(
+        "-o", "--output", type=options.path, metavar="FILE", help="write the finding as JSON"
+    )
+    command.add_argument("--json", action="store_true", help="print the finding as JSON")
+
+
+def _add_trials(command: Parser) -> None:
+    """Adds what bounds the trials."""
     command.add_argument(
         "--budget",
         default="10m",
@@ -77,17 +93,6 @@ def add(command: Parser) -> None:
         metavar="X",
         help="of --critical: how much worse a loss may be (default 0.01)",
     )
-    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    command.add_argument(
-        "--recipe",
-        type=options.path,
-        metavar="FILE",
-        help="write the recipe with the measured exponent as its power",
-    )
-    command.add_argument(
-        "-o", "--output", type=options.path, metavar="FILE", help="write the finding as JSON"
-    )
-    command.add_argument("--json", action="store_true", help="print the finding as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
