@@ -27,7 +27,7 @@ BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
 """Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
 MIN_BLOCK = 5
 HALVINGS = 4  # of the micro-batch
-SECONDS = {"quick": 2.0, "usual": 13.5, "full": 67.5}
+SECONDS = {"quick": 1.5, "usual": 13.5, "full": 67.5}
 """Of the whole phase, unless a step is so slow that the least number of them takes longer."""
 FREE_SHARE, SIZES_SHARE, WINDOW_SHARE = 1 / 3, 2 / 9, 1 / 30
 """Of the phase at most: steps that run freely, all sizes of the micro-batch, and each window in which the ranks are compared."""
