@@ -391,6 +391,31 @@ class TestFolder:
         assert main([*words, "--jobs", str(tmp_path / "jobs.parquet")]) == 0
         data = yaml.safe_load((tmp_path / "out/a/training_args.yaml").read_text())
         assert (data["lr_scheduler_type"], data["max_steps"], data["warmup_steps"]) == ("cosine", 100, 10)
+        assert "accelerator_config" not in data  # the table counts padding
+
+    @pytest.mark.parametrize("even", ["true", "false"])
+    def test_a_csv_gives_the_files_that_its_plans_give(self, tmp_path, even):
+        job = {"effective_batch": 250, "lr": 0.1, "dataset_size": 1000, "duration": "2ep"}
+        job |= {"convention": "transformers", "even_batches": even == "true"}
+        (tmp_path / "jobs.csv").write_text(
+            f"job,schedule,{','.join(job)}\na,cosine,{','.join(map(str, [*job.values()][:-1]))},{even}\n"
+        )
+        plans, out = str(tmp_path / "plans.csv"), tmp_path / "out"
+        assert main(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "-o", plans]) == 0
+        words = [
+            "report",
+            plans,
+            "--to",
+            "transformers",
+            "-o",
+            str(out),
+            "--jobs",
+            str(tmp_path / "jobs.csv"),
+        ]
+        assert main(words) == 0
+        data = yaml.safe_load((out / "a/training_args.yaml").read_text())
+        alone = ib.plan(ib.Recipe(**job), 2).to("transformers", form="json")
+        assert data == json.loads(str(alone))
 
 
 # ---- intervals and pipelines ----

@@ -149,6 +149,11 @@ class Parser(argparse.ArgumentParser):
     def _left_over(self, word: str) -> InputError:
         if not word.startswith("-"):
             return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
+        from isobatch.planning.settings import EARLIER
+
+        earlier = EARLIER.get(word.partition("=")[0].lstrip("-").replace("-", "_"))
+        if earlier is not None:
+            return InputError(f"unknown option {word.partition('=')[0]!r}: {earlier}")
         options = [option for action in self._actions for option in action.option_strings]
         return unknown("option", word.partition("=")[0], options)
 

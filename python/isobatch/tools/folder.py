@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from isobatch import _core
 from isobatch.errors import InputError, must_be, unwritable
 from isobatch.schedules import Units, resolve
 from isobatch.tools.detect import writer
@@ -17,15 +18,27 @@ from isobatch.tools.launchers import GPUS_PER_NODE, safe_name
 from isobatch.tools.sheet import Job
 from isobatch.words import count, counted
 
-_DEFAULTS = {"optimizer": "adamw", "min_lr": 0.0, "drop_last": False, "convention": "torch"}
+_DEFAULTS = {
+    "optimizer": "adamw",
+    "min_lr": 0.0,
+    "drop_last": False,
+    "even_batches": True,
+    "convention": "torch",
+}
+_FLAGS = {"true": True, "false": False}
 
 _NUMBERS: dict[str, Callable[[str], Any]] = {
-    "min_lr": float,
     "clip_norm": float,
     "seq_len": int,
     "nodes": int,
     "gpus_per_node": int,
+    **{
+        name: int if kind.startswith("int") else float
+        for name, kind, *_ in _core.results()
+        if kind[0] in "if"
+    },
 }
+"""Columns of numbers, which are texts where a CSV was read as it is written."""
 
 
 class Fields:
@@ -155,11 +168,15 @@ def _fill_row(
     values = {**clusters.get(str(row.get("cluster")), {}), **jobs.get(str(row.get("job")), {})}
     values.update({name: value for name, value in row.items() if value is not None or name not in values})
     for name, kind in _NUMBERS.items():
-        if isinstance(values.get(name), str):  # a CSV's column with other texts in it
+        if values.get(name) == "":
+            values[name] = None
+        elif isinstance(values.get(name), str):
             try:
                 values[name] = kind(values[name])
             except ValueError:
                 raise must_be("a number", values[name], field=name) from None
+    for name in ("drop_last", "even_batches"):
+        values[name] = _FLAGS.get(str(values.get(name)).lower(), values.get(name))
     if values.get("nodes") is None:
         world = values["world_size"]
         each = gpus_per_node or min(GPUS_PER_NODE, world)
