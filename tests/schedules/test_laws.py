@@ -162,6 +162,11 @@ def test_a_value_is_finite_or_an_input_error(build, arguments, steps):
     assert finite_or_refused(ib.schedule_matrix, [schedule], range(50))
 
 
+def test_a_line_that_is_over_within_a_hair_of_a_step():
+    steep = S.linear(0.0, 1e-300, 1.8e8)
+    assert ib.schedule_matrix([steep], range(50), dtype="f8")[0].tolist() == [0.0, *[1.8e8] * 49]
+
+
 def finite_or_refused(call, *arguments):
     try:
         return np.isfinite(call(*arguments)).all()

@@ -59,7 +59,13 @@ impl Blocks<'_> {
             && power.is_linear()
         {
             let fall = self.b - self.a;
-            return line(out, self.a + fall * self.u(first), fall * self.rate * step);
+            let slope = fall * self.rate * step;
+            // A line that is over within a hair of a step may be too steep for a number.
+            return if slope.is_finite() {
+                line(out, self.a + fall * self.u(first), slope);
+            } else {
+                self.each(first, out);
+            };
         }
         if self.wave(first, out) {
             return;
