@@ -83,7 +83,7 @@ def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -
     """Writes torchrun's flags for a run on these GPU counts, and warns of the counts between.
 
     >>> torchrun_line((8, 16, 32), per_node=8)
-    'torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')'
+    "torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')"
     >>> torchrun_line((16, 32), per_node=8, model_parallel=16)
     'torchrun --nnodes 2:4 --nproc-per-node 8 (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)'
     """
