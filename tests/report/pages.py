@@ -1,8 +1,5 @@
 """Pages taken apart, and tables to make them of."""
 
-import base64
-import json
-import zlib
 from html.parser import HTMLParser
 
 import numpy as np
@@ -14,11 +11,11 @@ VOID = {"meta", "input", "br", "link", "img", "hr"}
 
 
 class Parsed(HTMLParser):
-    """What a page consists of: its tags with attributes, the texts by the tag that they are in, and whether all tags close."""
+    """What a page consists of: its tags with attributes, the texts by the tag that they are in, the cells of the table of all rows, and whether all tags close."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tags, self.texts, self.open = [], {}, []
+        self.tags, self.texts, self.open, self.rows = [], {}, [], None
         self.feed(text)
         self.close()
 
@@ -26,6 +23,12 @@ class Parsed(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
+        if dict(attrs).get("id") == "rows":
+            self.rows = []
+        elif self.rows is not None and tag == "tr":
+            self.rows.append([])
+        elif self.rows is not None and tag in ("th", "td"):
+            self.rows[-1].append("")
 
     def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
@@ -34,6 +37,8 @@ class Parsed(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> closes what was not open"
 
     def handle_data(self, data):
+        if self.rows and {"th", "td"} & {*self.open}:
+            self.rows[-1][-1] += data
         self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
 
     def text(self, *names):
@@ -44,13 +49,8 @@ class Parsed(HTMLParser):
 
 
 def columns_of(parsed):
-    """The packed rows: a column's kind and the value of each row."""
-    data = next(json.loads(text) for text in parsed.texts["script"] if text.startswith("{"))
-    found = []
-    for column in data["columns"]:
-        values = json.loads(zlib.decompress(base64.b64decode(column["packed"])))
-        found.append((column["kind"], [values["values"][at] for at in values["at"]]))
-    return found
+    """The texts of each column of the table of all rows."""
+    return {name: list(values) for name, *values in zip(*parsed.rows, strict=True)}
 
 
 def hostile_fleet():

@@ -68,40 +68,40 @@ def test_nothing_foreign_runs(tmp_path):
     assert run(tmp_path, text, script) == ["a page", 0, 33]
 
 
-def test_the_table_sorts_filters_and_turns_its_pages(tmp_path):
-    table = wide_fleet(1_000, profile=timed_profile())
+def test_the_table_sorts_and_filters(tmp_path):
+    table = wide_fleet(100, profile=timed_profile())
     text = html(page_of_value(table))
     script = """
     const rows = () => [...document.querySelectorAll('#rows tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent));
-    const said = () => document.getElementById('rows-said').textContent;
+    const shown = () => document.getElementById('rows-shown').textContent;
     const heads = [...document.querySelectorAll('#rows thead th')];
     const column = heads.findIndex((head) => head.textContent === 'effective_batch');
-    const all = [said(), rows().length];
+    const all = [shown(), rows().length];
     heads[column].querySelector('button').click();
-    const least = rows()[0][column];
+    const least = rows()[0][column], last = rows().at(-1)[column];
     heads[column].querySelector('button').click();
     const most = rows()[0][column], sorted = heads[column].getAttribute('aria-sort');
-    document.getElementById('rows-on').click();
-    const second = said();
     const find = document.getElementById('rows-find');
     find.value = 'JOB-00007';
     find.dispatchEvent(new Event('input'));
-    const found = [said(), rows().every((row) => row[0] === 'job-00007')];
+    const found = [shown(), rows().every((row) => row[0] === 'job-00007')];
     const status = document.getElementById('rows-status');
     status.value = 'infeasible';
     status.dispatchEvent(new Event('change'));
-    return [all, least, most, sorted, second, found, said()];
+    return [all, least, last, most, sorted, found, shown()];
     """
     batches = [value for value in table["effective_batch"].tolist() if value > 0]
     bad = sum(1 for code in table["status"].tolist()[70:80] if code in (2, "infeasible"))
+    # What is not known comes last.
+    assert len(batches) < 1_000
     assert run(tmp_path, text, script) == [
-        ["rows 1–50 of 10,000", 50],
+        ["1,000 of 1,000 rows", 1_000],
         f"{min(batches):,}",
+        "",
         f"{max(batches):,}",
         "descending",
-        "rows 51–100 of 10,000",
-        ["rows 1–10 of 10", True],
-        f"rows 1–{bad} of {bad}",
+        ["10 of 1,000 rows", True],
+        f"{bad} of 1,000 rows" if bad else "no row has that",
     ]
 
 

@@ -2,18 +2,16 @@
 
 import json
 
-import numpy as np
 import pytest
 
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.fleet.provenance import of_metadata
-from isobatch.report.fixes import by_planning
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import html
-from isobatch.report.table import _fitting, plans_of, rows_of, written
-from isobatch.report.times import knees, medians
-from report.pages import Parsed, columns_of, timed_profile, wide_fleet
+from isobatch.report.table import plans_of, rows_of
+from isobatch.report.times import knees
+from report.pages import Parsed, columns_of, timed_profile
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
@@ -94,32 +92,11 @@ def ib_figure(number):
 def test_all_rows_are_compared_by_cluster_and_type(files):
     said = page(files, "all.parquet")
     text = said.text("bdi")
-    assert "knee on H100" in said.text("dt") and "knee on A100" in said.text("dt")
+    # An hour on an H100 is no hour on an A100.
+    assert "knee" not in said.text("dt", "th", "caption")
     assert "GPUs on 4xH100" in text and "GPUs on 1xA100" in text and "cheapest" in text
     (hours,) = (it["aria-label"] for it in said.of("svg") if it["aria-label"].startswith("Hours over"))
     assert "a line for each job and GPU type" in hours and "a on H100" in hours
-
-
-def test_the_dashes_of_the_legend_are_drawn(files):
-    main(["report", str(files / "all.parquet"), "-o", str(files / "all.svg")])
-    symbols = (files / "all.svg").read_text(encoding="utf-8").split("role-legend-symbol")[1:]
-    dashed = [
-        it.partition(">")[2].partition("/>")[0]
-        for it in symbols
-        if "stroke-dasharray" in it.partition("/>")[0]
-    ]
-    assert dashed and all(' stroke="#' in it for it in dashed)
-
-
-def test_chosen_rows_are_not_planned_again(files, capsys):
-    again = ["--jobs", str(files / "jobs.csv"), "--clusters", str(files / "clusters.csv")]
-    table = plans_of(made(of_rows(job=["a"], world_size=[8], hours=[1.0]), "cheapest"))
-    bad = table._replace(status=table.status + 2)
-    with pytest.raises(ib.InputError, match="the rows that --select kept: leave --jobs out"):
-        by_planning(bad, files / "jobs.csv", files / "clusters.csv")
-    # Where all rows can be planned, there is nothing to plan again.
-    assert main(["report", str(files / "best.parquet"), *again, "-o", str(files / "again.html")]) == 0
-    capsys.readouterr()
 
 
 def test_a_file_says_how_it_was_made(files):
@@ -139,67 +116,35 @@ def test_jobs_on_one_cluster_have_no_knee():
     )
     shown = fleet_page(table)
     assert "knee" not in [it.label for it in shown.headlines]
-    assert (
-        "Each job has one row" in shown.lead and shown.sections[0].tables[0].caption == "The row of each job"
-    )
+    assert "Each job has one row" in shown.lead
+    assert [section.title for section in shown.sections] == ["Where each job is", "Why not", "All rows"]
 
 
-def test_each_type_has_its_own_knee():
+def test_one_type_has_a_knee_and_two_have_none():
     table = of_rows(
         job=["a"] * 4,
         cluster=["h8", "h16", "a8", "a16"],
         world_size=[8, 16, 8, 16],
         hours=[4.0, 3.5, 9.0, 4.0],
     )
-    types = {"h8": "H", "h16": "H", "a8": "A", "a16": "A"}
-    assert knees(plans_of(made(table, "all", types=types))) == {(0, 0): 0, (0, 1): 3}
-    assert knees(plans_of(made(table, "all"))) == {(0, 0): 0}
+    assert knees(plans_of(made(table, "all", types={"h8": "H", "h16": "H", "a8": "A", "a16": "A"}))) == {}
+    assert knees(plans_of(made(table, "all"))) == {0: 0}
 
 
-def test_a_median_is_of_the_same_jobs_everywhere():
-    # Eight short jobs run on 1, 2 and 4 GPUs; only a long one runs on 3.
-    rows = [(f"j{n}", gpus, (n + 1) / gpus) for n in range(8) for gpus in (1, 2, 4)]
-    rows += [("long", 3, 1000.0), ("long", 4, 900.0)]
+def test_of_many_jobs_those_with_most_gpu_hours_are_drawn():
+    rows = [(f"j{n}", gpus, (n + 1) / gpus) for n in range(9) for gpus in (1, 2, 4)]
     names, gpus, hours = (list(each) for each in zip(*rows, strict=True))
-    plans = plans_of(of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours))
-    (line,) = medians(plans, "hours", 6)
-    assert [point["gpus"] for point in line.points] == [1, 2, 4]
-    assert [point["hours"] for point in line.points] == [4.5, 2.25, 1.125]
-    assert (line.jobs, line.of, line.left_out) == (8, 9, [3])
-    described = fleet_page(
-        made(of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours), "all")
-    )
-    assert "8 jobs of 9 that can run at each of these 3 counts (not drawn" in described.drawings[0].described
-
-
-def test_a_median_of_jobs_that_share_no_count_is_not_drawn():
-    names = [f"j{n}" for n in range(8)]
-    each = of_rows(job=names, cluster=names, world_size=list(range(1, 9)), hours=[1.0] * 8)
-    assert medians(plans_of(each), "hours", 6) == []
-    fleet_page(made(each, "all"))
+    table = of_rows(job=names, cluster=[f"c{n}" for n in gpus], world_size=gpus, hours=hours)
+    drawing = fleet_page(made(table, "all")).drawings[0]
+    assert "the 6 of 9 that take the most GPU-hours; j8 9 on 1 GPU, 2.25 on 4 GPUs" in drawing.described
+    points = drawing.chart.to_dict()["layer"][0]["data"]["values"]
+    assert list(dict.fromkeys(point["job"] for point in points)) == [f"j{n}" for n in range(8, 2, -1)]
 
 
 def test_figures_are_rounded_once():
     hours = [0.123537, 0.1235, 12.345, 98_765.4, 1e-7, 1234.5]
     table = of_rows(job=list("abcdef"), world_size=[8] * 6, hours=hours)
-    packed = columns_of(Parsed(html(fleet_page(table))))
-    at = [*rows_of(plans_of(table), "rows").columns].index("hours")
-    assert [written(value, "figure") for value in packed[at][1]] == [ib_figure(value) for value in hours]
-    assert packed[at][1][:2] == [0.124, 0.123]
-
-
-def test_of_very_many_rows_the_first_have_their_columns(monkeypatch):
-    table = wide_fleet(1_000, profile=timed_profile())
-    monkeypatch.setattr("isobatch.report.table._MAX_BYTES", 100_000)
-    monkeypatch.setattr("isobatch.report.table._SAMPLE_ROWS", 1_000)
-    plans = plans_of(table)
-    rows = rows_of(plans, "10,000 rows: sort")
-    assert {"job", "cluster", "status", "world_size", "hours", "cost"} <= set(rows.columns)
-    assert 1_000 < rows.total < 10_000 and rows.caption.startswith(f"The first {rows.total:,} of 10,000 rows")
-    assert rows.notes[0].startswith("For the size of the page without the rows after these")
-    cut = _fitting(plans)
-    names, at = cut.texts["job"]
-    assert np.array_equal(np.array(names)[at], table["job"][: cut.rows])
+    assert columns_of(Parsed(html(fleet_page(table))))["hours"] == [ib_figure(value) for value in hours]
 
 
 def test_a_status_filter_needs_the_statuses():

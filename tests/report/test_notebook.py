@@ -1,4 +1,4 @@
-"""What a notebook shows: a few lines, a chart, a data frame; and a repr that fits a screen."""
+"""What a notebook shows: a few lines, a small table, a chart; and a repr that fits a screen."""
 
 import subprocess
 import sys
@@ -9,7 +9,6 @@ import pytest
 import isobatch as ib
 from hostile import HOSTILE
 from isobatch.notebook import TYPES, html_of
-from isobatch.report.cells import to_pandas
 from report.pages import Parsed, timed_profile
 
 RECIPE = ib.Recipe.from_gpus(
@@ -116,28 +115,15 @@ def test_a_forecast_without_an_error_claims_none():
     assert "A step takes " in text and "±" not in text
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "columns"),
-    [("plan", 1, ("lr", "micro_batch")), ("recipe", 1, ("lr", "duration")), ("sweep", 39, ("gpus", "hours")),
-     ("laws", None, ("quantity", "value")), ("report", len(HOSTILE), ("proof", "verdict"))],
-)  # fmt: skip
-def test_figures_are_a_data_frame(name, rows, columns):
-    pytest.importorskip("pandas", reason="data frames are pandas'")
-    frame = to_pandas(VALUES[name])
-    laws = VALUES["laws"]
-    every = (*laws.lr_laws, *laws.batch_laws, *laws.critical_laws)
-    assert len(frame) == (len(every) if rows is None else rows) and set(columns) <= set(frame.columns)
-
-
-def test_frames_have_the_figures():
-    pytest.importorskip("pandas", reason="data frames are pandas'")
-    elastic = VALUES["elastic"]
-    frame = to_pandas(elastic)
-    assert tuple(frame["gpus"]) == elastic.gpus and tuple(frame["accumulation"]) == elastic.accumulation
-    curve = to_pandas(VALUES["plan"].schedule)
-    assert curve["lr"].max() == pytest.approx(0.4, rel=0.01) and curve["step"].iloc[-1] == 882
-    sweep = to_pandas(VALUES["sweep"])
-    assert sweep["status"].tolist()[0] in ("ok", "caution") and sweep["hours"].notna().sum() == 9
+def test_a_cell_has_the_figures():
+    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
+    elastic, sweep = VALUES["elastic"], VALUES["sweep"]
+    first = f"{elastic.gpus[0]} {elastic.micro_batch[0]} {elastic.accumulation[0]:,}".split()
+    cells = Parsed(html_of(elastic)).texts["bdi"]
+    assert cells[1] == f"GPU counts (the first 20 of {len(elastic.gpus)})"
+    assert cells[2:8] == ["gpus", "micro_batch", "accumulation", *first]
+    cells = Parsed(html_of(sweep)).texts["bdi"]
+    assert "hours" in cells and f"knee: {sweep.knee} GPUs" in cells and "cost" not in cells
 
 
 @pytest.mark.parametrize("name", ["plan", "sweep"])
@@ -214,15 +200,13 @@ for name in ("jinja2", "markupsafe", "altair", "vl_convert", "pandas"):
 import isobatch as ib
 plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st"), 8)
 from isobatch.notebook import html_of
-from isobatch.report.cells import to_pandas
 assert html_of(plan) is None and html_of(plan.recipe) is None and html_of(plan.schedule) is None
-for ask, said in ((ib.plot, "pip install 'isobatch[report]'"), (to_pandas, "pip install pandas")):
-    try:
-        ask(plan)
-    except ib.InputError as error:
-        assert said in str(error), error
-    else:
-        raise AssertionError(said)
+try:
+    ib.plot(plan)
+except ib.InputError as error:
+    assert "pip install 'isobatch[report]'" in str(error), error
+else:
+    raise AssertionError("no error")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

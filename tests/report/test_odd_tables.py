@@ -1,5 +1,7 @@
 """Tables that no fleet wrote, or only some columns of: a page or one line of error, never a traceback."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,9 @@ from report.pages import timed_profile
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
 pa = pytest.importorskip("pyarrow")
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+JOBS, CLUSTERS = str(EXAMPLES / "jobs.csv"), str(EXAMPLES / "clusters.csv")
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +92,34 @@ def test_settings_that_no_fleet_wrote_have_no_deadline(plans, hours):
 
 def test_settings_too_deep_to_read(plans):
     assert plans_of(plans.replace_schema_metadata({b"isobatch.settings": b"[" * 100_000})).settings == {}
+
+
+def test_a_table_is_read_alike_from_any_file(tmp_path):
+    from isobatch.cli import main
+    from isobatch.files.read import read_table
+
+    plans = plans_of(ib.plan_fleet(JOBS, CLUSTERS))
+    for suffix in ("parquet", "csv", "jsonl"):
+        file = tmp_path / f"plans.{suffix}"
+        assert main(["fleet", JOBS, CLUSTERS, "-o", str(file)]) == 0
+        found = plans_of(read_table(file))
+        assert (found.status == plans.status).all() and (found.reasons == plans.reasons).all()
+        for name in ("lr", "world_size", "nearest_batch", "hours"):
+            np.testing.assert_array_equal(found.number(name), plans.number(name))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"status": ["ok"]}, "has no column 'reasons'"),
+        ({"status": ["fine"], "reasons": [[]]}, "status must be ok, caution or infeasible, got 'fine'"),
+        (
+            {"status": ["ok"], "reasons": ["odd"]},
+            "reasons must be names of reasons, as a fleet's table has them",
+        ),
+        ({"status": ["ok"], "reasons": [""], "lr": ["x"]}, "column 'lr' must have numbers"),
+    ],
+)
+def test_what_is_no_fleet_is_refused(columns, message):
+    with pytest.raises(ib.InputError, match=message):
+        plans_of(pa.table(columns))

@@ -6,6 +6,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 import isobatch as ib
@@ -230,9 +231,8 @@ def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
 
 def test_gpus_are_held_to_closer_gates():
     from isobatch.validate.proofs import machine
-    from isobatch.validate.proofs.machine import Window
 
-    windows = [[Window(0.010, 0.0)] * 25, [Window(0.0108, 0.0)] * 25, [Window(0.010, 0.0)] * 25]
+    windows = np.array([[0.010] * 25, [0.0108] * 25, [0.010] * 25])
     judged = [
         machine.judge_windows(windows, "ranks", "work", str, gates).verdict
         for gates in ((machine.CAUTION, machine.FAIL), (machine.GPU_CAUTION, machine.GPU_FAIL))

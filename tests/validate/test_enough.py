@@ -1,4 +1,4 @@
-"""How well a median is known, and when no more samples are taken: with a clock that is made up."""
+"""When no more samples are taken, and what is said of a step: with a clock that is made up."""
 
 import math
 import statistics
@@ -12,10 +12,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
-from isobatch.validate.options import Extent
 from isobatch.validate.proofs import machine, step_time
-from isobatch.validate.proofs.step_time import LATE, PRECISION, ROUGHLY
-from isobatch.validate.ranks.group import SURE, Group, uncertainty
+from isobatch.validate.ranks.group import Group
 
 
 class Clock:
@@ -44,36 +42,13 @@ class Alone(Group):
         self.asked += 1
         return list(seconds)
 
+    def from_first(self, value):
+        return value
+
     def time(self, work):
         begun = self._clock.now
         work()
         return self._clock.now - begun
-
-
-@pytest.mark.parametrize("count", [6, 8, 13, 28, 63])
-@pytest.mark.parametrize("noise", ["normal", "exponential", "lognormal", "two speeds"])
-def test_the_interval_has_the_median_as_often_as_it_says(count, noise):
-    rng = np.random.default_rng(count)
-    draw = {
-        "normal": lambda shape: rng.normal(10, 1, shape),
-        "exponential": lambda shape: 10 + rng.exponential(1, shape),
-        "lognormal": lambda shape: rng.lognormal(2, 0.5, shape),
-        "two speeds": lambda shape: rng.choice([10.0, 14.0], shape, p=[0.7, 0.3]) + rng.normal(0, 0.1, shape),
-    }[noise]
-    true = float(np.median(draw(200_000)))
-    found = 0
-    for samples in draw((2000, count)):
-        ordered = np.sort(samples)
-        # The interval that the figure is half the width of, found again by its width.
-        width = 2 * uncertainty(list(samples)) * float(np.median(samples))
-        place = int(np.argmin([abs(ordered[-1 - k] - ordered[k] - width) for k in range(count // 2)]))
-        found += ordered[place] <= true <= ordered[-1 - place]
-    assert found / 2000 >= SURE - 0.015  # three standard errors of 2000 draws
-
-
-def test_too_few_samples_tell_nothing():
-    assert math.isinf(uncertainty([1.0] * 5))
-    assert uncertainty([1.0] * 6) == 0.0
 
 
 def test_samples_end_with_their_time(monkeypatch):
@@ -83,15 +58,6 @@ def test_samples_end_with_their_time(monkeypatch):
         samples = group.repeat(lambda: clock.work(each), 1.0, 1, 2, 10_000)  # noqa: B023
         assert len(samples) == max(2, math.ceil(1.0 / each) - 1)
         assert clock.now <= max(1.0 + each, 3 * each)
-
-
-def test_samples_end_where_the_median_is_known(monkeypatch):
-    clock, group = Clock(monkeypatch), Alone()
-    samples = group.repeat(lambda: clock.work(0.01), 10.0, 0, 2, 1000, within=0.02)
-    assert 6 <= len(samples) < 12
-    noisy = iter([0.01, 0.02] * 10_000)
-    samples = group.repeat(lambda: clock.work(next(noisy)), 3.0, 0, 2, 10_000, within=0.02)
-    assert len(samples) >= 190 and uncertainty(samples) > 0.02
 
 
 def test_all_the_time_is_used_where_nothing_is_to_be_known(monkeypatch):
@@ -134,33 +100,22 @@ def wild(seed):
         yield float(rng.choice([0.03, 0.09]))
 
 
-def times_of(monkeypatch, source, extent, late=1.0):
+@pytest.mark.parametrize("extent", ["quick", "usual"])
+@pytest.mark.parametrize("source", [constant(0.03), wild(2)], ids=["quiet", "noisy"])
+def test_all_of_the_time_is_used_and_no_more(monkeypatch, still, source, extent):
     clock = Clock(monkeypatch)
-    group, works = Alone(clock), Works(clock, source)
     seconds = step_time.SECONDS[extent]
-    found = step_time._times(group, works, seconds, 0.0, PRECISION[extent], late)
-    return found, clock.now, seconds
-
-
-def test_a_quiet_step_is_known_early(monkeypatch, still):
-    found, took, seconds = times_of(monkeypatch, constant(0.03), "quick")
-    assert took < seconds / 2
+    found = step_time._times(Alone(clock), Works(clock, source), seconds, 0.0)
+    # To the end of a block, and what is discarded before.
+    assert 0.9 * seconds <= clock.now <= 1.3 * seconds + 18 * 0.09
     assert all(len(samples) >= 6 for samples in (found.alone, found.reduced, found.whole))
 
 
-@pytest.mark.parametrize("late", [1.0, LATE])
-def test_a_noisy_step_takes_its_time_and_where_it_is_judged_longer(monkeypatch, still, late):
-    found, took, seconds = times_of(monkeypatch, wild(1), "quick", late)
-    known = max(map(uncertainty, (found.alone, found.reduced, found.whole)))
-    assert known > ROUGHLY
-    # To the end of a round, and what is discarded before.
-    assert late * seconds <= took <= late * seconds + 3 * (seconds / 3 / step_time.ROUNDS + 3 * 0.09)
-
-
-@pytest.mark.parametrize("source", [constant(0.03), wild(2)], ids=["quiet", "noisy"])
-def test_beyond_quick_all_of_the_time_is_used_and_no_more(monkeypatch, still, source):
-    _, took, seconds = times_of(monkeypatch, source, "usual")
-    assert seconds <= took <= 1.3 * seconds
+def test_a_slow_step_ends_after_a_round(monkeypatch, still):
+    clock = Clock(monkeypatch)
+    works = Works(clock, constant(5.0))
+    step_time._times(Alone(clock), works, 2.0, 0.0)
+    assert works.taken == step_time.DISCARDED + 3 * step_time.MIN_SAMPLES
 
 
 class OneOfTwo(Group):
@@ -183,6 +138,9 @@ class OneOfTwo(Group):
     def slowest(self, seconds):
         return [max(column) for column in zip(*self._all(list(seconds)), strict=True)]
 
+    def from_first(self, value):
+        return self._all(value)[0]
+
     def time(self, work):
         self._all("barrier")
         begun = self._clock.now
@@ -190,8 +148,7 @@ class OneOfTwo(Group):
         return self._clock.now - begun
 
 
-@pytest.mark.parametrize("extent", ["quick", "usual"])
-def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still, extent):
+def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still):
     """Here one takes its steps for short ones, that will run freely, and the other does not."""
     clocks, meeting, shared = [Clock(monkeypatch) for _ in range(2)], threading.Barrier(2), [None, None]
     own, counts, faults = threading.local(), [0, 0], []
@@ -202,7 +159,7 @@ def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still, extent):
         group = OneOfTwo(number, clocks[number], meeting, shared)
         works = Works(clocks[number], iter(np.random.default_rng(number).uniform(step, 1.5 * step, 100_000)))
         try:
-            step_time._times(group, works, 1.0, 0.6, PRECISION[extent], LATE)
+            step_time._times(group, works, 1.0, 0.6)
             shared[number] = ["the end"]
             meeting.wait(120)
         except Exception as error:
@@ -220,12 +177,8 @@ def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still, extent):
 
 
 def test_the_parts_of_the_phase_are_its_seconds():
-    for extent in Extent.__args__:
-        parts = step_time.SIZES_SHARE[extent] + step_time.WINDOW_SHARE[extent] * machine.FIRST_WINDOWS
-        assert 1 - parts - step_time.FREE_SHARE > 0
-    # Windows in which ranks are compared are as long as they were before the quick verdict became quicker.
-    assert step_time.window_seconds("quick") == pytest.approx(2.0 / 30)
-    assert machine.SECONDS["quick"] / machine.FIRST_WINDOWS == pytest.approx(0.1)
+    parts = step_time.SIZES_SHARE + step_time.WINDOW_SHARE * machine.FIRST_WINDOWS
+    assert 1 - parts - step_time.FREE_SHARE > 0
 
 
 def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
@@ -259,17 +212,15 @@ def judged(sync, expected):
     return step_time.judge_time(training, step)
 
 
-def test_what_is_said_of_the_step_has_its_uncertainty():
-    many = judged([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106], None)
-    assert "median of 7 steps known to ± 2.9%" in many.text
-    assert many.values["median_uncertainty"] == pytest.approx(0.0006 / 0.0206)
-    few = judged([0.01] * 3, None)
-    assert "known" not in few.text and "median_uncertainty" not in few.values
+def test_what_is_said_of_the_step():
+    assert (
+        "median of 7 steps, spread 1%"
+        in judged([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106], None).text
+    )
 
 
-def test_a_median_that_is_not_known_well_enough_is_no_verdict():
-    """Six samples, most of which are alike: their spread is small, and the median's interval is all of them."""
-    six = [0.0100, 0.0115, 0.0115, 0.0115, 0.0115, 0.0130]
-    assert step_time.spread(six) < 0.01
-    assert judged(six, 0.0100).verdict == "inconclusive"
-    assert judged([*six, *[0.0115] * 20], 0.0100).verdict == "caution"
+def test_a_step_that_may_be_within_its_gate_is_no_verdict():
+    """Twelve of its hundredths are too many, and the spread is six."""
+    noisy = [0.0100, 0.0106, 0.0112, 0.0118, 0.0124]
+    assert judged(noisy, 0.0100).verdict == "inconclusive"
+    assert judged([0.0112] * 5, 0.0100).verdict == "caution"

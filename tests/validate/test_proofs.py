@@ -208,8 +208,6 @@ def test_what_a_calibration_reads(two):
     step, table = report.step, report.allreduce.table
     assert (step.ranks, step.nodes, step.micro_batch, step.accumulation) == (2, 1, 8, 3)
     assert step.gradient_bytes == 4 * step.parameters == sum(step.bucket_bytes)
-    assert len(step.compute_ranks.median_seconds) == len(step.sync_ranks.p95_seconds) == 2
-    assert max(step.sync_seconds) >= max(step.sync_ranks.median_seconds) > 0
     assert [row.micro_batch for row in step.micro_batches] == [4, 8]
     assert {row.bytes for row in table if row.bucket} == set(step.bucket_bytes)
     steps = report.measurements.steps

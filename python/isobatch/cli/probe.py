@@ -1,4 +1,4 @@
-"""`isobatch probe`: the experiment that the scaling rules stand in for."""
+"""`isobatch probe`: short trainings that measure a scaling rule."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM, as Slurm and `timeout` send it, ends a probe as Ctrl-C does: with what it knows."""
+    """Lets SIGTERM, as Slurm and `timeout` send it, end a probe as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

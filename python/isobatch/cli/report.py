@@ -14,12 +14,11 @@ from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 
 DESCRIPTION = (
-    "Writes one HTML page that needs no network: the figures, the charts, the reasons and what would fix most rows, and all"
-    " rows to sort and to search; or only its charts, as SVG or PNG."
+    "Writes one HTML page that needs no network: the figures, the charts, the reasons, and the"
+    " first rows to sort and to search; or only its charts, as SVG or PNG."
 )
 EXAMPLES = (
     "isobatch report plans.parquet -o report.html",
-    "isobatch report plans.parquet --jobs jobs.csv --clusters clusters.csv -o report.html",
     "isobatch report plan.json -o plan.png",
     "isobatch report plans.parquet --to slurm -o jobs/ --clusters clusters.csv",
     "isobatch sweep job.toml --profile profile.json --json | isobatch report - -o sweep.html",
@@ -58,14 +57,9 @@ def add(command: Parser) -> None:
         metavar="N",
         help="with --to: of a table's clusters, which have no nodes (default 8)",
     )
-    again = command.add_argument_group("what would fix most rows of a fleet, by planning it again")
-    again.add_argument("--jobs", type=path, metavar="FILE", help="the jobs that were planned")
-    again.add_argument("--clusters", type=path, metavar="FILE", help="the clusters that they were planned on")
-    again.add_argument(
-        "--profile",
-        action="append",
-        metavar="FILE",
-        help="the profile that they were planned with; repeat it for several GPU types",
+    command.add_argument("--jobs", type=path, metavar="FILE", help="with --to: the jobs that were planned")
+    command.add_argument(
+        "--clusters", type=path, metavar="FILE", help="with --to: the clusters that they were planned on"
     )
 
 
@@ -78,23 +72,17 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is None:
         raise missing("-o", "name the page, such as report.html, or - for stdout")
-    for option in ("clusters", "profile"):
-        if getattr(args, option) is not None and args.jobs is None:
-            raise InputError(f"--{option} needs --jobs, which are planned again")
+    for option in ("jobs", "clusters"):
+        if getattr(args, option) is not None:
+            raise InputError(f"--{option} needs --to: a page is made of the plans alone")
     if args.deadline_hours is not None and not args.deadline_hours > 0:
         raise InputError(f"--deadline-hours must be above 0, got {args.deadline_hours:g}")
     require_extra()
     if args.output != "-":
         check_place(args.output)
-    with stdin_as_file(args, "source", "jobs", "clusters"):
+    with stdin_as_file(args, "source"):
         page = page_of_file(
-            args.source,
-            title=args.title,
-            deadline=args.deadline_hours,
-            currency=args.currency,
-            jobs=args.jobs,
-            clusters=args.clusters,
-            profile=_profiles(args.profile),
+            args.source, title=args.title, deadline=args.deadline_hours, currency=args.currency
         )
     made = content(page, args.output)
     if args.output == "-":
@@ -134,11 +122,3 @@ def _write_files(args: argparse.Namespace) -> int:
     )
     say("; ".join((f"{written.jobs:,} jobs written to {args.output}", *written.skipped)))
     return 0
-
-
-def _profiles(paths: list[str] | None) -> Any:
-    if not paths:
-        return None
-    from isobatch.forecast.profile import Profile
-
-    return [Profile.load(each) for each in paths]

@@ -80,7 +80,7 @@ class CriticalFinding(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
     def _next(self, planned: int) -> str:
-        """Advises what to do with a critical batch."""
+        """Advises the next step."""
         if planned <= self.critical_batch:
             return f"train with the plan as it is: its batch of {planned:,} is not above that."
         if not self.bounded:
@@ -92,7 +92,7 @@ class CriticalFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_critical(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the critical batch at weights first trained on as many samples as a branch: ever larger batches, up to the first that fails.
+    """Measures the critical batch at weights first trained on as many samples as a branch: ever larger batches, up to the first failure.
 
     Raises:
         InputError: the budget is too small for the first two branches, or the first one diverges.
@@ -113,23 +113,22 @@ def measure_critical(lab: Lab, say: Callable[[str], None], publish: Publish) -> 
             loss, holds = branches[-1].loss, branches[-1].holds
             say(f"k = {k}: {'diverged' if loss is None else f'loss {loss:.4f}'}")
             if k > 1:
-                publish(
-                    partial(
-                        CriticalFinding,
-                        samples=samples,
-                        seeds=asked.seeds,
-                        tolerance=asked.tolerance,
-                        branches=tuple(branches),
-                        critical_batch=max(one.batch for one in branches if one.holds),
-                        bounded=not holds,
-                    )
+                finding = partial(
+                    CriticalFinding,
+                    samples=samples,
+                    seeds=asked.seeds,
+                    tolerance=asked.tolerance,
+                    branches=tuple(branches),
+                    critical_batch=max(one.batch for one in branches if one.holds),
+                    bounded=not holds,
                 )
+                publish(finding)
             if not holds:
                 return
 
 
 def _judged(k: int, batch: int, lr: float, losses: Any, first: Any, tolerance: float) -> Branch:
-    """Judges a branch against that at k = 1, seed by seed; a loss that diverged is NaN."""
+    """Judges a branch against that at k = 1, seed by seed; NaN is a diverged loss."""
     if k == 1 and not np.isfinite(losses).all():
         raise InputError(f"the branch at k = 1 diverged at learning rate {lr:g}", field="workload")
     gaps = losses - first
@@ -145,20 +144,14 @@ def _judged(k: int, batch: int, lr: float, losses: Any, first: Any, tolerance: f
 
 
 def _samples(lab: Lab) -> int:
-    """Returns the samples of a branch: those that were asked for, or what the budget allows for about seven branches from each seed, and
+    """Returns the samples of a branch: the ones asked for, or as many as the budget allows for about seven branches from each seed, and
     the start; the largest worth trying has MIN_BRANCH_STEPS steps."""
-    base, asked = lab.tuned_batch, lab.options.samples
+    base, count = lab.tuned_batch, 1 + 7 * lab.options.seeds
     least = 2 * MIN_BRANCH_STEPS * base
+    asked = lab.asked_samples(least, f"a branch at twice the batch has {MIN_BRANCH_STEPS} steps")
     if asked is not None:
-        if asked < least:
-            raise InputError(
-                f"samples must be at least {least:,}, so that a branch at twice the batch has {MIN_BRANCH_STEPS} steps, got {asked:,}",
-                field="samples",
-            )
         return asked
-    count = 1 + 7 * lab.options.seeds
-    fitting = lab.fitting_samples([base], count * EVALUATIONS, count, least=least)
-    return int(min(fitting, 2**8 * MIN_BRANCH_STEPS * base))
+    return int(min(lab.fitting_samples([base], count * EVALUATIONS, count, least), 2**7 * least))
 
 
 def _start(lab: Lab, samples: int) -> dict[str, Any]:

@@ -102,9 +102,9 @@ class Rates:
         means = resampled_means(self.losses, seed, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
-    def summary(self, batch: int, rule_lr: float) -> BatchRates:
-        """Summarizes the trials, with intervals."""
-        logs, means = self.resampled()
+    def summary(self, batch: int, rule_lr: float, drawn: tuple[Floats, Floats]) -> BatchRates:
+        """Summarizes the trials, with intervals from the resampled ones."""
+        logs, means = drawn
         found = []
         for log, mean, column in zip(self.logs, self.means, means.T, strict=True):
             ended = bool(np.isfinite(mean))
@@ -268,9 +268,11 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
                 f"Learning rate to take at batch {planned:,}: {figure(self.lr)} ({of}{span(self.interval)}). "
                 f"The plan's {real(self.plan_lr)} by rule {rule} {where} that interval."
             ]
+            following = self._next(planned, tuned)
         else:
+            why, following = self._refusal(planned, tuned)
             lines = [
-                f"No learning rate can be named at batch {planned:,}: {self._why(tuned)}. Taken as they are, these trials would say "
+                f"No learning rate can be named at batch {planned:,}: {why}. Taken as they are, these trials would say "
                 f"{figure(self.lr)} ({of}{span(self.interval)}); the plan's is {real(self.plan_lr)} by rule {rule}."
             ]
         if self.exponent is not None and self.exponent_interval is not None:
@@ -279,7 +281,7 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
                 f"Exponent of the learning rate over the batch: {self.exponent:.3g} ({low:.3g} to {high:.3g}); "
                 "linear is 1, sqrt is 0.5."
             )
-        lines.append(f"Next: {self._next(planned, tuned)}")
+        lines.append(f"Next: {following}")
         lines.append(
             f"Mean losses after {self.samples:,} samples{', as many as the run has' if self.whole_run else ''}, "
             f"{counted(self.seeds, 'seed')}, on samples drawn for it:"
@@ -290,39 +292,32 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
             lines.append("Warning: one seed: the interval does not know how much seeds differ.")
         return lines
 
-    def _why(self, tuned: int) -> str:
-        """Says why nothing should be done by these trials."""
+    def _refusal(self, planned: int, tuned: int) -> tuple[str, str]:
+        """Explains why nothing should be done by these trials, and how to go on."""
         if self.doubt == "short":
             return (
                 f"the trials have {self.samples:,} of {self.whole_samples:,} samples and {self.seeds} of "
-                f"{counted(self.asked_seeds, 'seed')} so far, and short trials prefer other learning rates than long ones"
+                f"{counted(self.asked_seeds, 'seed')} so far, and short trials prefer other learning rates than long ones",
+                "let the probe come to its end: a larger --budget.",
             )
         if self.doubt == "edge":
             edges = " and ".join(f"{one.batch:,}" for one in self.batches if one.at_edge)
-            return f"at batch {edges} the best one is the last one tried, and may lie beyond"
-        best = self._at(tuned)
-        ratio = best.best_lr / best.rule_lr
+            return (
+                f"at batch {edges} the best one is the last one tried, and may lie beyond",
+                "a larger --budget looks further.",
+            )
+        best, at = {one.batch: one.best_lr for one in self.batches}, self.batches[0].rule_lr
+        ratio = best[tuned] / at
         return (
-            f"the recipe's {real(best.rule_lr)} is far from the best one at its own batch of {tuned:,}, {figure(best.best_lr)} here: "
+            f"the recipe's {real(at)} is far from the best one at its own batch of {tuned:,}, {figure(best[tuned])} here: "
             f"{figure(max(ratio, 1 / ratio), 2)} times {'lower' if ratio > 1 else 'higher'}, so that it does not look tuned for this training, "
-            "or the trials are too short to see that it is"
+            "or the trials are too short to see that it is",
+            f"longer trials (--samples), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
+            f"{figure(best[tuned])} there and {figure(best[planned])} at {planned:,}.",
         )
-
-    def _at(self, batch: int) -> BatchRates:
-        """Picks the finding at one of the batches."""
-        return next(one for one in self.batches if one.batch == batch)
 
     def _next(self, planned: int, tuned: int) -> str:
         """Advises the next step."""
-        if self.doubt == "short":
-            return "let the probe come to its end: a larger --budget."
-        if self.doubt == "edge":
-            return "a larger --budget looks further."
-        if self.doubt == "untuned":
-            return (
-                f"longer trials (--samples, --checkpoint), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
-                f"{figure(self._at(tuned).best_lr)} there and {figure(self._at(planned).best_lr)} at {planned:,}."
-            )
         low, high = self.interval
         if self.within and high > WIDE_INTERVAL * low:
             return (

@@ -67,23 +67,18 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
         random.seed(seed)
         np.random.seed(seed)
         if found is None:
-            return _built_in(plan)
+            if plan.recipe.optimizer not in BUILT_IN:
+                raise InputError(
+                    f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
+                    field="workload",
+                )
+            return load("mlp", plan, BUILT_IN_PARAMETERS)
         with user_code("the workload's factory"):
             workload = call_factory(found)
         optimizer = workload.optimizer
         return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 
     return make
-
-
-def _built_in(plan: Plan) -> Workload:
-    """Makes the validator's perceptron: it tells whether splits train the same, and nothing of learning rates."""
-    if plan.recipe.optimizer not in BUILT_IN:
-        raise InputError(
-            f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
-            field="workload",
-        )
-    return load("mlp", plan, BUILT_IN_PARAMETERS)
 
 
 def _with_values(optimizer: Any, plan: Plan) -> Any:
@@ -194,7 +189,7 @@ class Lab:
     def training(
         self, batch: int, seed: int, *, plan: Plan | None = None, checkpoint: Any = None, double: bool = False
     ) -> ShortTraining:
-        """Makes a training, by the plan of that batch or another, from the start or a checkpoint."""
+        """Makes a training, by the plan of its batch or another, from the start or a checkpoint."""
         return ShortTraining(
             plan if plan is not None else self.plan_of(batch),
             self.make,
@@ -233,9 +228,20 @@ class Lab:
             seconds=self.budget.spent() - begun,
         )
 
-    def fitting_samples(
-        self, batches: list[int], trials: int, wholes: float, *, least: int, first: float = 1.0
-    ) -> float:
+    def asked_samples(self, least: int, so_that: str) -> int | None:
+        """Returns the samples asked for a whole trial.
+
+        Raises:
+            InputError: they are fewer than needed.
+        """
+        asked = self.options.samples
+        if asked is not None and asked < least:
+            raise InputError(
+                f"samples must be at least {least:,}, so that {so_that}, got {asked:,}", field="samples"
+            )
+        return asked
+
+    def fitting_samples(self, batches: list[int], trials: int, wholes: float, least: int) -> float:
         """Returns the samples of a whole trial within the budget, and `least` at least.
 
         Args:
@@ -243,10 +249,9 @@ class Lab:
             trials: at each batch; each is begun and evaluated.
             wholes: their samples, in whole trials.
             least: samples that a whole trial must have.
-            first: the part of the work that must fit for anything to be known.
 
         Raises:
-            InputError: the budget is too small for that part.
+            InputError: the budget is too small for those.
             Expired: it is spent already.
         """
         costs = [self._cost(batch) for batch in batches]
@@ -256,19 +261,19 @@ class Lab:
         needed = self.budget.seconds - left + work / SPARE
         fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else float("inf")
         # All ranks go by the first one's clock.
-        fits, needed, fitting = self.ranks.from_first((SPARE * left >= work * first, needed, fitting))
+        fits, needed, fitting = self.ranks.from_first((work <= left, needed, fitting))
         self.needed_seconds = float(needed)
         if not fits:
             raise InputError(
                 f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} at "
                 f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, the whole ones of {least:,} samples. "
-                f"A budget of {budget_text(needed)} would likely do for all",
+                f"A budget of {budget_text(needed)} would likely do",
                 field="budget",
             )
         return float(max(fitting, least))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Times (a trial beside its steps, a sample) on this rank, in seconds: the median of a few steps behind one that warms up; a batch
+        """Times (a trial beside its steps, a sample) on this rank, in seconds: the median of a few steps behind a warmup; a batch
         of many micro-batches by four of them on each rank."""
         clock, timed = self.budget.clock, min(batch, 4 * self.micro * self.ranks.world_size)
         begun = clock()
@@ -312,25 +317,24 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
             return tensors_in(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
 
     once, again, other = drawn(first, 1), drawn(first, 1), drawn(first, 2)
-    if not once:
-        raise InputError("batch must give tensors, or mappings or tuples of them", field="workload")
-    wrong = next((t for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
-    if wrong is not None:
-        raise InputError(
-            f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {tuple(wrong.shape)}: the first dimension must be the "
-            "samples",
-            field="workload",
-        )
-    if not _equal(once, again):
-        raise InputError(
+    wrong = next((tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
+    for found, text in (
+        (not once, "batch must give tensors, or mappings or tuples of them"),
+        (
+            wrong is not None,
+            f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}: the first dimension must be the samples",
+        ),
+        (
+            not _equal(once, again),
             "cannot be reseeded: batch gave other samples for the same state of its generator. Draw indices from the generator",
-            field="workload",
-        )
-    if _equal(once, other):
-        raise InputError(
+        ),
+        (
+            _equal(once, other),
             "cannot be reseeded: batch gives the same samples whatever its generator. Draw indices from the generator",
-            field="workload",
-        )
+        ),
+    ):
+        if found:
+            raise InputError(text, field="workload")
 
 
 def _equal(some: list[Tensor], others: list[Tensor]) -> bool:

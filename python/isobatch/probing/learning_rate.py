@@ -27,9 +27,9 @@ from isobatch.probing.estimate import (
     learned,
 )
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
-from isobatch.probing.options import Publish, budget_text
+from isobatch.probing.options import Publish
 from isobatch.probing.training import PARTS
-from isobatch.words import counted, duration, real
+from isobatch.words import duration, real
 
 STEP = 2.0
 """Neighbouring learning rates differ by this factor."""
@@ -43,7 +43,7 @@ FAR = 4.0
 
 
 def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the learning rate to take at the planned batch; publishes each time that a round is complete.
+    """Measures the learning rate to take at the planned batch; publishes each complete round.
 
     Raises:
         InputError: the budget is too small for a round, the loss never moves, or every trial diverged.
@@ -63,50 +63,44 @@ class _Search:
     def run(self) -> None:
         """Makes all rounds."""
         batches, seeds = self.lab.batches, self.lab.options.seeds
-        self._whole = self._samples()
-        quarter, half = self._whole // 4, self._whole // 2
-        first = {batch: self._first_round(batch) for batch in batches}
-        self._complete(quarter, 1, first)
-        second = {batch: self._best(batch, first[batch], quarter, HALF) for batch in batches}
+        whole = self._whole = self._samples()
+        places = {batch: list(range(-WIDE, WIDE + 1)) for batch in batches}
         for batch in batches:
-            self._train(batch, second[batch], 0, half)
-        self._complete(half, 1, second)
-        last: dict[int, list[int]] = {}
+            made = self._train(batch, places[batch], 0, whole // 4)
+            if batch == batches[0]:
+                self._check_moving(made)
+            self._extend(batch, places, whole // 4, 1)
+        self._complete(whole // 4, 1, places)
+        places = {batch: self._best(batch, places[batch], whole // 4, HALF) for batch in batches}
         for batch in batches:
-            (best,) = self._best(batch, second[batch], half, 1)
-            last[batch] = sorted({best - 1, best, best + 1, 0})
+            self._train(batch, places[batch], 0, whole // 2)
+        self._complete(whole // 2, 1, places)
+        for batch in batches:
+            (best,) = self._best(batch, places[batch], whole // 2, 1)
+            places[batch] = sorted({best - 1, best, best + 1, 0})
         for seed in range(seeds):
             for batch in batches:
-                self._train(batch, last[batch], seed, self._whole)
+                self._train(batch, places[batch], seed, whole)
                 if seed == 0:
-                    self._extend(batch, last, 1, wide=False)
-            self._complete(self._whole, seed + 1, last)
+                    self._extend(batch, places, whole, 1)
+            self._complete(whole, seed + 1, places)
         for batch in batches:
-            self._extend(batch, last, seeds, wide=True)
-        self._complete(self._whole, seeds, last, done=True)
+            self._extend(batch, places, whole, seeds, wide=True)
+        self._complete(whole, seeds, places, done=True)
 
     def _samples(self) -> int:
-        """Returns the samples of a whole trial, by the time of a step and the budget."""
-        lab, asked = self.lab, self.lab.options.samples
-        largest = max(lab.batches)
+        """Returns the samples of a whole trial: the ones asked for, or as many as the budget allows."""
+        lab, largest = self.lab, max(self.lab.batches)
         unit = 4 * largest  # whole steps at every batch of a power-of-two family, also of a quarter
+        asked = lab.asked_samples(unit, f"a quarter of them is a step at batch {largest:,}")
         if asked is not None:
-            if asked < unit:
-                raise InputError(
-                    f"samples must be at least {unit:,}, so that a quarter of them is a step at batch {largest:,}, got {asked:,}",
-                    field="samples",
-                )
             return asked
         run = lab.run_samples if lab.run_samples is not None else MAX_STEPS * largest
         least = max(unit, min(MIN_STEPS * largest, run // unit * unit))
         counts = 2 * WIDE + 1, HALF, 3 * lab.options.seeds
-        trials, wholes = sum(counts), counts[0] / 4 + counts[1] / 2 + counts[2]
-        fitting = lab.fitting_samples(lab.batches, trials, wholes, least=least, first=counts[0] / 4 / wholes)
-        if lab.needed_seconds is not None and lab.needed_seconds > lab.budget.seconds:
-            needed = budget_text(lab.needed_seconds)
-            self._say(
-                f"All trials would take a budget of about {needed}: going as far as {duration(lab.budget.seconds)} last."
-            )
+        fitting = lab.fitting_samples(
+            lab.batches, sum(counts), counts[0] / 4 + counts[1] / 2 + counts[2], least
+        )
         return max(least, int(min(fitting, MAX_STEPS * largest, run)) // unit * unit)
 
     def lr(self, batch: int, place: int) -> float:
@@ -136,41 +130,18 @@ class _Search:
         ]
         return Rates([self.lr(batch, place) for place in places], np.array(rows, np.float64))
 
-    def _first_round(self, batch: int) -> list[int]:
-        """Makes the first round of a batch; returns the places it tried. A grid that only diverges, or whose best one lies at an
-        edge, grows: trials are short here."""
-        samples, places = self._whole // 4, list(range(-WIDE, WIDE + 1))
-        made = self._train(batch, places, 0, samples)
-        if batch == self.lab.batches[0]:
-            self._check_moving(made)
-        for _ in range(MAX_EXTENSIONS):
-            means = self._rates(batch, places, samples, 1).means
-            best = int(np.argmin(means))
-            if 0 < best < len(places) - 1 and np.isfinite(means[best]):
-                break
-            down = best == 0 or not np.isfinite(means[best])
-            more = places[0] - 1 if down else places[-1] + 1
-            self._train(batch, [more], 0, samples)
-            places = sorted([*places, more])
-        if not np.isfinite(self._rates(batch, places, samples, 1).means).any():
-            low, high = self.lr(batch, places[0]), self.lr(batch, places[-1])
-            raise InputError(
-                f"every trial diverged at batch {batch:,}: {counted(len(places), 'learning rate')} from {real(low)} to "
-                f"{real(high)}, {samples:,} samples each. Plan a smaller batch",
-                field="batches",
-            )
-        return places
-
     def _best(self, batch: int, places: list[int], samples: int, most: int) -> list[int]:
         """Returns the places of the lowest losses, ascending."""
         means = self._rates(batch, places, samples, 1).means
         return sorted(places[i] for i in np.argsort(means, kind="stable")[:most])
 
-    def _extend(self, batch: int, last: dict[int, list[int]], seeds: int, *, wide: bool) -> None:
-        """Tries more places while the best one (`wide`: or its interval) reaches an edge or lies beside a gap."""
+    def _extend(
+        self, batch: int, grids: dict[int, list[int]], samples: int, seeds: int, *, wide: bool = False
+    ) -> None:
+        """Tries more places while the best one (`wide`: or its interval) reaches an edge or lies beside a gap, or all diverge."""
         for _ in range(MAX_EXTENSIONS):
-            places = last[batch]
-            rates = self._rates(batch, places, self._whole, seeds)
+            places = grids[batch]
+            rates = self._rates(batch, places, samples, seeds)
             best = places[int(np.argmin(rates.means))]
             needed = {best - 1, best + 1}
             if wide:
@@ -181,24 +152,16 @@ class _Search:
             if not more:
                 return
             for seed in range(seeds):
-                self._train(batch, more, seed, self._whole)
-            last[batch] = sorted([*places, *more])
+                self._train(batch, more, seed, samples)
+            grids[batch] = sorted([*places, *more])
             if wide:
-                self._complete(self._whole, seeds, last)
+                self._complete(samples, seeds, grids)
 
     def _check_moving(self, trials: list[TrialResult]) -> None:
-        """Refuses a loss that never falls: it says nothing of learning rates."""
-        before = self.lab.first_losses
-        ended = [trial for trial in trials if not trial.diverged]
+        """Refuses a loss without any fall: it says nothing of learning rates."""
+        before, best = self.lab.first_losses, min(trials, key=lambda trial: trial.loss)
         tried = f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples each"
-        if not ended:
-            raise InputError(
-                f"every trial diverged at batch {trials[0].batch:,}: tried {tried}; the loss began at {before.mean():.4g}. Check "
-                "the recipe's learning rate, and that the workload makes its optimizer",
-                field="workload",
-            )
-        best = min(ended, key=lambda trial: trial.loss)
-        if not learned(before, np.array(best.losses)):
+        if not best.diverged and not learned(before, np.array(best.losses)):
             raise InputError(
                 f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, on samples that are "
                 "not trained on. Is there something to learn in it, and does the optimizer have the parameters? If a trial is too "
@@ -213,13 +176,19 @@ class _Search:
         rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in self.lab.batches}
         for batch, one in rates.items():
             if not np.isfinite(one.means).any():
-                raise InputError(f"every trial diverged at batch {batch:,}", field="workload")
+                low, high = self.lr(batch, places[batch][0]), self.lr(batch, places[batch][-1])
+                raise InputError(
+                    f"every trial diverged at batch {batch:,}: learning rates from {real(low)} to {real(high)}, {samples:,} samples "
+                    "each. Plan a smaller batch, or check the recipe's learning rate",
+                    field="workload",
+                )
         self._publish(partial(self._finding, samples, seeds, rates, done))
 
     def _finding(self, samples: int, seeds: int, rates: dict[int, Rates], done: bool) -> LrFinding:
         """Concludes from a round, by the losses at each batch."""
         lab = self.lab
-        logs = {batch: one.resampled()[0] for batch, one in rates.items()}
+        drawn = {batch: one.resampled() for batch, one in rates.items()}
+        logs = {batch: both[0] for batch, both in drawn.items()}
         whole_run = self._is_whole_run(samples)
         lr, ends = self._to_take(rates, logs, whole_run=whole_run)
         plan_lr = lab.plan.require().lr
@@ -230,7 +199,9 @@ class _Search:
         return LrFinding(
             samples=samples,
             seeds=seeds,
-            batches=tuple(rates[batch].summary(batch, self.lr(batch, 0)) for batch in lab.batches),
+            batches=tuple(
+                rates[batch].summary(batch, self.lr(batch, 0), drawn[batch]) for batch in lab.batches
+            ),
             lr=lr,
             interval=ends,
             plan_lr=plan_lr,

@@ -86,7 +86,7 @@ class Budget:
         self._reserved = 0.0
 
     def reserve_stopping(self) -> None:
-        """Reserves time for stopping ranks: about a seventh of what starting them took, at most a tenth of the budget."""
+        """Reserves time for stopping ranks: about a seventh of their start, at most a tenth of the budget."""
         self._reserved = min(0.5 + 0.15 * self.spent(), 0.1 * self.seconds)
 
     def spent(self) -> float:
@@ -94,7 +94,7 @@ class Budget:
         return self.clock() - self.begun
 
     def left(self) -> float:
-        """Returns the seconds left for trials: without what stopping takes."""
+        """Returns the seconds left for trials, without stopping."""
         return self.seconds - self._reserved - self.spent()
 
     def expired(self) -> bool:

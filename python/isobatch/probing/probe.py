@@ -1,4 +1,4 @@
-"""`ib.probe`: measures in this process, or in ranks of this host; and what it found, in words and as JSON."""
+"""`ib.probe`: measures in this process, or in ranks of this host; and its findings, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FIRST = {
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds one finding: one of `lr`, `same` and `critical`, by what was measured.
+    """Holds one finding: `lr`, `same` or `critical`.
 
     `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget", "interrupted", or a lost
     rank; `needed_seconds` is then a budget that would likely do, where it is known.
@@ -121,7 +121,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-2", **fields})).decode()
 
     def show(self) -> str:
-        """Writes the finding in words: first the answer and what to do with it, then what it rests on."""
+        """Writes the finding in words: first the answer and the next step, then the trials behind it."""
         trials = f", {counted(len(self.lr.trials), 'trial')}" if self.lr is not None else ""
         workload = "the built-in workload (not your model)" if self.workload == "built-in" else self.workload
         lines = [
@@ -138,7 +138,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def _early(self) -> list[str]:
-        """Says how the probe ended early, and a budget that would do."""
+        """Says how the probe ended early, and names a sufficient budget."""
         if self.stopped is None:
             return []
         ended = {"budget": "The budget ended", "interrupted": "It was interrupted"}.get(
@@ -150,11 +150,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         found = self.lr
         if found is None:
             return [f"{ended} before all was trained; {more}"]
-        part = found.samples / found.whole_samples
-        on = (
-            "whole trials"
-            if part == 1
-            else f"trials of a {'half' if part > 0.4 else 'quarter'} of the samples"
+        part = round(found.whole_samples / found.samples)
+        on = {1: "whole trials", 2: "trials of a half of the samples"}.get(
+            part, "trials of a quarter of the samples"
         )
         return [
             f"{ended} before all trials were made; {more} What follows is from {on}, {found.seeds} of "
@@ -249,8 +247,9 @@ def experiment(
     from isobatch.probing.learning_rate import measure_lr
     from isobatch.probing.same import measure_same
 
+    made_by = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', '?')}"
     probe = Probe(
-        workload=_name_of(options, factory),
+        workload=options.workload or "built-in" if factory is None else made_by,
         optimizer=plan.recipe.optimizer,
         policy=str(plan.policy),
         rule=plan.rule or "none",
@@ -265,44 +264,35 @@ def experiment(
         measure=options.measure,
         notes=tuple(_notes(plan, options, tuned_batch(plan))),
     )
-    finding: Callable[[], Any] | None = None
-    stopped, needed = None, None
+    found: Callable[[], Probe] | None = None
+    lab, stopped, needed = None, None, None
 
-    def with_finding() -> Probe:
-        made = None if finding is None else finding()
-        return msgspec.structs.replace(probe, **{options.measure: made})
-
-    def known(found: Callable[[], Any]) -> None:
-        nonlocal finding
-        finding = found
+    def known(finding: Callable[[], Any]) -> None:
+        nonlocal found
+        found = lambda: msgspec.structs.replace(probe, **{options.measure: finding()})  # noqa: E731
         if publish is not None:
-            publish(with_finding())
+            publish(found())
 
-    measures: dict[str, Callable[..., None]] = {
-        "lr": measure_lr,
-        "same": measure_same,
-        "critical": measure_critical,
-    }
-    lab = None
+    measures: dict[str, Callable[..., None]]
+    measures = {"lr": measure_lr, "same": measure_same, "critical": measure_critical}
     try:
         lab = Lab(plan, options, ranks, budget, factory)
-        measures[options.measure](lab, say or _quiet, known)
+        measures[options.measure](lab, say or (lambda _: None), known)
     except Expired:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
     if stopped == "budget" and lab is not None:
         needed = max(lab.needed_seconds or 0.0, NEEDED * budget.seconds)
-    if finding is None:
+    if found is None:
         raise _nothing_known(options, stopped, budget.spent(), needed)
-    found = with_finding()
-    return msgspec.structs.replace(found, stopped=stopped, needed_seconds=needed, seconds=budget.spent())
+    return msgspec.structs.replace(found(), stopped=stopped, needed_seconds=needed, seconds=budget.spent())
 
 
 def _nothing_known(
     options: ProbeOptions, stopped: str | None, seconds: float, needed: float | None = None
 ) -> InputError:
-    """Refuses a probe without any finding; says which budget would do."""
+    """Refuses a probe without any finding; names a sufficient budget."""
     why = {
         "budget": f"{duration(options.budget_seconds)} were spent before",
         "interrupted": f"interrupted after {duration(seconds)}, before",
@@ -311,19 +301,8 @@ def _nothing_known(
     if needed is not None:
         text += f" A budget of {budget_text(needed)} would likely do."
     elif stopped == "budget":
-        more = "try the default of 10m" if options.budget_seconds < 600 else "raise the budget"
-        text += f" Getting ready alone took that long: {more}."
+        text += " Getting ready alone took that long: raise the budget."
     return InputError(text, field="budget" if stopped == "budget" else None)
-
-
-def _quiet(_: str) -> None:
-    """Ignores a line."""
-
-
-def _name_of(options: ProbeOptions, factory: Callable[[], Any] | None) -> str:
-    if factory is not None:
-        return f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', '?')}"
-    return options.workload or "built-in"
 
 
 def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:

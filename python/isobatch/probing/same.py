@@ -127,7 +127,7 @@ def _tuned(lab: Lab) -> Plan:
 
 
 def _wanted(lab: Lab, tuned: Plan, steps: int) -> list[tuple[str, Plan, Legs]]:
-    """Lists the comparisons: a name, whose learning rates and optimizer, and the splits one after the other."""
+    """Lists the comparisons: a name, the plan of learning rates and optimizer, and the splits one after the other."""
     own = _sizes(lab.plan)
     splits = splits_of(lab.planned_batch, own)
     found = [(name, lab.plan, [(steps, sizes)]) for name, sizes in splits]

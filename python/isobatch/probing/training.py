@@ -1,4 +1,4 @@
-"""One short training: a workload from a seed, on samples and in a split that are given, on this process or on several ranks."""
+"""One short training: a workload from a seed, on samples and in a split, on this process or on several ranks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def even(batch: int, replicas: int, most: int) -> list[list[int]]:
 
 def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool = False) -> Callable[[int], float]:
     """Returns the learning rate of each step of a short training: the plan's whole schedule, made as short as it, with this peak; or a
-    constant one after a tenth of warmup, where that is asked for or the recipe has no duration."""
+    constant one after a tenth of warmup, on demand or where the recipe has no duration."""
     planned, total = plan.lr, plan.total_steps
     if constant or plan.recipe.duration is None or not planned or not total:
         return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)

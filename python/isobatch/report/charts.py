@@ -75,9 +75,8 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
     if "batch" in points[0]:
         y = alt.Y("batch:Q").title("samples per step").axis(tickCount=5, format="~s", labelExpr=_FROM_0)
     x = alt.X(f"{axis}:Q").title(label).scale(nice=False)
-    # Hours in thousandths would read as minutes: 20m.
     lines = _chart(points).encode(
-        x=x.axis(tickCount=6, format=",~g" if axis == "hours" else "~s", labelExpr=_FROM_0),
+        x=x.axis(tickCount=6, format="~s", labelExpr=_FROM_0),
         y=y,
         order=alt.Order("at:Q"),
         color=_color("run", points),
@@ -95,8 +94,7 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     """Draws a figure of jobs over GPUs, both axes logarithmic.
 
     Args:
-        points: rows with `job`, `gpus` and the figure, and `type` where lines of one job are of several GPU types; `low` and `high`
-            where a line is the median of many.
+        points: rows with `job`, `gpus` and the figure.
         value: the figure's name in the rows.
         label: the axis's title, with its unit.
         deadline: where a line is drawn across.
@@ -110,16 +108,8 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     if len({point["job"] for point in points}) > 1:
         lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}
         color = color.legend(alt.Legend(columns=2, labelLimit=200, columnPadding=30, **lines))
-    base, layers = _chart(points).encode(x=x, color=color), []
-    if "low" in points[0]:
-        layers.append(base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q").title(label), y2="high:Q"))
-    # Points of their own: with those of the line, the legend of the dashes would have filled symbols, of which nothing is seen.
-    line = base.mark_line(strokeWidth=2).encode(y=y)
-    if types := list(dict.fromkeys(point["type"] for point in points if point.get("type"))):
-        legend = alt.Legend(symbolType="stroke", symbolStrokeColor=INK, orient="top", symbolSize=400)
-        dash = alt.StrokeDash("type:N").scale(domain=types).sort(types)
-        line = line.encode(strokeDash=dash.title(None).legend(legend))
-    layers += [line, base.mark_point(filled=True, size=24, opacity=1).encode(y=y)]
+    base = _chart(points).encode(x=x, y=y, color=color)
+    layers = [base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=24, opacity=1)]
     if knees:
         marked = _chart([knee | {"text": "knee"} for knee in knees]).encode(x=x, y=y)
         layers.append(marked.mark_point(shape="diamond", size=130, strokeWidth=2, color=INK))
@@ -158,20 +148,6 @@ def all_reduce(points: Rows, fits: Rows) -> Any:
     lines = _chart(fits).mark_line(strokeDash=[6, 3]).encode(**shared)
     dots = _chart(points).mark_point(filled=True, size=45).encode(**shared)
     return alt.layer(lines, dots).properties(width=WIDTH, height=HEIGHT)
-
-
-def step_parts(parts: Rows) -> Any:
-    """Draws the seconds of a step, a bar for the forecast and one for the measurement: rows with `bar`, `part`, `seconds` and `order`."""
-    import altair as alt
-
-    bars = list(dict.fromkeys(row["bar"] for row in parts))
-    chart = _chart(parts).mark_bar(height=22)
-    return chart.encode(
-        x=alt.X("seconds:Q").title("seconds a step").axis(tickCount=6, format=",~g"),
-        y=alt.Y("bar:N").sort(bars).title(None),
-        color=_color("part", sorted(parts, key=lambda row: int(row["order"]))),
-        order=alt.Order("order:Q"),
-    ).properties(width=WIDTH, height=max(50, 34 * len(bars)))
 
 
 # ---- how they look, and their pictures ----

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,12 @@ from isobatch.fleet.results import STATUS
 from isobatch.fleet.sweep import Sweep
 from isobatch.reason import Reason
 from isobatch.report.charts import statuses
-from isobatch.report.fixes import Fix, by_planning, from_table, summary
-from isobatch.report.page import Drawing, Grid, Headline, HtmlPage, HtmlTable, Section
+from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.times import how_sure, knee_of, time_section, times_known
 from isobatch.words import count, counted, percent
 
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
-_SIGNS = {"ok": "✓", "caution": "!", "infeasible": "×", "none": ""}
 
 
 def fleet_page(
@@ -30,9 +27,6 @@ def fleet_page(
     file: str | None = None,
     deadline: float | None = None,
     currency: str = "$",
-    jobs: Any = None,
-    clusters: Any = None,
-    profile: Any = None,
 ) -> HtmlPage:
     """Makes the page of a fleet's plans.
 
@@ -42,27 +36,20 @@ def fleet_page(
         file: where it was read from, for errors.
         deadline: hours that a run may take; None: as the plans' settings say.
         currency: the sign of the prices.
-        jobs: what was planned; with it the fleet is planned again to find what would fix most rows.
-        clusters: likewise.
-        profile: likewise.
 
     Raises:
         InputError: it is no fleet's table.
     """
     plans = plans_of(table, file)
     deadline = plans.deadline if deadline is None else deadline
-    fixes: list[Fix] = []
-    if (plans.status == INFEASIBLE).any():
-        fixes = from_table(plans) if jobs is None else by_planning(plans, jobs, clusters, profile)
-    caption = f"{counted(plans.rows, 'row')}: sort by a heading, find a word"
     sections = [
         *time_section(plans, deadline, currency),
         *_map(plans),
-        *_reasons(plans, fixes, planned=jobs is not None),
+        *_reasons(plans),
         *_by_cluster(plans),
-        Section("All rows", tables=[rows_of(plans, caption)]),
+        Section("All rows", tables=[rows_of(plans, "row", file)]),
     ]
-    lead = _lead(plans, fixes) + how_sure(plans) + _already_chosen(plans)
+    lead = _lead(plans) + how_sure(plans) + _already_chosen(plans)
     return HtmlPage(title, lead, _headlines(plans, currency, deadline), sections)
 
 
@@ -96,7 +83,7 @@ def sweep_page(
     lead = f"How the job splits, and what more GPUs buy: {ends}.{how_sure(plans)}"
     if not times_known(plans):
         lead += " Hours and cost are not known: the sweep was made without a profile."
-    rows = rows_of(plans, "GPU counts: sort by a heading, find a word")
+    rows = rows_of(plans, "GPU count", file)
     sections = [*time_section(plans, deadline, currency), Section("All counts", tables=[rows])]
     return HtmlPage(title, lead, headlines, sections)
 
@@ -119,14 +106,16 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
     return found
 
 
-def _lead(plans: Plans, fixes: Sequence[Fix]) -> str:
+def _lead(plans: Plans) -> str:
+    """Says how many rows can be planned, and why most others cannot."""
     good = int((plans.status != INFEASIBLE).sum())
     if good == plans.rows:
         return f"All {counted(plans.rows, 'row')} can be planned."
-    best = summary(list(fixes))
-    more = f" What would fix most of the others: {best}." if best else ""
+    many = {each: int(plans.has(each).sum()) for each in Reason if each.severity == "infeasible"}
+    worst = max(many, key=lambda reason: many[reason])
+    why = f" Most often in the way: {worst.text} ({counted(many[worst], 'row')})." if many[worst] else ""
     return (
-        f"{count(good)} of {counted(plans.rows, 'row')} can be planned ({percent(good / plans.rows)}).{more}"
+        f"{count(good)} of {counted(plans.rows, 'row')} can be planned ({percent(good / plans.rows)}).{why}"
     )
 
 
@@ -189,7 +178,7 @@ def _spent(plans: Plans, name: str) -> float:
 
 
 def _map(plans: Plans) -> list[Section]:
-    """Draws the status of each job on each cluster, where the table names both and they are not too many to be seen."""
+    """Tables the status of each job on each cluster, where the table names both and they are not too many to be seen."""
     most = {"job": _MAX_GRID_ROWS, "cluster": _MAX_GRID_COLUMNS}
     if not plans.rows or any(
         name not in plans.texts or len(np.unique(plans.texts[name][1])) > many for name, many in most.items()
@@ -199,30 +188,24 @@ def _map(plans: Plans) -> list[Section]:
     codes = np.full((len(jobs), len(clusters)), -1)
     # Of several rows of one pair the worst counts.
     np.maximum.at(codes, (job, cluster), plans.status)
-    gpus = np.full(codes.shape, np.nan)
-    gpus[job, cluster] = plans.number("world_size")
-    kinds = [*STATUS.tolist(), "none"]
-
-    def cell(row: int, column: int) -> tuple[str, str, str]:
-        kind, many = kinds[codes[row, column]], gpus[row, column]
-        where = f" ({counted(int(many), 'GPU')})" if many == many else ""
-        return kind, _SIGNS[kind], f"{jobs[row]} on {clusters[column]}{where}: {kind}"
-
-    rows = [(name, [cell(row, column) for column in range(len(clusters))]) for row, name in enumerate(jobs)]
+    kinds = np.array([*STATUS.tolist(), "none"])
+    rows = [[name, *kinds[codes[row]].tolist()] for row, name in enumerate(jobs)]
     caption = "Status of each job on each cluster: ✓ ok, ! with warnings, × infeasible"
     caption += "" if plans.compares else "; an empty cell has no row in this table"
-    title = "Where each job can run" if plans.compares else "Where each job is"
-    return [Section(title, grid=Grid(caption, "job", clusters, rows))]
+    # The corner is empty: a cluster may be called "job".
+    table = HtmlTable(caption, {"": "text", **dict.fromkeys(clusters, "sign")}, rows)
+    return [Section("Where each job can run" if plans.compares else "Where each job is", tables=[table])]
 
 
 def _in_order(names: list[str | None], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str]]:
     """Numbers names in order of appearance: each row's number, and the names."""
-    order = {place: number for number, place in enumerate(dict.fromkeys(at.tolist()))}
-    return np.array([order[place] for place in at.tolist()]), [names[place] or "(none)" for place in order]
+    each = [names[place] or "(none)" for place in at.tolist()]
+    order = {name: number for number, name in enumerate(dict.fromkeys(each))}
+    return np.array([order[name] for name in each]), list(order)
 
 
-def _reasons(plans: Plans, fixes: Sequence[Fix], *, planned: bool) -> list[Section]:
-    """Lists the reasons by their number of rows, and the changes to fix most."""
+def _reasons(plans: Plans) -> list[Section]:
+    """Tables the reasons by their number of rows, the infeasible first."""
     many = {reason: int(plans.has(reason).sum()) for reason in Reason}
     order = sorted(many, key=lambda reason: (reason.severity != "infeasible", -many[reason]))
     rows = [
@@ -232,19 +215,9 @@ def _reasons(plans: Plans, fixes: Sequence[Fix], *, planned: bool) -> list[Secti
     ]
     if not rows:
         return []
-    tables = []
-    if fixes:
-        how = "by planning the fleet again" if planned else "by each row's nearest batch and GPU count"
-        tables.append(
-            HtmlTable(
-                f"What would make infeasible rows feasible: each change alone, counted {how}",
-                {"change": "text", "how": "text", "rows": "number", "": "text"},
-                [(fix.what, fix.how, count(fix.rows), f"of {count(fix.of)} {fix.whose}") for fix in fixes],
-            )
-        )
     columns = {"reason": "text", "status": "status", "rows": "number", "what it says": "text", "source": "text"}  # fmt: skip
-    tables.append(HtmlTable("Reasons, and how many rows have them", columns, rows))
-    return [Section("Why not, and what would help", tables=tables)]
+    table = HtmlTable("Reasons, and how many rows have them", columns, rows)
+    return [Section("Why not", tables=[table])]
 
 
 def _by_cluster(plans: Plans) -> list[Section]:

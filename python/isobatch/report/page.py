@@ -14,6 +14,8 @@ from isobatch.errors import InputError
 from isobatch.report import charts
 from isobatch.words import printable
 
+SIGNS = {"ok": "✓", "caution": "!", "infeasible": "×", "none": ""}
+"""Of a status, in a table of many."""
 _MAX_CHARACTERS = 2_000
 """Of a text; what is longer is cut, as in a message."""
 
@@ -31,21 +33,18 @@ class HtmlTable(NamedTuple):
 
     Attributes:
         caption: its heading.
-        columns: a kind for each heading: "text", "number", "status" or "parts" (a line may break after a comma only); of packed rows
-            also "count", "real" and "figure".
+        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts" (a line may break after
+            a comma only).
         rows: the cells as text.
-        packed: all rows of a long table for the page's script to sort and to search; `rows` are then the first of them, for readers
-            without it.
-        total: the number of packed rows.
         notes: sentences below it.
+        sortable: the page's script sorts and searches it; one of a page.
     """
 
     caption: str
     columns: Mapping[str, str]
     rows: Sequence[Sequence[str]]
-    packed: str = ""
-    total: int = 0
     notes: Sequence[str] = ()
+    sortable: bool = False
 
 
 class Drawing(NamedTuple):
@@ -56,15 +55,6 @@ class Drawing(NamedTuple):
     described: str
 
 
-class Grid(NamedTuple):
-    """A map: for each row a name and a cell for each column, each a status, its sign, and a description."""
-
-    caption: str
-    corner: str
-    columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[tuple[str, str, str]]]]
-
-
 class Section(NamedTuple):
     """A part of a page, with a heading of its own."""
 
@@ -73,7 +63,6 @@ class Section(NamedTuple):
     points: Sequence[str] = ()
     drawings: Sequence[Drawing] = ()
     tables: Sequence[HtmlTable] = ()
-    grid: Grid | None = None
 
 
 class HtmlPage(NamedTuple):
@@ -131,6 +120,7 @@ def html(page: HtmlPage) -> str:
         .render(
             page=page,
             charts=lambda drawing: pictures[id(drawing)],
+            signs=SIGNS,
             style=Markup(_text("style.css")),
             script=Markup(script),
             # The browser runs this script and no other, whatever else may have got into the page.

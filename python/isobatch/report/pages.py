@@ -35,15 +35,16 @@ def require_extra() -> None:
         raise needs_extra("reports and charts", "report") from None
 
 
-def page_of_file(path: str, *, title: str | None = None, currency: str = "$", **keywords: Any) -> HtmlPage:
+def page_of_file(
+    path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
+) -> HtmlPage:
     """Makes the page of a file: a plan or a validation (.json), the lines of `isobatch sweep --json`, or the table of a fleet.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
         title: the page's heading; None: the file's name.
         currency: the sign of the prices.
-        keywords: of a sweep `deadline`, the hours that a run may take; of a fleet also `jobs`, `clusters` and `profile`, to plan it
-            again for what would fix most rows.
+        deadline: of a fleet or a sweep, the hours that a run may take; None: as the plans' settings say.
 
     Raises:
         InputError: it cannot be read, or is none of these.
@@ -54,9 +55,8 @@ def page_of_file(path: str, *, title: str | None = None, currency: str = "$", **
 
         table = read_table(path)
         is_sweep = "gpus" in table.column_names and "world_size" not in table.column_names
-        if is_sweep:
-            return sweep_page(table, title=name, file=path, currency=currency, deadline=keywords.get("deadline"))  # fmt: skip
-        return fleet_page(table, title=name, file=path, currency=currency, **keywords)
+        page = sweep_page if is_sweep else fleet_page
+        return page(table, title=name, file=path, currency=currency, deadline=deadline)
     try:
         found = json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:

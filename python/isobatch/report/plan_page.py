@@ -148,26 +148,24 @@ def curve(schedule: Schedule, stop: float) -> list[tuple[float, float]]:
 
 
 def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
-    """Draws the learning rate over steps, samples and time, as far as they are known."""
+    """Draws the learning rate over steps and over samples, where the length is known."""
     if any(plan.total_steps is None for _, plan in runs):
         return []
     points = [point for run, plan in runs for point in rate_points(run, plan)]
-    drawings = []
-    for axis, label in (("step", "optimizer steps"), ("samples", "samples"), ("hours", "hours")):
-        if known := [point for point in points if point[axis] is not None]:
-            texts = [_course(run, plan) for run, plan in runs if axis != "hours" or plan.step_seconds]
-            chart = over_run(known, axis, label)
-            drawings.append(Drawing(chart, f"Learning rate over {label}", " ".join(texts)))
+    described = " ".join(_course(run, plan) for run, plan in runs)
+    drawings = [
+        Drawing(over_run(points, "step", "optimizer steps"), "Learning rate over optimizer steps", described),
+        Drawing(over_run(points, "samples", "samples"), "Learning rate over samples", "The same by the samples seen."),
+    ]  # fmt: skip
     return [Section("The learning rate", drawings=drawings)]
 
 
 def rate_points(run: str, plan: Plan) -> list[dict[str, Any]]:
-    """Lists a plan's learning rates over its run: rows with `run`, `at`, `step`, `samples`, `hours` (None: not known) and `lr`."""
+    """Lists a plan's learning rates over its run: rows with `run`, `at`, `step`, `samples` and `lr`."""
     found = []
     for at, (step, lr) in enumerate(curve(plan.schedule, plan.course.total_steps or 0)):
-        hours = None if plan.step_seconds is None or plan.moves else step * plan.step_seconds / 3600
         samples = float(plan.course.samples_at(Fraction(step)))
-        found.append({"run": run, "at": at, "step": step, "samples": samples, "hours": hours, "lr": lr})
+        found.append({"run": run, "at": at, "step": step, "samples": samples, "lr": lr})
     return found
 
 
@@ -189,13 +187,6 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
         shown = [(stage.step, stage.batch) for stage in each.stages][:_MAX_STAGES]
         shown.append((each.total_steps or shown[-1][0], shown[-1][1]))
         points += [{"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)]  # fmt: skip
-    rows = [
-        (*map(count, (at, stage.step, stage.samples, stage.batch)), words.figure(stage.lr_scale))
-        for at, stage in enumerate(stages[:_MAX_STAGES], 1)
-    ]
-    headers = ("from step", "after samples", "samples per step", "learning rate × peak")
-    more = f" (the first {_MAX_STAGES} of {count(len(stages))})" if len(stages) > _MAX_STAGES else ""
-    table = HtmlTable(f"The stages of this plan{more}", {"stage": "text", **dict.fromkeys(headers, "number")}, rows)  # fmt: skip
     described = f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to {count(stages[-1].batch)}."
     drawing = Drawing(over_run(points, "step", "optimizer steps"), "Samples per step", described)
-    return [Section("The batch grows", drawings=[drawing], tables=[table])]
+    return [Section("The batch grows", drawings=[drawing])]

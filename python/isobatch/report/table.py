@@ -1,18 +1,15 @@
-"""A fleet's table of plans, whatever file it came from: its columns to count in, and its rows for the page, packed small."""
+"""A fleet's table of plans, whatever file it came from: its columns to count in, and its first rows for the page."""
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from functools import reduce
 from operator import or_
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import words
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS
@@ -20,7 +17,7 @@ from isobatch.fleet.provenance import Provenance, of_metadata
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.reason import Reason, reason_names
 from isobatch.report.page import HtmlTable
-from isobatch.words import printable
+from isobatch.words import count, counted, figure, printable, real
 
 INFEASIBLE = STATUS.tolist().index("infeasible")
 
@@ -58,15 +55,6 @@ class Plans(NamedTuple):
         types = list(dict.fromkeys(each))
         places: NDArray[np.int64] = np.array([types.index(it) for it in each], np.int64)[at]
         return types, places
-
-    def first(self, rows: int) -> Plans:
-        """The first rows."""
-        texts = {}
-        for name, (values, at) in self.texts.items():
-            used, places = np.unique(at[:rows], return_inverse=True)
-            texts[name] = ([values[place] for place in used.tolist()], places.astype(np.int64))
-        numbers = {name: values[:rows] for name, values in self.numbers.items()}
-        return Plans(rows, texts, numbers, self.status[:rows], self.reasons[:rows], self.provenance)
 
     def number(self, name: str) -> NDArray[np.float64]:
         """Returns a column, all unknown where the table has none."""
@@ -246,12 +234,11 @@ def _bit(name: str | None, file: str | None) -> int:
 
 # ---- the rows of the page ----
 
-_MAX_BYTES = 3_500_000
-"""Bytes that the packed columns may take; the page has 5 MB."""
-_FIRST_ROWS = 50
-"""Rows that are in the page as text: the script's window has as many."""
-_SAMPLE_ROWS = 20_000
-"""Rows of which the size of a page is worked out."""
+MAX_ROWS = 1_000
+"""Rows of a page: it stays small enough to be sent, and a browser sorts them at once."""
+_MAX_PRINTED_ROWS = 50
+"""Rows on paper: as in style.css."""
+_MAX_CELL_CHARACTERS = 300
 _EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
 _USUAL = (
     "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch", "batch_change",
@@ -261,69 +248,24 @@ _USUAL = (
 """Columns in the order in which people look at them; others come behind."""
 
 
-def rows_of(plans: Plans, caption: str) -> HtmlTable:
-    """Packs all rows, as many columns of them as fit; where the usual ones do not fit, the first rows."""
-    every = plans.rows
-    plans, names = _fitting(plans), _ordered(plans)
-    fitting: dict[str, tuple[str, list[Any], NDArray[np.int64]]] = {}
-    packed, size, left_out = [], 0, []
-    for name in names:
-        kind, values, at, text = _packed(plans, name)
-        if size + len(text) > _MAX_BYTES and fitting:
-            left_out.append(name)
-            continue
-        size += len(text)
-        fitting[name] = kind, values, at
-        packed.append({"kind": kind, "packed": text})
-    first = range(min(_FIRST_ROWS, plans.rows))
-    notes = []
-    if plans.rows < every:
-        caption = f"The first {plans.rows:,} of {caption}"
-        notes.append("For the size of the page without the rows after these: the table's file has them.")
-    if left_out:
-        notes.append(f"For the size of the page without the columns {words.few(left_out, 20)}.")
-    if plans.rows > _FIRST_ROWS:
-        notes.append(f"Without JavaScript, and on paper: the first {_FIRST_ROWS} of {plans.rows:,} rows.")
-    return HtmlTable(
-        caption,
-        {name: kind for name, (kind, *_) in fitting.items()},
-        [[written(values[at[row]], kind) for kind, values, at in fitting.values()] for row in first],
-        _inert({"columns": packed}),
-        plans.rows,
-        notes,
-    )
+def rows_of(plans: Plans, noun: str, file: str | None = None) -> HtmlTable:
+    """Tables the first rows, in the table's order; below it, how many are not shown, and where all are.
 
-
-def _fitting(plans: Plans) -> Plans:
-    """Cuts the rows to as many as fit with the usual columns."""
-    usual = [name for name in _ordered(plans) if name in _USUAL]
-    if plans.rows > _SAMPLE_ROWS:
-        tried = plans.first(_SAMPLE_ROWS)
-        size = sum(len(_packed(tried, name)[-1]) for name in usual) / _SAMPLE_ROWS
-        # Where the first rows pack better than those that follow, the columns at the end are left out.
-        fits = max(_SAMPLE_ROWS, int(0.9 * _MAX_BYTES / size))
-        return plans if fits >= plans.rows else plans.first(fits)
-    return plans
-
-
-def _packed(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64], str]:
-    """Returns a column's kind, its values, the place of each row among them, and both packed."""
-    kind, values, at = _column(plans, name)
-    values = [printable(value, 300) if isinstance(value, str) else value for value in values]
-    return kind, values, at, _pack({"values": values, "at": at.tolist()})
-
-
-def written(value: Any, kind: str) -> str:
-    """Writes a value for the table.
-
-    >>> written(1281167.0, "count"), written(2e-5, "real"), written(None, "text")
-    ('1,281,167', '2e-5', '')
+    Args:
+        plans: the table.
+        noun: its rows as people call them.
+        file: where all rows are.
     """
-    if value is None:
-        return ""
-    if kind == "count":
-        return words.count(value)
-    return words.real(value) if kind == "real" else words.figure(value) if kind == "figure" else str(value)
+    cells = {name: _cells(plans, name) for name in _ordered(plans)}
+    rows = list(zip(*(texts for _, texts in cells.values()), strict=True))
+    caption, notes = f"{counted(plans.rows, noun)}: sort by a heading, find a word", []
+    if plans.rows > MAX_ROWS:
+        every = "the table that this page was made of" if file is None else PurePath(file).name
+        caption = f"The first {count(MAX_ROWS)} of {caption}"
+        notes.append(f"{count(plans.rows - MAX_ROWS)} more are not shown: all are in {every}.")
+    if len(rows) > _MAX_PRINTED_ROWS:
+        notes.append(f"On paper: the first {_MAX_PRINTED_ROWS}.")
+    return HtmlTable(caption, {name: kind for name, (kind, _) in cells.items()}, rows, notes, sortable=True)
 
 
 def _ordered(plans: Plans) -> list[str]:
@@ -334,43 +276,23 @@ def _ordered(plans: Plans) -> list[str]:
     return [*usual, *(name for name in (*plans.texts, *plans.numbers) if name in known and name not in usual)]
 
 
-def _column(plans: Plans, name: str) -> tuple[str, list[Any], NDArray[np.int64]]:
-    """Returns a column's kind, its distinct values, and the place of each row among them."""
+def _cells(plans: Plans, name: str) -> tuple[str, list[str]]:
+    """Returns a column's kind, and its first rows as text."""
     if name == "status":
-        return "status", STATUS.tolist(), plans.status
+        return "status", [str(status) for status in STATUS[plans.status[:MAX_ROWS]]]
     if name == "reasons":
-        sets, at = np.unique(plans.reasons, return_inverse=True)
-        return "text", ["; ".join(Reason.of(int(bits))) for bits in sets.tolist()], at.astype(np.int64)
+        return "text", ["; ".join(Reason.of(bits)) for bits in plans.reasons[:MAX_ROWS].tolist()]
     if name in plans.texts:
         texts, at = plans.texts[name]
-        return "text", list(texts), at
+        return "text", [
+            printable(texts[place] or "", _MAX_CELL_CHARACTERS) for place in at[:MAX_ROWS].tolist()
+        ]
     numbers = plans.numbers[name]
-    whole = "int" in RESULTS.get(name, "") or name == "gpus" or _is_whole(numbers)
-    kind = "count" if whole else "real" if name in _EXACT else "figure"
-    found, at = np.unique(numbers, return_inverse=True)
-    if kind == "figure":
-        # The digits that are shown, and no more: many rows' values are then one, and nothing is rounded twice.
-        found, place = np.unique([float(f"{value:.2e}") for value in found.tolist()], return_inverse=True)
-        at = place[at]
-    known: list[Any] = [
-        None if value != value else int(value) if kind == "count" else value for value in found.tolist()
-    ]
-    return kind, known, at.astype(np.int64)
+    is_whole = "int" in RESULTS.get(name, "") or name == "gpus" or _are_whole(numbers)
+    write = count if is_whole else real if name in _EXACT else figure
+    return "number", ["" if value != value else write(value) for value in numbers[:MAX_ROWS].tolist()]
 
 
-def _is_whole(numbers: NDArray[np.float64]) -> bool:
+def _are_whole(numbers: NDArray[np.float64]) -> bool:
     known = numbers[~np.isnan(numbers)]
     return bool((known == np.rint(known)).all()) and not (known.size and np.abs(known).max() > 2**53)
-
-
-def _pack(value: Any) -> str:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 6)).decode()
-
-
-def _inert(value: Any) -> Any:
-    """JSON for the inside of a script element: nothing in it ends the element."""
-    from markupsafe import Markup
-
-    text = json.dumps(value, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from isobatch import words
-from isobatch.report.charts import all_reduce, step_parts
+from isobatch.report.charts import all_reduce
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.validate.figures import AllReduce, Machine, StepTimes
 from isobatch.validate.report import Report
@@ -97,13 +95,9 @@ def _bytes(size: float) -> str:
 def _step(report: Report, step: StepTimes) -> Section:
     forecast = report.options.step_seconds or (report.plan.step_seconds if report.plan is not None else None)
     took, expected = step.planned_step_seconds, "not known"
-    described = f"Measured: {words.duration(took)} a step; no forecast of this workload."
-    parts = _parts(step)
     if forecast is not None:
         expected = words.duration(forecast)
-        parts.insert(0, {"bar": "forecast", "part": "whole step, forecast", "seconds": forecast, "order": 0})
-        off = f" ({percent(took / forecast - 1, signed=True)})" if forecast else ""
-        described = f"Measured: {words.duration(took)} a step; {expected} forecast{off}."
+        expected += f" (measured: {percent(took / forecast - 1, signed=True)})" if forecast else ""
     rows = [
         ("whole step, measured", words.duration(took)),
         ("whole step, forecast", expected),
@@ -116,31 +110,12 @@ def _step(report: Report, step: StepTimes) -> Section:
     caption = (
         f"{step.workload}, {counted(step.parameters, 'parameter')}, micro-batch {count(step.micro_batch)}"
     )
-    drawing = Drawing(step_parts(parts), "A step's time, forecast and measured", described)
     table = HtmlTable(caption, {"figure": "text", "value": "number"}, rows)
-    return Section("The step", drawings=[drawing], tables=[table])
-
-
-def _parts(step: StepTimes) -> list[dict[str, Any]]:
-    """Splits the measured step into computing and communication; a long accumulation by its share."""
-    scale = step.planned_step_seconds / step.sync_median_seconds if step.sync_median_seconds else 1.0
-    added = max(0.0, step.sync_median_seconds - step.compute_median_seconds)
-    seconds = {"computing": step.sync_median_seconds - added, "added by communication": added}
-    return [
-        {"bar": "measured", "part": part, "seconds": scale * took, "order": order}
-        for order, (part, took) in enumerate(seconds.items(), 1)
-    ]
+    return Section("The step", tables=[table])
 
 
 def _machine(machine: Machine) -> Section:
-    def known(value: float | None) -> str:
-        return "" if value is None else words.figure(value)
-
-    rows = [
-        (count(rank.rank), rank.host, rank.device, known(rank.matmul_gflops), known(rank.window_spread))
-        for rank in machine.ranks[:512]
-    ]
-    columns = {"rank": "text", "host": "text", "device": "text"}
-    columns |= {"matrix product, GFLOP/s": "number", "slowest window / fastest": "number"}
+    rows = [(count(rank.rank), rank.host, rank.device) for rank in machine.ranks[:512]]
+    columns = dict.fromkeys(("rank", "host", "device"), "text")
     versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(machine.versions.items()))
     return Section("The machine", tables=[HtmlTable("Ranks", columns, rows), versions])

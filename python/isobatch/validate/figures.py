@@ -10,8 +10,7 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Rank(ReportPart, frozen=True, kw_only=True):
-    """One process: where it runs and how fast it is alone. `matmul_gflops` is of the best window, `window_spread` the
-    slowest window over the fastest."""
+    """One process, and where it runs."""
 
     rank: int
     host: str
@@ -19,8 +18,6 @@ class Rank(ReportPart, frozen=True, kw_only=True):
     local_rank: int
     device: str
     device_memory_bytes: int | None
-    matmul_gflops: float | None = None
-    window_spread: float | None = None
 
 
 class PairSpeed(ReportPart, frozen=True, kw_only=True):
@@ -80,22 +77,13 @@ class AllReduce(ReportPart, frozen=True, kw_only=True):
     fits: list[AllReduceFit]
 
 
-class Times(ReportPart, frozen=True, kw_only=True):
-    """How long a repetition took each rank, by rank."""
-
-    median_seconds: list[float]
-    p95_seconds: list[float]
-    max_seconds: list[float]
-
-
 class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
-    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank, each rank's
-    own `ranks`, and the peak memory.
+    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank, and the
+    peak memory.
     `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
 
     micro_batch: int
     step_seconds: list[float]
-    ranks: Times
     peak_memory_bytes: int
     peak_memory_reserved_bytes: int | None
     peak_memory_kind: str
@@ -103,8 +91,7 @@ class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
 
 class StepTimes(ReportPart, frozen=True, kw_only=True):
     """The training step as measured, in seconds a step: `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with
-    its all-reduce, each of its slowest rank, and `compute_ranks` and `sync_ranks` by rank. `exposed_seconds` is what
-    communication adds; `overlap` is the share of the communication that is hidden, None where noise is larger.
+    its all-reduce, each of its slowest rank. `exposed_seconds` is what communication adds; `overlap` is the share of the communication that is hidden, None where noise is larger.
     `free_running_seconds` is a step of a block in which none waits for a clock, where steps are short enough for that to matter.
     A long accumulation is timed with fewer micro-batches: `accumulation` is theirs, `planned_step_seconds` and
     `samples_per_second` are the whole step's."""
@@ -120,8 +107,6 @@ class StepTimes(ReportPart, frozen=True, kw_only=True):
     bucket_bytes: list[int]
     compute_seconds: list[float]
     sync_seconds: list[float]
-    compute_ranks: Times
-    sync_ranks: Times
     compute_median_seconds: float
     sync_median_seconds: float
     sync_p95_seconds: float

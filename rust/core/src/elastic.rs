@@ -68,7 +68,7 @@ pub struct Answers {
 /// Whether waking other threads would take longer than answering.
 #[must_use]
 pub fn is_light(configs: &[Config]) -> bool {
-    configs.len() == 1 || configs.iter().map(|config| config.max_batch).sum::<u64>() < LIGHT
+    configs.iter().map(|config| config.max_batch).sum::<u64>() < LIGHT
 }
 
 /// Finds for each configuration the batch that works at the most counts (or the greatest weight of counts), on the threads of
@@ -78,7 +78,13 @@ pub fn is_light(configs: &[Config]) -> bool {
 /// replicas times one of the micro-batches. Once `stop` is set, what is not yet looked at is left out.
 #[must_use]
 pub fn elastic(configs: &[Config], stop: &AtomicBool) -> Answers {
-    let answer = |sieve: &mut Sieve, config: &Config| Question::of(config).answer(sieve, stop);
+    let answer = |sieve: &mut Sieve, config: &Config| {
+        if stop.load(Ordering::Relaxed) {
+            Answer::default()
+        } else {
+            Question::of(config).answer(sieve, stop)
+        }
+    };
     let found: Vec<Answer> = if rayon::current_thread_index().is_some() {
         configs.par_iter().with_min_len(PART).map_init(Sieve::default, answer).collect()
     } else {
@@ -107,6 +113,7 @@ pub fn split(batch: u64, replicas: u64, micro_batches: &[u64]) -> Option<(u64, u
     Some((micro, share / micro))
 }
 
+#[derive(Default)]
 struct Answer {
     batch: u64,
     weight: f64,

@@ -5,16 +5,12 @@ Ranks are compared by windows of time in which all do the same work at once; lin
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -32,7 +28,6 @@ from isobatch.words import few
 
 FIRST_WINDOWS, MAX_WINDOWS = 5, 25  # and where a rank looks slow
 MIN_REPETITIONS, ENOUGH_SECONDS = 3, 0.5  # in a window: so many, unless fewer take so long
-WORKING = 0.1  # of the busiest thread's time on a processor: one that ran less did not do the work
 LIMIT_SECONDS = 15.0  # to look closer
 CAUTION, FAIL = 1.25, 2.0  # times the median of the others, where other programs share a processor
 GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
@@ -54,23 +49,16 @@ MAX_NAMED_VARIABLES = 8
 # ---- is a rank slower than the others? ----
 
 
-class Window(NamedTuple):
-    """One window of one rank: seconds of a repetition on average, and the share of them in which the rank was ready to run
-    and another process had the processor."""
-
-    seconds: float
-    waited: float
-
-
-def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
-    """Measures this rank's next window, begun together with the other ranks; inside of it none waits for another.
+def window(group: Group, work: Callable[[], object], seconds: float) -> float:
+    """Measures the mean seconds of a repetition in this rank's next window, begun together with the other ranks; inside of it none waits
+    for another.
 
     A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is slow too. On a GPU by its
     own clock: what the host does between two launches is not in it.
     """
     group.barrier()
     cuda, spent, count = group.device.type == "cuda", 0.0, 0
-    before, begun = _threads(), time.perf_counter()
+    begun = time.perf_counter()
     while True:
         if cuda:
             spent += seconds_of(group, work, cuda=True)
@@ -79,10 +67,7 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> Window:
         count += 1
         took = time.perf_counter() - begun
         if took >= seconds and (count >= MIN_REPETITIONS or took >= ENOUGH_SECONDS):
-            break
-    if cuda:
-        return Window(spent / count, 0.0)
-    return Window(took / count, min(0.95, waited_seconds(before, _threads()) / took))
+            return (spent if cuda else took) / count
 
 
 def seconds_of(group: Group, work: Callable[[], object], *, cuda: bool) -> float:
@@ -100,99 +85,61 @@ def seconds_of(group: Group, work: Callable[[], object], *, cuda: bool) -> float
     return float(start.elapsed_time(end)) / 1e3
 
 
-Threads = dict[str, tuple[int, int]]
-"""By thread: nanoseconds on a processor, and ready to run without one."""
-
-
-def _threads() -> Threads:
-    """Reads this process's threads as the system counts them; none where it does not."""
-    found = {}
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            ran, waited, _ = file.read_text().split()
-            found[file.parent.name] = int(ran), int(waited)
-    return found
-
-
-def waited_seconds(before: Threads, after: Threads) -> float:
-    """Sums how long the working threads were ready to run and did not: each waits for the others at the end of a piece
-    of work. Threads that hardly ran are left out: gloo's look for messages all the time, and wait each time.
-
-    >>> waited_seconds({"main": (0, 0), "gloo": (0, 0)}, {"main": (10**9, 10**9), "gloo": (10**6, 10**9)})
-    1.0
-    """
-    own = [(ran - before[t][0], waited - before[t][1]) for t, (ran, waited) in after.items() if t in before]
-    most = max((ran for ran, _ in own), default=0)
-    return sum(waited for ran, waited in own if ran >= WORKING * most) / 1e9
-
-
 def prove_equally_fast(
     group: Group, work: Callable[[], object], seconds: float, name: str, what: str
-) -> tuple[Proof, list[list[Window]]]:
-    """Measures some work in windows of `seconds`; where a rank looks slow, in many more. Returns the windows by rank, too."""
+) -> Proof:
+    """Measures some work in windows of `seconds`; where a rank looks slow, in many more."""
     if group.world_size == 1:
-        mine = [window(group, work, seconds) for _ in range(FIRST_WINDOWS)]
-        return skip_claim(name, "one rank: nothing to compare with"), [mine]
+        return skip_claim(name, "one rank: nothing to compare with")
     begun = time.monotonic()
     gates = (GPU_CAUTION, GPU_FAIL) if group.device.type == "cuda" else (CAUTION, FAIL)
-    windows: list[list[Window]] = [[] for _ in range(group.world_size)]
+    windows: list[list[float]] = [[] for _ in range(group.world_size)]
     group.pulse.grant(LIMIT_SECONDS)
     while True:
-        more = [tuple(window(group, work, seconds)) for _ in range(FIRST_WINDOWS)]
+        more = [window(group, work, seconds) for _ in range(FIRST_WINDOWS)]
         for row, found in zip(windows, group.gather(more), strict=True):
-            row += [Window(*one) for one in found]
-        proof = judge_windows(windows, name, what, group.pulse.who, gates)
+            row += found
+        proof = judge_windows(np.array(windows), name, what, group.pulse.who, gates)
         late = group.from_first(time.monotonic() - begun > LIMIT_SECONDS)
         if proof.verdict is Verdict.PASS or len(windows[0]) >= MAX_WINDOWS or late:
             break
     if group.emulated:
-        text = "several ranks share a GPU: function only, not performance"
-        proof = skip_claim(name, text, **proof.values)
-    return proof, windows
+        return skip_claim(name, "several ranks share a GPU: function only, not performance", **proof.values)
+    return proof
 
 
 def judge_windows(
-    windows: list[list[Window]],
+    seconds: NDArray[np.float64],
     name: str,
     what: str,
     who: Callable[[int], str],
     gates: tuple[float, float] = (CAUTION, FAIL),
 ) -> Proof:
-    """Judges by the windows of all ranks whether one is slow.
-
-    A rank is slow where it is slower than the others' median in nine of ten windows, also without the time in which it waited
-    for a processor that others used. The others keep theirs: on a host where everybody waits, only a rank that is slow beyond
-    that is distinguished from noise, which comes and goes, or hits whoever is there.
-    """
+    """Judges by the windows of all ranks, one row a rank, whether one is slow: slower than the others' median in nine of ten windows.
+    Noise comes and goes, or hits whoever is there."""
     caution, fail = gates
-    seconds = np.array([[w.seconds for w in row] for row in windows])
-    waited = np.array([[w.waited for w in row] for row in windows])
-    others = _others(seconds)
-    typical = np.median(seconds / others, axis=1)
+    times = seconds / _others(seconds)
+    typical, always = np.median(times, axis=1), np.quantile(times, 1 - ALWAYS, axis=1)
     slowest = int(typical.argmax())
     values = {
         "times_median_of_others": typical.tolist(),
         "windows": seconds.shape[1],
         "window_spread": (seconds.max(axis=1) / seconds.min(axis=1)).tolist(),
-        "waited_share": waited.mean(axis=1).tolist(),
     }
     if typical[slowest] < caution:
-        times = f"{typical[slowest]:.3f} × the median of the others; a caution from {caution} ×"
-        return pass_claim(name, f"{what}: the slowest, {who(slowest)}, takes {times}", caution, **values)
-    own = seconds * (1 - waited) / others
-    times, always = np.median(own, axis=1), np.quantile(own, 1 - ALWAYS, axis=1)
-    slow = [rank for rank in range(len(windows)) if min(typical[rank], always[rank]) >= caution]
+        text = f"{typical[slowest]:.3f} × the median of the others; a caution from {caution} ×"
+        return pass_claim(name, f"{what}: the slowest, {who(slowest)}, takes {text}", caution, **values)
+    slow = [rank for rank, least in enumerate(always) if least >= caution]
     if not slow:
-        count, often = seconds.shape[1], int((own[slowest] >= caution).sum())
+        count, often = seconds.shape[1], int((times[slowest] >= caution).sum())
         text = (
-            f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others; without the "
-            f"{waited[slowest].mean():.0%} of its time in which other programs had its processor {times[slowest]:.2f} ×, and "
-            f"{caution} × or more in {often} of {count} windows, where a slow rank has nine of ten"
+            f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others, and {caution} × or more in {often} "
+            f"of {count} windows, where a slow rank has nine of ten"
         )
         return judge_claim(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
-    named = few([f"{who(rank)} {times[rank]:.2f} ×" for rank in slow])
+    named = few([f"{who(rank)} {typical[rank]:.2f} ×" for rank in slow])
     text = f"{what}: {named} the median of the others, in nine of ten windows at least {caution} ×"
-    verdict = Verdict.FAIL if times[slow].max() >= fail else Verdict.CAUTION
+    verdict = Verdict.FAIL if typical[slow].max() >= fail else Verdict.CAUTION
     return judge_claim(name, verdict, text, Cause.SLOW_RANK.likely(few(map(who, slow))), caution, **values)
 
 
@@ -305,7 +252,6 @@ class Product:
         size, self._count = (8192, 20) if cuda else (384, 1)
         self._a = torch.randn(size, size, device=group.device, dtype=dtype if cuda else None)
         self._out = torch.empty_like(self._a)
-        self.operations = 2 * size**3 * self._count
 
     def __call__(self) -> None:
         for _ in range(self._count):
@@ -399,13 +345,10 @@ def prove(trial: Trial) -> list[Proof]:
     group, extent = trial.group, trial.options.extent
     work = Product(group, AUTOCAST[trial.plan.recipe.precision])
     each = SECONDS[extent] / FIRST_WINDOWS
-    slow_ranks, windows = prove_equally_fast(group, work, each, "ranks", "matrix product")
-    took = [window.seconds for window in windows[group.rank]]
-    gflops, spread = work.operations / min(took) / 1e9, max(took) / min(took)
-    own = msgspec.structs.replace(group.roster[group.rank], matmul_gflops=gflops, window_spread=spread)
+    slow_ranks = prove_equally_fast(group, work, each, "ranks", "matrix product")
     found = pair_speeds(group, ROUNDS[extent])
     trial.machine = Machine(
-        ranks=group.gather(own),
+        ranks=group.roster,
         nodes=group.nodes,
         backend=group.backend,
         emulated=group.emulated,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -12,11 +11,11 @@ import numpy as np
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
-from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes, Times
+from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes
 from isobatch.validate.proofs.all_reduce import interpolate
 from isobatch.validate.proofs.machine import FIRST_WINDOWS, prove_equally_fast
 from isobatch.validate.proofs.memory import PeakMemory
-from isobatch.validate.ranks.group import Group, uncertainty
+from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
@@ -24,45 +23,25 @@ from isobatch.validate.workload import out_of_memory
 
 DISCARDED = 3  # DDP rebuilds its buckets after the first step
 MIN_SAMPLES, MAX_SAMPLES, ROUNDS = 2, 200, 6
-PRECISION = {"quick": 0.025, "usual": 0.0, "full": 0.0}
-"""How well a median is known, as a fraction, when no more samples are taken: to a quarter of the gate from which on a time is called another
-one. Beyond the quick extent all of the time is used."""
-ROUGHLY, LATE = 0.05, 2.0
-"""Where a median by which something is judged is not even known to this when its time is over, samples are taken for so many times as
-long."""
 BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
 """Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
 MIN_BLOCK = 5
 HALVINGS = 4  # of the micro-batch
 SECONDS = {"quick": 2.0, "usual": 13.5, "full": 67.5}
-"""Of the whole phase, unless a step is so slow that the least number of them takes longer, or the host so noisy that it takes more."""
-FREE_SHARE = 1 / 3
-SIZES_SHARE = {"quick": 1 / 3, "usual": 2 / 9, "full": 2 / 9}
-WINDOW_SHARE = {"quick": 1 / 30, "usual": 1 / 45, "full": 1 / 45}
+"""Of the whole phase, unless a step is so slow that the least number of them takes longer."""
+FREE_SHARE, SIZES_SHARE, WINDOW_SHARE = 1 / 3, 2 / 9, 1 / 30
 """Of the phase at most: steps that run freely, all sizes of the micro-batch, and each window in which the ranks are compared."""
 
 
-def window_seconds(extent: str) -> float:
-    """Returns the length of a window for comparing the ranks' own steps."""
-    return SECONDS[extent] * WINDOW_SHARE[extent]
-
-
-def _samples(group: Group, work: Callable[[], None], seconds: float, within: float = 0.0) -> list[float]:
-    """Times some work on this rank, started by all ranks together and repeated for about so long, or until the median is known."""
-    return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES, within)
+def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
+    """Times some work on this rank, started by all ranks together and repeated for about so long."""
+    return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES)
 
 
 def spread(samples: list[float]) -> float:
     """Computes half the distance between the quartiles over the median: what the host's noise makes of a figure."""
     low, high = np.quantile(samples, [0.25, 0.75])
     return float((high - low) / 2 / statistics.median(samples))
-
-
-def of_ranks(group: Group, samples: list[float]) -> Times:
-    """Gathers a summary of each rank's samples: all of them would be too much to gather from many ranks."""
-    mine = statistics.median(samples), float(np.quantile(samples, 0.95)), max(samples)
-    median, p95, most = (list(values) for values in zip(*group.gather(mine), strict=True))
-    return Times(median_seconds=median, p95_seconds=p95, max_seconds=most)
 
 
 def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatchTimes]:
@@ -77,14 +56,12 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
         if not works.take(n):
             continue
         with PeakMemory(group) as memory:
-            within = PRECISION[training.options.extent]
-            samples = _samples(group, works.small, seconds / len(sizes), within)
+            samples = _samples(group, works.small, seconds / len(sizes))
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
             MicroBatchTimes(
                 micro_batch=n,
                 step_seconds=group.slowest(samples),
-                ranks=of_ranks(group, samples),
                 peak_memory_bytes=max(peak for peak, _ in peaks),
                 peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
                 peak_memory_kind=memory.kind,
@@ -170,16 +147,11 @@ class Works:
         self._optimizer.zero_grad(set_to_none=True)
 
 
-def _times(
-    group: Group, works: Works, seconds: float, free_seconds: float, within: float, late: float
-) -> _Times:
-    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike, until each part's median is known
-    or the time is over.
+def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _Times:
+    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike.
 
     Args:
         seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of them.
-        within: how well medians are to be known; 0: all of the time is used.
-        late: how many times as long it may take where they are not even known roughly.
     """
     for _ in range(DISCARDED):
         took = group.time(works.whole)
@@ -191,15 +163,11 @@ def _times(
     found = _Times([], [], [], PeakMemory(group))
     parts = (works.alone, found.alone), (works.reduced, found.reduced), (works.whole, found.whole)
     with found.memory:
-        while True:
+        for _ in range(ROUNDS):
             for work, samples in parts:
                 samples += _samples(group, work, seconds / 3 / ROUNDS)
                 works.clear()
-            passed = time.monotonic() - begun if group.rank == 0 else 0.0
-            known = max(uncertainty(samples) for _, samples in parts)
-            passed, known = group.slowest([passed, known])
-            over = passed >= seconds and (known <= ROUGHLY or passed >= late * seconds)
-            if known <= within or over:
+            if group.from_first(time.monotonic() - begun > seconds):
                 break
     return found
 
@@ -227,22 +195,14 @@ class Peak(NamedTuple):
 
 
 def measure(
-    training: Training,
-    planned: Training,
-    table: list[AllReduceRow],
-    buckets: list[int],
-    largest: int,
-    *,
-    judged: bool,
+    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
 ) -> tuple[StepTimes, Peak, Works]:
-    """Measures the step's times and memory. `planned` has all of the plan's micro-batches; a noisy host gets more time where it is `judged`."""
-    group, extent = training.group, training.options.extent
-    seconds, within = SECONDS[extent], PRECISION[extent]
-    sizes, free_most = SIZES_SHARE[extent] * seconds, FREE_SHARE * seconds
+    """Measures the step's times and memory. `planned` has all of the plan's micro-batches."""
+    group, seconds = training.group, SECONDS[training.options.extent]
     training.model.train()
     works = Works(training)
-    parts = seconds - sizes - FIRST_WINDOWS * window_seconds(extent)
-    times = _times(group, works, parts, free_most, within, LATE if judged and within else 1.0)
+    parts = seconds * (1 - SIZES_SHARE - FIRST_WINDOWS * WINDOW_SHARE)
+    times = _times(group, works, parts, seconds * FREE_SHARE)
     peaks = group.gather((times.memory.bytes, times.memory.left))
     peak = Peak(
         bytes=max(taken for taken, _ in peaks),
@@ -255,9 +215,9 @@ def measure(
     communication, noise = _communication(table, buckets), spread(slow_reduced)
     telling = communication is not None and communication > noise * statistics.median(slow_reduced)
     median = statistics.median(slowest)
-    free = _free_running(group, works, median, free_most)
+    free = _free_running(group, works, median, seconds * FREE_SHARE)
     with training.weights_kept():
-        micro_batches = micro_batch_table(works, sizes, largest)
+        micro_batches = micro_batch_table(works, seconds * SIZES_SHARE, largest)
     # A micro-batch that is left out would have been one more without communication.
     whole = median if free is None else free
     counts = [max(map(len, one.sizes)) for one in (training, planned)]
@@ -274,8 +234,6 @@ def measure(
         bucket_bytes=buckets,
         compute_seconds=slow_alone,
         sync_seconds=slowest,
-        compute_ranks=of_ranks(group, times.alone),
-        sync_ranks=of_ranks(group, times.whole),
         compute_median_seconds=statistics.median(slow_alone),
         sync_median_seconds=median,
         sync_p95_seconds=float(np.quantile(slowest, 0.95)),
@@ -312,32 +270,24 @@ def _forecast(training: Training, given: float | None, planned: float | None) ->
     return given if given is not None or training.workload.stand_in else planned
 
 
-def _expected(training: Training) -> float | None:
-    return _forecast(training, training.options.step_seconds, training.plan.step_seconds)
-
-
 def judge_time(training: Training, step: StepTimes) -> Proof:
     """Judges the step's time by its forecast."""
-    options, expected = training.options, _expected(training)
-    sure = uncertainty(step.sync_seconds)
-    known = f" known to ± {sure:.1%}" if math.isfinite(sure) else ""
+    options = training.options
+    expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
     text = (
         f"{step.planned_step_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, median of "
-        f"{len(step.sync_seconds)} steps{known}, spread {step.spread:.0%}"
+        f"{len(step.sync_seconds)} steps, spread {step.spread:.0%}"
     )
     if step.accumulation < step.planned_accumulation:
         text += f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by arithmetic)"
     values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
-    if math.isfinite(sure):
-        values["median_uncertainty"] = sure
     why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
     if why is not None or expected is None:
         return skip_claim("step_time", f"{text}; {why}", **values)
     off = step.planned_step_seconds / expected - 1
     text += f", {expected:.4g} s forecast ({off:+.0%})"
-    noise = max(step.spread, sure if math.isfinite(sure) else 0.0)
     verdict, cause = Verdict.by(abs(off), options), Cause.SLOWER_STEP if off > 0 else Cause.FASTER_STEP
-    if abs(off) > options.caution and noise > abs(off) - options.caution:
+    if abs(off) > options.caution and step.spread > abs(off) - options.caution:
         verdict, cause = Verdict.INCONCLUSIVE, Cause.NOISY_HOST
     return judge_claim("step_time", verdict, text, cause.likely(), options.caution, **values)
 
@@ -406,16 +356,13 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
 def prove(trial: Trial) -> list[Proof]:
     """Times the step, and each rank's own part of it."""
     group, table = trial.group, trial.allreduce.table
-    expected = _expected(trial.timed) is not None and _foreign(trial.timed) is None
-    step, peak, works = measure(
-        trial.timed, trial.training, table, trial.buckets, trial.largest, judged=expected
-    )
+    step, peak, works = measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
     trial.step = step
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
-    seconds = window_seconds(trial.options.extent)
+    seconds = SECONDS[trial.options.extent] * WINDOW_SHARE
     works.prepare()
-    slow, _ = prove_equally_fast(group, works.alone_again, seconds, "local_step", "the local step")
+    slow = prove_equally_fast(group, works.alone_again, seconds, "local_step", "the local step")
     return [slow, judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -22,40 +20,6 @@ from isobatch.validate.figures import Rank
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import facts, network
 from isobatch.validate.ranks.pulse import Pulse
-
-SURE = 0.95
-"""The share of the reported intervals with the median in them."""
-
-
-@cache
-def _place(count: int) -> int:
-    """Counts the least samples, and the largest, outside of the interval; -1 where even all of them are too few.
-
-    >>> _place(5), _place(6), _place(20)
-    (-1, 0, 5)
-    """
-    outside, below = -1, 0.0
-    for place in range(count // 2):
-        below += math.comb(count, place) / 2**count
-        if 2 * below > 1 - SURE:
-            break
-        outside = place
-    return outside
-
-
-def uncertainty(samples: Sequence[float]) -> float:
-    """Computes half the width of the median's interval over the median, by the order of the samples alone, whatever their distribution is:
-    each is below the true median as often as above it. Infinite for less than six.
-
-    >>> uncertainty([1.0, 2.0, 3.0]), uncertainty([9.0, 10.0, 10.0, 10.0, 10.0, 11.0])
-    (inf, 0.1)
-    """
-    outside = _place(len(samples))
-    if outside < 0:
-        return math.inf
-    ordered = sorted(samples)
-    return (ordered[-1 - outside] - ordered[outside]) / 2 / statistics.median(ordered)
-
 
 # Of older torch by another name.
 set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
@@ -211,16 +175,10 @@ class Group:
         return time.perf_counter() - begun
 
     def repeat(
-        self,
-        sample: Callable[[], float],
-        seconds: float,
-        warmup: int,
-        least: int,
-        most: int,
-        within: float = 0.0,
+        self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
         """Takes samples after a warmup, for about this many seconds by rank 0's clock, which is asked ever more rarely: to ask takes about as
-        long as a small all-reduce. Where all ranks know their median to `within`, as a fraction of it, no more are taken."""
+        long as a small all-reduce."""
         begun = time.monotonic()
         for _ in range(warmup):
             sample()
@@ -229,9 +187,8 @@ class Group:
             passed = time.monotonic() - begun
             left = (seconds - passed) * (warmup + len(samples)) / max(passed, 1e-9)
             more = min(max(1, len(samples) // 2), most - len(samples), max(0, math.ceil(left)))
-            unknown = uncertainty(samples) if within else math.inf
-            agreed, unknown = self.slowest([float(more) if self.rank == 0 else 0.0, unknown])
-            if agreed == 0 or unknown <= within:
+            (agreed,) = self.slowest([float(more) if self.rank == 0 else 0.0])
+            if agreed == 0:
                 break
             samples += [sample() for _ in range(int(agreed))]
         return samples
