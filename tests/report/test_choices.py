@@ -66,9 +66,7 @@ def test_chosen_rows_are_not_compared(files, name):
     assert "knee" not in said.text("dt", "th", "caption") and "Where each job is fastest" not in text
     assert not [it for it in said.of("svg") if "over GPUs" in it["aria-label"]]
     assert "A knee, and where a job is fastest or cheapest, need a table of all rows" in text
-    chosen = (
-        "--select fastest --top 3 kept 3 rows" if name == "three.parquet" else "--select cheapest kept 1 row"
-    )
+    chosen = "--select fastest kept 3 rows" if name == "three.parquet" else "--select cheapest kept 1 row"
     assert (chosen in text) == (name != "best.csv")
 
 

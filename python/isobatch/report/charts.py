@@ -62,7 +62,7 @@ def _color(field: str, rows: Rows) -> Any:
 
 
 def over_run(points: Rows, axis: str, label: str) -> Any:
-    """Draws the learning rate, or the batch where the rows have it, over a run, a line for each run.
+    """Draws the learning rate, or the batch where the rows have it, over a run, a line for each run: of one or two.
 
     Args:
         points: rows with `run`, `at`, `lr` or `batch`, and the axis's figure.
@@ -83,9 +83,8 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
     )
     runs = list(dict.fromkeys(point["run"] for point in points))
     if len(runs) > 1:
-        dashes = [[], [7, 4], [2, 3], [8, 3, 2, 3], [1, 2], [12, 4]]
-        dash = alt.StrokeDash("run:N").scale(domain=runs, range=dashes[: len(runs)])
-        lines = lines.encode(strokeDash=dash.title(None))
+        dash = alt.StrokeDash("run:N").scale(domain=runs, range=[[], [7, 4]]).title(None)
+        lines = lines.encode(strokeDash=dash)
     stairs = {"interpolate": "step-after"} if "batch" in points[0] else {}
     return lines.mark_line(strokeWidth=2, **stairs).properties(width=WIDTH, height=180)
 

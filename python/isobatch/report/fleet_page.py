@@ -123,13 +123,11 @@ def _already_chosen(plans: Plans) -> str:
     """Warns of a table of chosen rows, without the others of a job; a sentence after a space."""
     if plans.compares:
         return ""
-    needs = "A knee, and where a job is fastest or cheapest, need a table of all rows"
-    provenance = plans.provenance
-    if provenance.select in (None, "all"):
-        return f" Each job has one row: chosen by --select, or planned on one cluster. {needs} of several clusters."
-    top = f" --top {provenance.top}" if provenance.top > 1 else ""
-    by = f"--select {words.printable(provenance.select, 40)}{top} kept {counted(provenance.top, 'row')} of each job"
-    return f" Rows were already chosen: {by}. {needs}: plan again without --select."
+    select, top = plans.provenance.select, plans.provenance.top
+    how = "Each job has one row"
+    if select not in (None, "all"):
+        how = f"--select {words.printable(select, 40)} kept {counted(top, 'row')} of each job"
+    return f" {how}. A knee, and where a job is fastest or cheapest, need a table of all rows, of several clusters."
 
 
 def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Headline]:

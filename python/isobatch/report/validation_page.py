@@ -74,22 +74,13 @@ def _all_reduce(found: AllReduce) -> Section:
         bandwidth = words.figure(1e-3 / fit.us_per_byte) if fit.us_per_byte > 0 else ""
         off = (percent(round(share, 5)) for share in (fit.median_residual, fit.worst_residual))
         rows.append((fit.dtype, words.figure(fit.alpha_us), bandwidth, *off))
-    large = max(found.table, key=lambda row: row.bytes)
     described = (
-        "Points: measured, medians of the slowest rank. Dashed: the fitted line, latency + bytes / bandwidth. The largest, "
-        f"{_bytes(large.bytes)}, took {words.duration(large.time_us / 1e6)}: {words.figure(large.bus_bw_gb_s)} GB/s bus bandwidth."
+        "Points: measured, medians of the slowest rank. Dashed: the fitted line, latency + bytes / bandwidth."
     )
     headers = ("latency, µs", "bandwidth, GB/s", "off in the median", "off at worst")
     tables = [HtmlTable("The fitted lines", {"fit": "text", **dict.fromkeys(headers, "number")}, rows)]
     drawings = [Drawing(all_reduce(points, lines), "All-reduce by size", described)] if points else []
     return Section("All-reduce", drawings=drawings, tables=tables if rows else [])
-
-
-def _bytes(size: float) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= unit:
-            return f"{words.figure(size / unit)} {name}"
-    return f"{count(size)} bytes"
 
 
 def _step(report: Report, step: StepTimes) -> Section:
