@@ -192,9 +192,9 @@ def setting_count(root: Path) -> int:
 
 
 def words(root: Path) -> int:
-    """Counts the words of the documents."""
-    pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
-    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages if page.name != "CHANGELOG.md")
+    """Counts the words of the README and of the pages of docs/."""
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 
 
 def figures(root: Path) -> list[tuple[str, float]]:
