@@ -136,7 +136,7 @@ struct Question {
     unit: u64,
     /// Ascending, none divides another.
     micros: Vec<u64>,
-    /// Counts in strides of so many GPUs, ascending, with their weights.
+    /// Counts in strides of this many GPUs, ascending, with their weights.
     counts: Vec<(u64, f64)>,
     /// The greatest weight of 0, 1, 2 … counts; empty where each has weight 1.
     greatest: Vec<f64>,
