@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -159,14 +159,13 @@ class _Worker:
     """
 
     def __init__(self, own: Callable[[int], Any] | None) -> None:
-        self._own, self._parent = own, os.getpid()
+        self._own = own
 
     def __call__(self, worker: int) -> None:
         signal.signal(signal.SIGTERM, _outlive)
-        if sys.platform == "linux":
+        # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
+        if sys.platform == "linux" and threading.current_thread().name == "MainThread":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._parent:
-                os._exit(1)
         if self._own is not None:
             self._own(worker)
 
