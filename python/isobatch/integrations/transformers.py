@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
 
 from isobatch.errors import InputError
+from isobatch.files.formats import read_fields, write_fields
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
@@ -43,7 +43,7 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
     """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`; None where there is no checkpoint.
 
     Raises:
-        InputError: the folder has none.
+        InputError: the folder has none, or it cannot be read.
     """
     if checkpoint is None:
         return None
@@ -52,8 +52,7 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
         raise InputError(
             f"{_FILE} is missing: the checkpoint must be of an ElasticTrainer", file=str(checkpoint)
         )
-    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return state
+    return read_fields(path)
 
 
 def arguments(run: ElasticRun) -> dict[str, Any]:
@@ -142,7 +141,7 @@ class _Steps:
     def on_save(self, args: Any, state: Any, _control: Any, **__: Any) -> None:
         if state.is_world_process_zero:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
-            path.write_text(json.dumps(self._run.state_dict()), encoding="utf-8")
+            write_fields(path, self._run.state_dict())
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._loop.end()
