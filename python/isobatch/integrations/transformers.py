@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
 
-from isobatch.errors import InputError
-from isobatch.files.formats import read_fields, write_fields
+from isobatch.errors import InputError, must_be, unreadable
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
@@ -52,7 +52,13 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
         raise InputError(
             f"{_FILE} is missing: the checkpoint must be of an ElasticTrainer", file=str(checkpoint)
         )
-    return read_fields(path)
+    try:
+        state = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(error, str(path)) from None
+    if not isinstance(state, dict):
+        raise must_be("the state of a run", state, field=_FILE, file=str(path))
+    return state
 
 
 def arguments(run: ElasticRun) -> dict[str, Any]:
@@ -141,7 +147,7 @@ class _Steps:
     def on_save(self, args: Any, state: Any, _control: Any, **__: Any) -> None:
         if state.is_world_process_zero:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
-            write_fields(path, self._run.state_dict())
+            path.write_text(json.dumps(self._run.state_dict()), encoding="utf-8")
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._loop.end()
