@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
-import msgspec
-
 from isobatch.errors import InputError
 from isobatch.words import redacted
 
