@@ -51,10 +51,11 @@ def _escaped(character: str) -> str:
 
 def write_json(value: Any) -> None:
     """Writes a value, or a text that is JSON already, to stdout as a line of JSON. It is UTF-8 whatever the terminal is."""
+    import msgspec
+
+    text = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
     sys.stdout.flush()
-    sys.stdout.buffer.write(
-        (value.encode() if isinstance(value, str) else msgspec.json.encode(value)) + b"\n"
-    )
+    sys.stdout.buffer.write(text + b"\n")
 
 
 _PLAINER = {
