@@ -13,7 +13,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
+    EVERYDAY_HARDWARE,
     EVERYDAY_SETTINGS,
     add_cluster,
     add_settings,
@@ -22,7 +22,7 @@ from isobatch.cli.options import (
     path,
     settings,
 )
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing, must_be, together, unknown
@@ -44,7 +44,7 @@ EXAMPLES = (
     "isobatch plan plan.json --to slurm",
     """echo '{"recipe": {"effective_batch": 256, "lr": 0.1}, "gpus": 8}' | isobatch plan -""",
 )
-EVERYDAY = ("--from", "--set", "--to", *EVERYDAY_CLUSTER, *EVERYDAY_SETTINGS, "--json", "--output")
+EVERYDAY = f"--from --set --to --gpus --nodes {EVERYDAY_HARDWARE} {EVERYDAY_SETTINGS} --json --output"
 
 
 def add(command: Parser) -> None:
@@ -57,24 +57,21 @@ def add(command: Parser) -> None:
     )
     add_from(command)
     add_to(command)
-    command.add_argument(
-        "--force", action="store_true", help="of a saved plan: replace the tool's file where it is there"
-    )
+    option(command, "--force", "of a saved plan: replace the tool's file where it is there")
     add_cluster(command)
     add_settings(command)
-    command.add_argument(
-        "--memory-of",
-        metavar="MODULE:FACTORY",
-        help="cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
+    option(
+        command,
+        "--memory-of MODULE:FACTORY",
+        "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
         "a function that returns an isobatch.validate.Workload",
     )
-    command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument(
-        "-o",
-        "--output",
+    option(command, "--json", "print the plan as JSON")
+    option(
+        command,
+        "-o/--output FILE",
+        "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
         type=path,
-        metavar="FILE",
-        help="also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from typing import Any
 
 from isobatch import words
 from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
+    EVERYDAY_HARDWARE,
     EVERYDAY_SETTINGS,
     PER_NODE,
     add_hardware,
@@ -19,7 +18,7 @@ from isobatch.cli.options import (
     hardware,
     settings,
 )
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, recipe
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
@@ -45,34 +44,22 @@ EXAMPLES = (
     "isobatch sweep job.toml --gpus 8,16,32 --json",
 )
 
-EVERYDAY = ("--gpus", "--from", "--set", *EVERYDAY_CLUSTER[2:], *EVERYDAY_SETTINGS, "--currency", "--json")
+EVERYDAY = f"--gpus --from --set {EVERYDAY_HARDWARE} {EVERYDAY_SETTINGS} --currency --json"
 
 
 def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    command.add_argument(
-        "--gpus",
-        type=gpu_counts,
-        metavar="A..B|N,N",
-        default=range(1, 1025),
-        help="the counts (default 1..1024)",
+    option(
+        command, "--gpus A..B|N,N", "the counts (default 1..1024)", type=gpu_counts, default=range(1, 1025)
     )
     add_from(command)
     where = command.add_argument_group("target cluster")
-    where.add_argument(
-        "--gpus-per-node",
-        type=count,
-        metavar="N",
-        default=PER_NODE,
-        help=f"GPUs per node (default: {PER_NODE})",
-    )
+    option(where, "--gpus-per-node N", f"GPUs per node (default: {PER_NODE})", type=count, default=PER_NODE)
     add_hardware(where)
-    where.add_argument("--currency", default="$", metavar="SIGN", help="of the price (default: $)")
+    option(where, "--currency SIGN", "of the price (default: $)", default="$")
     add_settings(command)
-    command.add_argument(
-        "--json", action="store_true", help="print every count as a line of JSON, the infeasible too"
-    )
+    option(command, "--json", "print every count as a line of JSON, the infeasible too")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
-            write_json(json.dumps(_plain(row)))
+            write_json(_plain(row))
     else:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
