@@ -189,8 +189,14 @@ def _clusters(args: argparse.Namespace) -> Any:
             option = f"--{given[0].replace('_', '-')}"
             raise InputError(f"{option} needs --gpus: a table of clusters has the column {given[0]}")
         return args.clusters
-    # Counts alone are one column, of which there may be millions.
-    return [options.in_nodes(gpus, args) for gpus in args.gpus] if given else list(args.gpus)
+    # Clusters are called by their GPU counts. Counts alone are two columns, of which there may be millions of rows.
+    counts = args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus))
+    if not given:
+        return {"cluster": counts, "gpus_per_node": counts}
+    clusters = [options.in_nodes(gpus, args) for gpus in counts]
+    return {"cluster": counts} | {
+        name: [getattr(it, name) for it in clusters] for name in clusters[0].__struct_fields__
+    }
 
 
 def _is_folder(output: str) -> bool:
