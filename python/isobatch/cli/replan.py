@@ -6,27 +6,20 @@ import argparse
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    EVERYDAY_HARDWARE,
-    EVERYDAY_SETTINGS,
-    add_cluster,
-    add_settings,
-    cluster,
-    count,
-    path,
-    settings,
-)
+from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.replan import replan
 
 DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data go on."
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
 
 EVERYDAY = (
-    f"--at-step --effective-batch --from --set --to --gpus --nodes {EVERYDAY_HARDWARE} "
-    f"{EVERYDAY_SETTINGS.removesuffix(' --deadline-hours')} --json --output"
+    f"--at-step --effective-batch --from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} "
+    f"{options.EVERYDAY_SETTINGS.removesuffix(' --deadline-hours')} --json --output"
 )
 
 
@@ -43,29 +36,29 @@ def add(command: Parser) -> None:
         "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
         type=int,
     )
-    option(command, "--effective-batch N", "effective batch to move to", type=count)
+    option(command, "--effective-batch N", "effective batch to move to", type=options.count)
     add_from(command)
     add_to(command)
-    add_cluster(command)
-    add_settings(command)
+    options.add_cluster(command)
+    options.add_settings(command)
     option(command, "--json", "print the plan as JSON")
-    option(command, "-o/--output FILE", "also save the plan, as JSON", type=path)
+    option(command, "-o/--output FILE", "also save the plan, as JSON", type=options.path)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
-    from isobatch.planning.replan import replan
-
     tool = target(args)
     running, step, checkpoint = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    how, batch = settings(args), args.effective_batch
+    how, batch = options.settings(args), args.effective_batch
     if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
         batch = how.pop("policy")
-    moved = replan(running, at_step=step, cluster=cluster(args, optional=True), effective_batch=batch, **how)
+    moved = replan(
+        running, at_step=step, cluster=options.cluster(args, optional=True), effective_batch=batch, **how
+    )
     if args.output:
         moved.save(args.output)
     if args.json:
@@ -83,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _saved(file: str) -> Any:
     """Loads the plan in a file; refuses another tool's file, and names the option for it."""
-    from isobatch.planning.plan import Plan
-
     try:
         return Plan.load(file)
     except InputError as error:
@@ -106,8 +97,6 @@ def _between_checkpoints(running: Any, step: int) -> None:
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     """Reads the plan of the run, its steps done, and its checkpoint where one was given."""
-    from isobatch.planning.plan import plan
-
     if (args.plan is None) == (not args.source):
         raise InputError(
             "give the plan that the run follows, or --from with its checkpoint, and one of them only",
