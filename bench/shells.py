@@ -18,16 +18,31 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Shell, is_known, is_mark
+from isobatch.tools.shells.state import Shell, is_mark
 from isobatch.tools.shells.training import candidates, is_training, kinds, trainings
 
 BASH = "/bin/bash"
 NOBODY = 65534
-NAMES = "torchrun python python3 srun mpirun deepspeed accelerate singularity nohup time_it bash sh sbatch".split()
+NAMES = [
+    "torchrun",
+    "python",
+    "python3",
+    "srun",
+    "mpirun",
+    "deepspeed",
+    "accelerate",
+    "singularity",
+    "nohup",
+    "time_it",
+    "bash",
+    "sh",
+    "sbatch",
+]
 STUB = r"""#!/bin/bash
 unset BASH_ENV
 { printf '%s\0' "${0##*/}" "$@"; printf '\1\0'; } >> "$STUB_LOG"
@@ -67,16 +82,19 @@ class Sandbox:
         script.write_text(text)
         for path in (self.work, self.log):
             os.chown(path, NOBODY, NOBODY)
-        given = {**environment, "PATH": str(self.folder / "bin"), "HOME": str(self.work), "BASH_ENV": str(self.folder / "env")}
+        given = {
+            **environment,
+            "PATH": str(self.folder / "bin"),
+            "HOME": str(self.work),
+            "BASH_ENV": str(self.folder / "env"),
+        }
         given |= {"STUB_LOG": str(self.log), "STUB_ENV": str(self.folder / "env")}
-        try:
+        with suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 [BASH, str(script), *arguments],
                 env=given, cwd=self.work, user=NOBODY, group=NOBODY, timeout=10, stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, check=False,
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            pass
         records = self.log.read_bytes().decode(errors="surrogateescape").split("\1\0")
         return [record.split("\0")[:-1] for record in records[:-1]]
 
@@ -109,7 +127,9 @@ def judge(sandbox: Sandbox, text: str) -> tuple[str, str]:
         return "refused", re.sub(r"line \d+", "line N", str(error))[:60]
     if not found:
         return "no training", ""
-    missing = {it.source.strip("${}") for it in first.marks.reasons if it.why == "which is not set in this file"}
+    missing = {
+        it.source.strip("${}") for it in first.marks.reasons if it.why == "which is not set in this file"
+    }
     names = {re.match(r"\w*", name)[0] for name in missing} - {""} - set(first.expansion.defaults)  # type: ignore[index]
     verdicts = [_one(sandbox, text, {}, (), found)]
     environment = dict.fromkeys(sorted(names), "8")
@@ -121,11 +141,19 @@ def judge(sandbox: Sandbox, text: str) -> tuple[str, str]:
     wrong = next((why for verdict, why in verdicts if verdict == "wrong"), None)
     if wrong is not None:
         return "wrong", wrong
-    return ("equal", "") if any(verdict == "equal" for verdict, _ in verdicts) else ("bash trains nothing here", verdicts[0][1])
+    return (
+        ("equal", "")
+        if any(verdict == "equal" for verdict, _ in verdicts)
+        else ("bash trains nothing here", verdicts[0][1])
+    )
 
 
 def _one(
-    sandbox: Sandbox, text: str, environment: dict[str, str], arguments: tuple[str, ...], found: Sequence[Launch]
+    sandbox: Sandbox,
+    text: str,
+    environment: dict[str, str],
+    arguments: tuple[str, ...],
+    found: Sequence[Launch],
 ) -> tuple[str, str]:
     every = [Launch(0, tuple(it), ()) for it in sandbox.launches(text, environment, arguments) if it]
     ran = [it.words for it in every if is_training(it)] or [it.words for it in every if kinds(it)]
@@ -150,7 +178,9 @@ def published(folders: Sequence[Path]) -> None:
     """Prints a row for each folder."""
     with tempfile.TemporaryDirectory(dir="/tmp") as held:
         sandbox = Sandbox(Path(held))
-        print("| scripts of | scripts | equal | bash trains nothing here | no training | refused | wrong |\n|---|---|---|---|---|---|---|")
+        print(
+            "| scripts of | scripts | equal | bash trains nothing here | no training | refused | wrong |\n|---|---|---|---|---|---|---|"
+        )
         reasons: Counter[str] = Counter()
         for folder in folders:
             counts: Counter[str] = Counter()
@@ -158,17 +188,23 @@ def published(folders: Sequence[Path]) -> None:
                 verdict, why = judge(sandbox, text)
                 counts[verdict] += 1
                 if verdict == "refused":
-                    reasons[re.sub(r"starts \d+ trainings.*", "starts several trainings: they are listed", why)] += 1
+                    reasons[
+                        re.sub(r"starts \d+ trainings.*", "starts several trainings: they are listed", why)
+                    ] += 1
                 elif verdict != "equal":
                     print(f"{verdict}: {name} {why}", file=sys.stderr)
-            cells = [counts[it] for it in ("equal", "bash trains nothing here", "no training", "refused", "wrong")]
+            cells = [
+                counts[it] for it in ("equal", "bash trains nothing here", "no training", "refused", "wrong")
+            ]
             print(f"| {folder.name} | {sum(counts.values())} | {' | '.join(map(str, cells))} |")
         print("\nRefused:", "; ".join(f"{why} ({count})" for why, count in reasons.most_common()))
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--fuzz", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)

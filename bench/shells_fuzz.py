@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import tempfile
 import time
@@ -59,10 +60,12 @@ cat() { :; }
 export -f torchrun cat
 while IFS= read -r -d '' __S <&8; do
   __N=$((__N + 1)); export __N
-  ( set --; ulimit -t 1; exec 8<&-; s=$__S; unset __S; eval "$s"; wait )
+  ( set --; ulimit -t 1; exec 8<&-; __T=$__S; unset __S; eval "$__T"; wait )
 done
 """
 CHUNK = 400
+READS = re.compile(r"(?<!<)<(?![<&(])")
+"""A file that is not there, without which bash does not start a command."""
 
 
 def mutated(rng: random.Random) -> str:
@@ -73,7 +76,7 @@ def mutated(rng: random.Random) -> str:
         end = min(len(text), at + rng.choice((0, 0, 0, 1, 1, 2, 4, 9)))
         new = rng.choice((rng.choice(TOKENS), rng.choice(TOKENS), "", _piece(rng)))
         text = text[:at] + new + text[end:]
-    return text
+    return mutated(rng) if READS.search(text) else text
 
 
 def _piece(rng: random.Random) -> str:
@@ -114,7 +117,7 @@ def by_isobatch(text: str) -> tuple[list[Launch] | None, bool]:
     except InputError:
         return None, False
     read = [it for it in execution.launches if it.words[0] == "torchrun" or not is_known(it.words[0])]
-    return read, bool(execution.unread or execution.goes_on)
+    return read, bool(execution.unread or execution.goes_on or execution.expansion.may_fail)
 
 
 def verdict(read: list[Launch] | None, presumes: bool, ran: list[list[str]]) -> str:
@@ -147,7 +150,12 @@ def fuzz(number: int, rng: random.Random) -> None:
                 counts[found] += 1
                 if found == "wrong" and shown < 200:
                     shown += 1
-                    print("-----\n" + text + f"\n  read {[(it.words, it.when) for it in read or ()]}\n  bash {bash[place]}", flush=True)
+                    print(
+                        "-----\n"
+                        + text
+                        + f"\n  read {[(it.words, it.when) for it in read or ()]}\n  bash {bash[place]}",
+                        flush=True,
+                    )
             if sum(counts.values()) % (CHUNK * 50) == 0:
                 print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
     print(dict(counts), f"{time.monotonic() - began:.0f} s")

@@ -204,4 +204,3 @@ class Bases:
 def looks_like_arguments(text: str) -> bool:
     """Whether a text has flags such as --global-batch-size in it."""
     return bool(_FLAG.search(text))
-

@@ -11,7 +11,8 @@ from typing import Any
 from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, guess_field, no_tool_error, reader, unread_keys
+from isobatch.tools.detect import detect, no_tool_error, reader, unread_keys
+from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
 from isobatch.words import few

@@ -18,6 +18,7 @@ ANYTHING = "*"
 """In the place of names: what is set is not known."""
 _TYPED = set("iAnluc")
 """Options of `declare` under which an assignment is no plain text."""
+_SET_OPTIONS = set("abefhkmnoptuvxBCEHPT")
 _READERS = ("read", "mapfile", "readarray", "getopts", "let", "unset", "printf")
 
 
@@ -60,7 +61,9 @@ def _mark_declared(execution: Execution, shell: Shell, command: str, options: st
         shell.fixed.add(name)
         shell.variables[name] = execution.marks.mark(f"${name}", "which has a type of its own")
     if not is_known(name):
-        execution.unread.append(f"line {execution.line}: what {command} {execution.marks.shown(name)} sets is not known")
+        execution.unread.append(
+            f"line {execution.line}: what {command} {execution.marks.shown(name)} sets is not known"
+        )
 
 
 def assigned_value(expansion: Expansion, shell: Shell, assignment: Assignment) -> Value:
@@ -68,13 +71,13 @@ def assigned_value(expansion: Expansion, shell: Shell, assignment: Assignment) -
     name = assignment.name
     held = shell.variables.get(name)
     if assignment.array:
-        if any(_has_index(word) for word in assignment.value) or assignment.index is not None:
+        if any(_has_index(word) for word in assignment.value) or assignment.place is not None:
             return expansion.marks.mark(f"${name}", "which has indices of its own")
         fields = tuple(field for word in assignment.value for field in expansion.fields(shell, word))  # type: ignore[arg-type]
         before = (held,) if isinstance(held, str) else held or ()
         return (*before, *fields) if assignment.append else fields
     text = expansion.text(shell, assignment.value)  # type: ignore[arg-type]
-    if assignment.index is not None:
+    if assignment.place is not None:
         return _with_index(expansion, shell, assignment, held, text)
     if not assignment.append:
         return (text, *held[1:]) if isinstance(held, tuple) else text
@@ -86,7 +89,7 @@ def assigned_value(expansion: Expansion, shell: Shell, assignment: Assignment) -
 
 
 def _with_index(expansion: Expansion, shell: Shell, assignment: Assignment, held: Value, text: str) -> Value:
-    place = expansion.computed(shell, assignment.index or (), assignment.name)
+    place = expansion.computed(shell, assignment.place or (), assignment.name)
     listed = (held,) if isinstance(held, str) else held or ()
     if not place.isdecimal() or not place.isascii() or int(place) > len(listed):
         return expansion.marks.mark(f"${assignment.name}", "which has indices of its own")
@@ -113,11 +116,11 @@ def _unset(execution: Execution, shell: Shell, words: list[str], _: Simple) -> O
     return True, ""
 
 
-def _set(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _set(_execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
     rest = words[1:]
     while rest and rest[0][:1] in ("-", "+") and len(rest[0]) > 1 and rest[0] != "--":
         option = rest.pop(0)
-        if not option[1:].isalpha():
+        if not set(option[1:]) <= _SET_OPTIONS:
             raise InputError(f"line {command.line}: {' '.join(words)} is not read")
         on = option[0] == "-"
         if "o" in option and rest:
@@ -138,7 +141,7 @@ def _set(execution: Execution, shell: Shell, words: list[str], command: Simple) 
     return True, ""
 
 
-def _shift(execution: Execution, shell: Shell, words: list[str], _: Simple) -> Outcome:
+def _shift(_execution: Execution, shell: Shell, words: list[str], _: Simple) -> Outcome:
     by = words[1] if len(words) > 1 else "1"
     if shell.arguments is None or not by.isdecimal():
         shell.arguments = None
@@ -153,12 +156,14 @@ def _eval(execution: Execution, shell: Shell, words: list[str], command: Simple)
     text = " ".join(words[1:])
     if is_mark(text.lstrip()[:1] or "x"):
         execution.record(shell, text.split() or [text], command)
-        execution.unread.append(f"line {command.line}: what eval {execution.marks.shown(text)} sets is not known")
+        execution.unread.append(
+            f"line {command.line}: what eval {execution.marks.shown(text)} sets is not known"
+        )
         return None, ""
     return execution.run(text, shell, command.line)
 
 
-def _source(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _source(execution: Execution, _shell: Shell, words: list[str], command: Simple) -> Outcome:
     execution.unread.append(
         f"line {command.line}: {execution.marks.shown(' '.join(words))} is another file, and not read: what it sets is not known"
     )
@@ -169,7 +174,9 @@ def _read(execution: Execution, shell: Shell, words: list[str], command: Simple)
     if words[0] == "printf" and words[1:2] != ["-v"]:
         return True, ""
     for name in _read_names(words):
-        shell.variables[name] = execution.marks.mark(f"${name}", f"which {words[0]} sets in the run (line {command.line})")
+        shell.variables[name] = execution.marks.mark(
+            f"${name}", f"which {words[0]} sets in the run (line {command.line})"
+        )
     return None, ""
 
 
@@ -182,12 +189,14 @@ def _read_names(words: list[str]) -> Iterator[str]:
 
 
 def _end(flow: str) -> Callable[..., Outcome]:
-    def ends(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+    def ends(execution: Execution, _shell: Shell, words: list[str], command: Simple) -> Outcome:
         if flow in ("break", "continue") and words[1:]:
             raise InputError(f"line {command.line}: {' '.join(words)} is not read: out of one loop at a time")
         if flow in ("break", "continue") and not execution.loops:
             return True, ""
-        known = {(): True, ("0",): True}.get(tuple(words[1:]), None if not all(map(is_known, words)) else False)
+        known = {(): True, ("0",): True}.get(
+            tuple(words[1:]), None if not all(map(is_known, words)) else False
+        )
         return known, flow
 
     return ends
@@ -200,7 +209,7 @@ def _exec(execution: Execution, shell: Shell, words: list[str], command: Simple)
     return None, "exit"
 
 
-def _test(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _test(_execution: Execution, _shell: Shell, words: list[str], _command: Simple) -> Outcome:
     if words[0] == "[":
         return (tested(words[1:-1]) if words[-1] == "]" else False), ""
     return tested(words[1:]), ""
@@ -218,7 +227,7 @@ def _command(execution: Execution, shell: Shell, words: list[str], command: Simp
     return None, ""
 
 
-def _shopt(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _shopt(_execution: Execution, _shell: Shell, words: list[str], command: Simple) -> Outcome:
     if set(words) & {"expand_aliases", "lastpipe", "extglob"} and "-s" in words:
         raise InputError(f"line {command.line}: {' '.join(words)} is not read")
     return None, ""
@@ -252,7 +261,7 @@ def assigned(node: Any, functions: Mapping[str, Command], seen: frozenset[str] =
         names |= {it.name for it in (*node.assignments, *node.words) if isinstance(it, Assignment)}
         texts = [_plain(word) for word in node.words]
         if texts and texts[0] in _READERS:
-            names |= set(_read_names([text or "" for text in texts]))
+            names |= set(_read_names(texts))
         if texts and texts[0] in ("eval", "set", "shift", "export", "declare", "local"):
             names.add(ANYTHING)
         if texts and texts[0] in functions and texts[0] not in seen:
@@ -268,5 +277,6 @@ def assigned(node: Any, functions: Mapping[str, Command], seen: frozenset[str] =
     return names - ALWAYS_SET
 
 
-def _plain(word: Any) -> str | None:
-    return word[0].text if not isinstance(word, Assignment) and len(word) == 1 and isinstance(word[0], Text) else None
+def _plain(word: Any) -> str:
+    is_plain = not isinstance(word, Assignment) and len(word) == 1 and isinstance(word[0], Text)
+    return word[0].text if is_plain else ""

@@ -51,7 +51,7 @@ def _of_one(sign: str, text: str) -> bool | None:
     return None
 
 
-def _of_two(one: str, sign: str, two: str) -> bool | None | object:
+def _of_two(one: str, sign: str, two: str) -> bool | object | None:
     """`...` where the sign is no operator of two."""
     if sign in ("=", "==", "!="):
         return (one == two) == (sign != "!=")
@@ -67,7 +67,11 @@ def _of_two(one: str, sign: str, two: str) -> bool | None | object:
 def _compared(one: str, sign: str, two: str) -> bool | None:
     """Of numbers; bash refuses other texts, and its answer is then no."""
     try:
-        if not (one.strip().lstrip("+-").isdecimal() and two.strip().lstrip("+-").isdecimal() and (one + two).isascii()):
+        if not (
+            one.strip().lstrip("+-").isdecimal()
+            and two.strip().lstrip("+-").isdecimal()
+            and (one + two).isascii()
+        ):
             return None
         return _NUMBERS[sign](int(one), int(two))
     except ValueError:
@@ -107,7 +111,13 @@ class Conditions:
         while self._bare() == "&&":
             self.at += 1
             other = self._beside(self._one, skips=found is False)
-            found = False if found is False or other is False else None if found is None or other is None else True
+            found = (
+                False
+                if found is False or other is False
+                else None
+                if found is None or other is None
+                else True
+            )
         return found
 
     def _beside(self, read: Callable[[], bool | None], skips: bool) -> bool | None:

@@ -118,7 +118,9 @@ class Execution:
                     return status, flow
         return status, ""
 
-    def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain, last: bool) -> bool | None:
+    def _maybe(
+        self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain, last: bool
+    ) -> bool | None:
         """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
         other = shell.copy()
         with self._under(f"{chain.source} (line {chain.line})"):
@@ -215,7 +217,7 @@ class Execution:
             if one[1] == two[1] and one[1] != "exit":
                 shell.adopt(merged(one[0], two[0], self.marks, why))
             return None, one[1] if one[1] == two[1] else "exit"
-        shell.adopt(open_ones[0] if len(open_ones) == 1 else merged(*open_ones, self.marks, why))
+        shell.adopt(open_ones[0] if len(open_ones) == 1 else merged(one[0], two[0], self.marks, why))
         return None, ""
 
     def _selection(self, shell: Shell, selection: Selection, number: int) -> Outcome:
@@ -267,7 +269,9 @@ class Execution:
             shell.adopt(first)
             del self.launches[launches:]
             if loop.name:
-                shell.variables[loop.name] = self.marks.mark(f"${loop.name}", f"which changes in {loop.source} (line {loop.line})")
+                shell.variables[loop.name] = self.marks.mark(
+                    f"${loop.name}", f"which changes in {loop.source} (line {loop.line})"
+                )
             outcome = self._any_branch(shell, loop, [(*(loop.condition or ()), *loop.body)])
         self.loses_its_way = lost
         self.loops -= 1
@@ -310,6 +314,16 @@ class Execution:
 
     def _simple(self, shell: Shell, command: Simple) -> Outcome:
         self.line = command.line
+        try:
+            return self._expanded(shell, command)
+        except InputError as error:
+            raise (
+                error
+                if error.message.startswith("line ")
+                else InputError(f"line {command.line}: {error.message}")
+            ) from None
+
+    def _expanded(self, shell: Shell, command: Simple) -> Outcome:
         first = command.words[0] if command.words else None
         if first in [(Text(name, False),) for name in DECLARES]:
             return builtins.declare(self, shell, command)
@@ -406,7 +420,14 @@ class Execution:
             if PurePosixPath(word).name in _SHELLS:
                 rest = words[place + 1 :]
                 options = [it for it in rest if it.startswith("-")]
-                if rest and options and rest[0] == options[0] and "c" in rest[0] and not rest[0].startswith("--") and len(rest) > 1:
+                if (
+                    rest
+                    and options
+                    and rest[0] == options[0]
+                    and "c" in rest[0]
+                    and not rest[0].startswith("--")
+                    and len(rest) > 1
+                ):
                     return rest[1], tuple(rest[3:])
         takes = words[0] == "sbatch" or PurePosixPath(words[-1]).name in _SHELLS
         if command.document is None or not takes:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from isobatch.errors import InputError
 from isobatch.tools.shells.state import Marks, Shell, Value, is_known, is_mark
 from isobatch.tools.shells.sums import Computation, NotComputed
 from isobatch.tools.shells.tree import Output, Parameter, Sum, Text, Word
@@ -13,14 +14,11 @@ from isobatch.tools.shells.tree import Output, Parameter, Sum, Text, Word
 _BLANKS = " \t\n"
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.).*\}", re.DOTALL)
-_STEPPED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+_STEPPED = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
 _MOST_CHARACTERS = 1 << 20
-ALWAYS_SET = set(
-    "PWD OLDPWD HOME USER PATH SHELL IFS RANDOM SECONDS LINENO HOSTNAME HOSTTYPE OSTYPE MACHTYPE UID EUID PPID BASH BASH_VERSION "
-    "BASH_SOURCE BASH_VERSINFO BASHPID BASH_LINENO FUNCNAME EPOCHSECONDS EPOCHREALTIME SHLVL SHELLOPTS BASHOPTS PIPESTATUS DIRSTACK "
-    "GROUPS OPTIND OPTERR SRANDOM BASH_COMMAND BASH_SUBSHELL LANG TERM PS4 _ BASH_ARGV BASH_ARGC BASH_ARGV0 BASH_REMATCH COMP_WORDBREAKS"
-    .split()
-)  # fmt: skip
+ALWAYS_SET = {"PWD", "OLDPWD", "HOME", "USER", "PATH", "SHELL", "IFS", "RANDOM", "SECONDS", "LINENO", "HOSTNAME", "HOSTTYPE", "OSTYPE", "MACHTYPE", "UID", "EUID", "PPID", "BASH", "BASH_VERSION", "BASH_SOURCE", "BASH_VERSINFO", "BASHPID", "BASH_LINENO", "FUNCNAME", "EPOCHSECONDS", "EPOCHREALTIME", "SHLVL", "SHELLOPTS", "BASHOPTS", "PIPESTATUS", "DIRSTACK", "GROUPS", "OPTIND", "OPTERR", "SRANDOM", "BASH_COMMAND", "BASH_SUBSHELL", "LANG", "TERM", "PS4", "_", "BASH_ARGV", "BASH_ARGC", "BASH_ARGV0", "BASH_REMATCH", "COMP_WORDBREAKS"}  # fmt: skip
 """Variables that bash or the system gives a value."""
 
 
@@ -37,11 +35,14 @@ class Expansion:
 
     Attributes:
         defaults: by name, the values that `${NAME:-value}` gave where the environment has none.
+        read: the names whose value was asked for.
+        may_fail: whether a computation depends on the run, which bash may refuse there.
     """
 
     def __init__(self, marks: Marks) -> None:
         self.marks, self.defaults = marks, dict[str, str]()
         self.read = set[str]()
+        self.may_fail = False
 
     def text(self, shell: Shell, word: Word) -> str:
         """The word as one text, as an assignment takes it."""
@@ -129,8 +130,11 @@ class Expansion:
             return str(Computation(text, get, put).value())
         except (NotComputed, RecursionError):
             reason = next((it for it in missing if it is not None), None)
-            mark = self.marks.mark(source, f"in which {reason.source} is not known" if reason else "which is not computed")
-            for one, two in _STEPPED.findall(text):
+            if reason is None:
+                raise InputError(f"{source} cannot be computed") from None
+            mark = self.marks.mark(source, f"in which {reason.source} is not known")
+            self.may_fail = True
+            for one, two in _STEPPED.findall("".join(char for char in text if not is_mark(char))):
                 shell.variables[one or two] = mark
             return mark
 
@@ -152,13 +156,19 @@ class Expansion:
                 value = self.computed(shell, part.inside, part.source)
                 yield Piece([value], part.quoted, not part.quoted)
             elif isinstance(part, Output):
-                yield Piece([self.marks.mark(part.source, "which is known only in the run")], part.quoted, not part.quoted)
+                yield Piece(
+                    [self.marks.mark(part.source, "which is known only in the run")],
+                    part.quoted,
+                    not part.quoted,
+                )
             else:
                 yield from self._parameter(shell, part)
 
     def _parameter(self, shell: Shell, part: Parameter) -> Iterator[Piece]:
         if not shell.splits and not part.quoted:
-            yield Piece([self.marks.mark(part.source, "which is split by an IFS of the script's own")], False, True)
+            yield Piece(
+                [self.marks.mark(part.source, "which is split by an IFS of the script's own")], False, True
+            )
             return
         values = self._values(shell, part)
         operator = part.operator
@@ -180,14 +190,14 @@ class Expansion:
             return None
         many = _is_many(part)
         if isinstance(held, str):
-            if many or part.index is None:
+            if many or part.place is None:
                 return [held]
             held = (held,)
         if many:
             return list(held) or None
-        if part.index is None:
+        if part.place is None:
             return [held[0]] if held else None
-        place = self.computed(shell, part.index, part.source)
+        place = self.computed(shell, part.place, part.source)
         if not is_known(place):
             return [place]
         number = int(place)
@@ -200,9 +210,17 @@ class Expansion:
                 return self.marks.mark(part.source, "which is an argument of the script")
             return arguments[int(name) - 1] if int(name) <= len(arguments) else None
         if name in ("@", "*"):
-            return self.marks.mark(part.source, "which are arguments of the script") if arguments is None else arguments
+            return (
+                self.marks.mark(part.source, "which are arguments of the script")
+                if arguments is None
+                else arguments
+            )
         if name == "#":
-            return self.marks.mark(part.source, "which only the run knows") if arguments is None else str(len(arguments))
+            return (
+                self.marks.mark(part.source, "which only the run knows")
+                if arguments is None
+                else str(len(arguments))
+            )
         if not name.isidentifier() or part.operator == "!":
             return self.marks.mark(part.source, "which only the run knows")
         return self.value(shell, name, part.source)
@@ -230,7 +248,7 @@ class Expansion:
             self._assigned(shell, part, argument)
 
     def _assigned(self, shell: Shell, part: Parameter, argument: Word) -> None:
-        if part.name.isidentifier() and part.index is None:
+        if part.name.isidentifier() and part.place is None:
             shell.variables[part.name] = self.text(shell, argument)
 
     def _is_outside(self, shell: Shell, part: Parameter) -> bool:
@@ -263,7 +281,9 @@ class Expansion:
         pattern, text = self.pattern(shell, old), self.text(shell, new)
         if pattern is None or pattern.fullmatch("") or not is_known(text) or set(text) & set("&\\~"):
             return None
-        anchored = {"/#": rf"\A(?:{pattern.pattern})", "/%": rf"(?:{pattern.pattern})\Z"}.get(part.operator, pattern.pattern)
+        anchored = {"/#": rf"\A(?:{pattern.pattern})", "/%": rf"(?:{pattern.pattern})\Z"}.get(
+            part.operator, pattern.pattern
+        )
         count = 0 if part.operator == "//" else 1
         return [re.sub(anchored, lambda _: text, value, count=count, flags=re.DOTALL) for value in values]
 
@@ -300,7 +320,7 @@ def _is_many(part: Parameter) -> str:
     """`@` or `*` of all values of an array or of the arguments; else empty."""
     if part.name in ("@", "*"):
         return part.name
-    index = part.index
+    index = part.place
     if index is not None and len(index) == 1 and isinstance(index[0], Text) and index[0].text in ("@", "*"):
         return index[0].text
     return ""
@@ -318,9 +338,7 @@ def _has_tilde(word: Word, assigned: bool = False) -> bool:
 
 
 def _has_braces(word: Word) -> bool:
-    bare = "".join(
-        part.text if isinstance(part, Text) and not part.quoted else "_" for part in word
-    )
+    bare = "".join(part.text if isinstance(part, Text) and not part.quoted else "_" for part in word)
     return "{" in bare and bool(_BRACES.search(bare))
 
 

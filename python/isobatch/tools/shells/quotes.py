@@ -177,7 +177,11 @@ class WordReader:
 
     def _name(self) -> str:
         name = ""
-        while (char := self.char()) and char.isascii() and (char.isalpha() or char == "_" or (name and char.isdigit())):
+        while (
+            (char := self.char())
+            and char.isascii()
+            and (char.isalpha() or char == "_" or (name and char.isdigit()))
+        ):
             name += char
             self.step()
         return name
@@ -234,8 +238,10 @@ class WordReader:
         first, inside, open_brackets = self.at, list[Part](), 0
         self.step()
         while True:
-            inside += self.parts("()", quoted=True)
+            inside += self.parts("()'", quoted=True)
             char = self.char()
+            if char == "'":
+                self.fail("a quote ' in a computation is not read")
             if char == "(":
                 open_brackets += 1
             elif not char or (not open_brackets and self.char(1) != ")"):

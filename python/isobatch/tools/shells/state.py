@@ -59,7 +59,12 @@ class Shell:
     def adopt(self, other: Shell) -> None:
         """Takes over the state of another one."""
         self.variables, self.exported, self.functions = other.variables, other.exported, other.functions
-        self.arguments, self.splits, self.fixed, self.stops = other.arguments, other.splits, other.fixed, other.stops
+        self.arguments, self.splits, self.fixed, self.stops = (
+            other.arguments,
+            other.splits,
+            other.fixed,
+            other.stops,
+        )
 
     def child(self, arguments: tuple[str, ...] | None, marks: Marks) -> Shell:
         """A process of its own, which sees what is exported."""
@@ -91,7 +96,9 @@ class Marks:
 
     def shown(self, text: str) -> str:
         """The text as the script's author knows it."""
-        return "".join(self.reasons[ord(char) - _FIRST_MARK].source if is_mark(char) else char for char in text)
+        return "".join(
+            self.reasons[ord(char) - _FIRST_MARK].source if is_mark(char) else char for char in text
+        )
 
 
 def is_mark(char: str) -> bool:
@@ -123,4 +130,4 @@ def merged(first: Shell, second: Shell, marks: Marks, why: str) -> Shell:
 
 
 def _held(variables: Mapping[str, Value], name: str) -> object:
-    return variables[name] if name in variables else ...
+    return variables.get(name, ...)

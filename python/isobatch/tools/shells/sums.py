@@ -13,10 +13,11 @@ _BINDS = {
     "+": 12, "-": 12, "*": 13, "/": 13, "%": 13, "**": 14,
 }  # fmt: skip
 _ASSIGNS = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
+_KINDS = ("", "number", "name", "sign")
 _DEEPEST = 50
 
 
-class NotComputed(Exception):  # noqa: N818 - no error of the user's
+class NotComputed(Exception):
     """The value is not known, or bash refuses the expression."""
 
 
@@ -39,7 +40,8 @@ class Computation:
             found = _TOKEN.match(text, at)
             if found is None:
                 raise NotComputed
-            self.tokens.append(("number name sign".split()[(found.lastindex or 1) - 1], found[found.lastindex or 1]))
+            kind = found.lastindex or 1
+            self.tokens.append((_KINDS[kind], found[kind]))
             at = found.end()
         self.at = 0
 
@@ -100,7 +102,9 @@ class Computation:
         left = self._unary()
         while (sign := self._sign()) and _BINDS.get(sign, 0) >= least:
             self.at += 1
-            if sign in ("&&", "||") and any(text in _ASSIGNS or text in ("++", "--") for _, text in self.tokens):
+            if sign in ("&&", "||") and any(
+                text in _ASSIGNS or text in ("++", "--") for _, text in self.tokens
+            ):
                 raise NotComputed  # the right side may not be computed
             right = self._binary(_BINDS[sign] + (sign != "**"))
             left = _apply(sign, left, right)
@@ -172,7 +176,7 @@ def _apply(sign: str, left: int, right: int) -> int:
         return _wrapped(quotient if sign == "/" else left - quotient * right)
     if sign in ("**", "<<", ">>") and not 0 <= right < 64:
         raise NotComputed
-    found = {
+    computed: dict[str, Callable[[], int]] = {
         "+": lambda: left + right,
         "-": lambda: left - right,
         "*": lambda: left * right,
@@ -188,10 +192,10 @@ def _apply(sign: str, left: int, right: int) -> int:
         "&": lambda: left & right,
         "|": lambda: left | right,
         "^": lambda: left ^ right,
-        "&&": lambda: left and right,
-        "||": lambda: left or right,
-    }[sign]()
-    return _wrapped(int(bool(found)) if sign in ("&&", "||") else int(found))
+        "&&": lambda: bool(left and right),
+        "||": lambda: bool(left or right),
+    }
+    return _wrapped(int(computed[sign]()))
 
 
 def _wrapped(value: int) -> int:

@@ -32,7 +32,7 @@ DECLARES = ("export", "declare", "typeset", "local", "readonly")
 """Commands whose arguments may be assignments."""
 _RESERVED = (
     "if", "then", "elif", "else", "fi", "case", "esac", "for", "while", "until", "do", "done", "function", "{", "}", "!", "[[", "]]",
-    "time", "select", "coproc",
+    "time", "select", "coproc", "in",
 )  # fmt: skip
 _KEYWORD = re.compile(r"[a-z]+|\{|\}|!|\[\[|\]\]")
 _REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-?|<&|>&|<>|>>|>\||&>>|&>|<|>)(?!\()")
@@ -139,7 +139,13 @@ class _Parser(WordReader):
         chains: list[Chain] = []
         while True:
             self._newlines()
-            if not self.char() or self.char() == ")" or self._ahead(";;") or self._ahead(";&") or self._keyword() in ends:
+            if (
+                not self.char()
+                or self.char() == ")"
+                or self._ahead(";;")
+                or self._ahead(";&")
+                or self._keyword() in ends
+            ):
                 break
             chains.append(self._chain())
             self._blanks()
@@ -392,7 +398,9 @@ class _Parser(WordReader):
             if found[1] in ("<<", "<<-"):
                 end = "".join(part.text if isinstance(part, Text) else part.source for part in target)
                 plain = all(isinstance(part, Text) and not part.quoted for part in target)
-                self.documents.append(Document(end, plain and "\\" not in quoted_end[: len(end)], found[1] == "<<-"))
+                self.documents.append(
+                    Document(end, plain and "\\" not in quoted_end[: len(end)], found[1] == "<<-")
+                )
                 if of is not None:
                     of.append(self.documents[-1])
 

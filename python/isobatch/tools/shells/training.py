@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.detect import guess_field
+from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Unknown
 from isobatch.tools.shells.execution import Execution, Launch
 from isobatch.tools.shells.state import Marks, Shell, is_known, is_mark
@@ -47,7 +47,9 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
     found = _together([flags(it.words, execution.marks, said) for it in launches], launches[0].line)
     said += execution.unread
     if launches[0].when:
-        said.append(f"line {launches[0].line}: the training runs only under a condition: {'; '.join(launches[0].when)}")
+        said.append(
+            f"line {launches[0].line}: the training runs only under a condition: {'; '.join(launches[0].when)}"
+        )
     if execution.expansion.defaults:
         taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
         said.append(f"the script's own values, where the environment has no other: {few(taken)}")
@@ -71,7 +73,9 @@ def trainings(execution: Execution, line: int | None) -> list[Launch]:
 
 def candidates(execution: Execution) -> list[Launch]:
     """The commands that train; where none seems to, those with a setting of a training at all."""
-    return [it for it in execution.launches if is_training(it)] or [it for it in execution.launches if kinds(it)]
+    return [it for it in execution.launches if is_training(it)] or [
+        it for it in execution.launches if kinds(it)
+    ]
 
 
 def _listed(launches: Iterable[Launch]) -> str:
@@ -80,13 +84,19 @@ def _listed(launches: Iterable[Launch]) -> str:
     for launch in launches:
         condition = f", if {launch.when[-1].removeprefix('if ')}" if launch.when else ""
         name = next((it for it in launch.words if it.endswith(".py") and is_known(it)), launch.words[0])
-        shown.setdefault(launch.line, f"line {launch.line} ({name if is_known(name) else 'a command'}{condition})")
+        shown.setdefault(
+            launch.line, f"line {launch.line} ({name if is_known(name) else 'a command'}{condition})"
+        )
     return ", ".join(shown[line] for line in sorted(shown))
 
 
 def kinds(launch: Launch) -> set[str]:
     """What its flags seem to be about: a batch, a learning rate, a length."""
-    names = (word[2:].partition("=")[0] for word in launch.words if _FLAG.match(word) and is_known(word.partition("=")[0]))
+    names = (
+        word[2:].partition("=")[0]
+        for word in launch.words
+        if _FLAG.match(word) and is_known(word.partition("=")[0])
+    )
     fields = {guess_field(name.replace("-", "_")) for name in names}
     return {"batch" if field in _BATCHES else field for field in fields if field is not None}
 
@@ -107,13 +117,18 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
             found[flag] = [_value(value, marks)] if equals else []
         elif word == "--":
             flag = ""
-        elif is_mark(word[:1] or "-") and len(word) == 1 and (not flag or (found[flag] and flag not in _LISTS)):
+        elif (
+            is_mark(word[:1] or "-") and len(word) == 1 and (not flag or (found[flag] and flag not in _LISTS))
+        ):
             reason = marks.reason(word)
             notes.append(f"{reason.source}, {reason.why}: flags in it are not read" if reason else word)
             flag = ""
         elif flag and word:
             found[flag].append(_value(word, marks))
-    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
+    return {
+        name: True if not values else values[0] if len(values) == 1 else values
+        for name, values in found.items()
+    }
 
 
 def _value(word: str, marks: Marks) -> Any:
@@ -135,9 +150,13 @@ def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
     out = dict(runs[0])
     for run in runs[1:]:
         for name in {*out, *run}:
-            if out.get(name) != run.get(name) and not (isinstance(out.get(name), Unknown) and isinstance(run.get(name), Unknown)):
+            if out.get(name) != run.get(name) and not (
+                isinstance(out.get(name), Unknown) and isinstance(run.get(name), Unknown)
+            ):
                 values = list(dict.fromkeys(str(it.get(name, "none")) for it in runs))
-                out[name] = Unknown(why=f"is {' in one run of line '.join((values[0], str(line)))}, {few(values[1:])} in others")
+                out[name] = Unknown(
+                    why=f"is {' in one run of line '.join((values[0], str(line)))}, {few(values[1:])} in others"
+                )
     return out
 
 

@@ -14,14 +14,14 @@ class Text(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """`$NAME`, `${NAME[index]}`, `${NAME:-argument}`.
+    """`$NAME`, `${NAME[place]}`, `${NAME:-argument}`.
 
     Attributes:
         operator: such as `:-` or `%%`; `length` for `${#NAME}`; empty for none; `?` for a form that is not read.
     """
 
     name: str
-    index: Word | None
+    place: Word | None
     operator: str
     argument: Word | None
     quoted: bool
@@ -48,10 +48,10 @@ Word = tuple[Part, ...]
 
 
 class Assignment(NamedTuple):
-    """`NAME=word`, `NAME+=word`, `NAME[index]=word`, `NAME=(words)`."""
+    """`NAME=word`, `NAME+=word`, `NAME[place]=word`, `NAME=(words)`."""
 
     name: str
-    index: Word | None
+    place: Word | None
     append: bool
     value: Word | tuple[Word, ...]
     array: bool
