@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import tested
 from isobatch.tools.shells.expansion import ALWAYS_SET, Expansion
-from isobatch.tools.shells.state import Shell, Value, is_known, is_mark
+from isobatch.tools.shells.state import Marks, Outcome, Shell, Value, is_known, is_mark
 from isobatch.tools.shells.tree import Assignment, Command, Function, Loop, Simple, Text
-
-if TYPE_CHECKING:
-    from isobatch.tools.shells.execution import Execution, Outcome
 
 ANYTHING = "*"
 """In the place of names: what is set is not known."""
@@ -22,7 +19,27 @@ _SET_OPTIONS = set("abefhkmnoptuvxBCEHPT")
 _READERS = ("read", "mapfile", "readarray", "getopts", "let", "unset", "printf")
 
 
-def declare(execution: Execution, shell: Shell, command: Simple) -> Outcome:
+class Follower(Protocol):
+    """Who follows the script, as these commands need it: `execution.Execution`."""
+
+    marks: Marks
+    expansion: Expansion
+    unread: list[str]
+    locals: list[dict[str, Any]]
+    line: int
+    loops: int
+
+    def assign(self, shell: Shell, assignment: Assignment) -> None:
+        """Sets a variable."""
+
+    def record(self, shell: Shell, words: list[str], command: Simple) -> None:
+        """Writes a command down."""
+
+    def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
+        """Follows a text of commands."""
+
+
+def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
     """`export`, `declare`, `typeset`, `local`, `readonly`."""
     for assignment in command.assignments:
         execution.assign(shell.copy(), assignment)
@@ -50,7 +67,7 @@ def declare(execution: Execution, shell: Shell, command: Simple) -> Outcome:
     return True, ""
 
 
-def _mark_declared(execution: Execution, shell: Shell, command: str, options: str, name: str) -> None:
+def _mark_declared(execution: Follower, shell: Shell, command: str, options: str, name: str) -> None:
     if command == "export" and "n" in options:
         shell.exported.discard(name)
     elif command == "export" or "x" in options:
@@ -102,7 +119,7 @@ def _has_index(word: Any) -> bool:
     return isinstance(first, Text) and not first.quoted and first.text.startswith("[")
 
 
-def _unset(execution: Execution, shell: Shell, words: list[str], _: Simple) -> Outcome:
+def _unset(execution: Follower, shell: Shell, words: list[str], _: Simple) -> Outcome:
     for word in words[1:]:
         if "f" in "".join(it for it in words[1:] if it.startswith("-")):
             shell.functions.pop(word, None)
@@ -116,7 +133,7 @@ def _unset(execution: Execution, shell: Shell, words: list[str], _: Simple) -> O
     return True, ""
 
 
-def _set(_execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _set(_execution: Follower, shell: Shell, words: list[str], command: Simple) -> Outcome:
     rest = words[1:]
     while rest and rest[0][:1] in ("-", "+") and len(rest[0]) > 1 and rest[0] != "--":
         option = rest.pop(0)
@@ -141,7 +158,7 @@ def _set(_execution: Execution, shell: Shell, words: list[str], command: Simple)
     return True, ""
 
 
-def _shift(_execution: Execution, shell: Shell, words: list[str], _: Simple) -> Outcome:
+def _shift(_execution: Follower, shell: Shell, words: list[str], _: Simple) -> Outcome:
     by = words[1] if len(words) > 1 else "1"
     if shell.arguments is None or not by.isdecimal():
         shell.arguments = None
@@ -152,7 +169,7 @@ def _shift(_execution: Execution, shell: Shell, words: list[str], _: Simple) -> 
     return False, ""
 
 
-def _eval(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _eval(execution: Follower, shell: Shell, words: list[str], command: Simple) -> Outcome:
     text = " ".join(words[1:])
     if is_mark(text.lstrip()[:1] or "x"):
         execution.record(shell, text.split() or [text], command)
@@ -163,14 +180,14 @@ def _eval(execution: Execution, shell: Shell, words: list[str], command: Simple)
     return execution.run(text, shell, command.line)
 
 
-def _source(execution: Execution, _shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _source(execution: Follower, _shell: Shell, words: list[str], command: Simple) -> Outcome:
     execution.unread.append(
         f"line {command.line}: {execution.marks.shown(' '.join(words))} is another file, and not read: what it sets is not known"
     )
     return None, ""
 
 
-def _read(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _read(execution: Follower, shell: Shell, words: list[str], command: Simple) -> Outcome:
     if words[0] == "printf" and words[1:2] != ["-v"]:
         return True, ""
     for name in _read_names(words):
@@ -189,7 +206,7 @@ def _read_names(words: list[str]) -> Iterator[str]:
 
 
 def _end(flow: str) -> Callable[..., Outcome]:
-    def ends(execution: Execution, _shell: Shell, words: list[str], command: Simple) -> Outcome:
+    def ends(execution: Follower, _shell: Shell, words: list[str], command: Simple) -> Outcome:
         if flow in ("break", "continue") and words[1:]:
             raise InputError(f"line {command.line}: {' '.join(words)} is not read: out of one loop at a time")
         if flow in ("break", "continue") and not execution.loops:
@@ -202,20 +219,20 @@ def _end(flow: str) -> Callable[..., Outcome]:
     return ends
 
 
-def _exec(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _exec(execution: Follower, shell: Shell, words: list[str], command: Simple) -> Outcome:
     if len(words) == 1:
         return True, ""
     execution.record(shell, words[1:], command)
     return None, "exit"
 
 
-def _test(_execution: Execution, _shell: Shell, words: list[str], _command: Simple) -> Outcome:
+def _test(_execution: Follower, _shell: Shell, words: list[str], _command: Simple) -> Outcome:
     if words[0] == "[":
         return (tested(words[1:-1]) if words[-1] == "]" else False), ""
     return tested(words[1:]), ""
 
 
-def _command(execution: Execution, shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _command(execution: Follower, shell: Shell, words: list[str], command: Simple) -> Outcome:
     """`command NAME …`, `builtin NAME …`."""
     if len(words) == 1 or words[1].startswith("-"):
         return None, ""
@@ -227,7 +244,7 @@ def _command(execution: Execution, shell: Shell, words: list[str], command: Simp
     return None, ""
 
 
-def _shopt(_execution: Execution, _shell: Shell, words: list[str], command: Simple) -> Outcome:
+def _shopt(_execution: Follower, _shell: Shell, words: list[str], command: Simple) -> Outcome:
     if set(words) & {"expand_aliases", "lastpipe", "extglob"} and "-s" in words:
         raise InputError(f"line {command.line}: {' '.join(words)} is not read")
     return None, ""
@@ -237,7 +254,7 @@ def _steady(status: bool) -> Callable[..., Outcome]:
     return lambda *_: (status, "")
 
 
-BUILTINS: dict[str, Callable[[Execution, Shell, list[str], Simple], Outcome]] = {
+BUILTINS: dict[str, Callable[[Follower, Shell, list[str], Simple], Outcome]] = {
     **dict.fromkeys(("true", ":", "echo"), _steady(True)),
     "false": _steady(False),
     **dict.fromkeys(("[", "test"), _test),

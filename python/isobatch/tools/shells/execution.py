@@ -13,7 +13,7 @@ from isobatch.errors import InputError
 from isobatch.tools.shells import builtins
 from isobatch.tools.shells.conditions import of_condition
 from isobatch.tools.shells.expansion import ALWAYS_SET, Expansion
-from isobatch.tools.shells.state import Marks, Shell, is_known, is_mark, merged
+from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, merged
 from isobatch.tools.shells.syntax import DECLARES, document_word, parse
 from isobatch.tools.shells.tree import (
     Assignment,
@@ -37,9 +37,6 @@ MAX_COMMANDS = 20_000
 MAX_ROUNDS = 200
 MAX_DEPTH = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
-
-Outcome = tuple[bool | None, str]
-"""Whether a command succeeded (None: only the run knows), and what it ends: nothing, or `exit`, `return`, `break`, `continue`."""
 
 
 class Launch(NamedTuple):

@@ -11,6 +11,9 @@ from isobatch.tools.shells.tree import Command
 Value = str | tuple[str, ...] | None
 """A text, an array, or None where it is known that nothing is set. Unknown characters stand in texts as one mark each."""
 
+Outcome = tuple[bool | None, str]
+"""Whether a command succeeded (None: only the run knows), and what it ends: nothing, or `exit`, `return`, `break`, `continue`."""
+
 _FIRST_MARK = 0xF0000
 _MOST_MARKS = 0xFFFD
 
