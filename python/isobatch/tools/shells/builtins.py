@@ -64,7 +64,7 @@ def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
             names.append(given.rstrip("+"))
     for each in names:
         _mark_declared(execution, shell, name, options, each)
-    return True, ""
+    return all(each.isidentifier() or not is_known(each) for each in names), ""
 
 
 def _mark_declared(execution: Follower, shell: Shell, command: str, options: str, name: str) -> None:

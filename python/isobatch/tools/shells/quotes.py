@@ -173,7 +173,14 @@ class WordReader:
             self.step()
             return (Parameter(char, None, "", None, quoted, self.text[first : self.at]),)
         name = self._name()
-        return (Parameter(name, None, "", None, quoted, f"${name}"),) if name else (Text("$", quoted),)
+        if name:
+            return (Parameter(name, None, "", None, quoted, f"${name}"),)
+        alone = self.text[first - 1 : first] in ("", " ", "\t", "\n") and self.char() in ("", " ", "\t", "\n")
+        if not quoted and not alone:
+            self.fail(
+                "a bare $ in a word is not read: put it in single quotes"
+            )  # after $NAME bash does not split then
+        return (Text("$", quoted),)
 
     def _name(self) -> str:
         name = ""
