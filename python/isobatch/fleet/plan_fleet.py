@@ -61,12 +61,7 @@ def plan_fleet(
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
-    file = None
-    if isinstance(jobs, (str, os.PathLike)):
-        from isobatch.files.read import read_table
-
-        file, jobs = os.fspath(jobs), read_table(jobs)
-    fleet = asked.fleet(jobs, pairs=pairs, file=file)
+    fleet = asked.fleet(jobs, pairs=pairs)
     asked.tell_unknown_columns(fleet.jobs.extra)
     return fleet.plan()
 

@@ -14,6 +14,7 @@ import msgspec
 from isobatch.errors import InputError
 from isobatch.files.find import Files, below, format_of, naming_file
 from isobatch.files.read import blocks
+from isobatch.fleet.table import required_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,8 +122,9 @@ class Listing:
     failed: dict[str, str]
 
 
-def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing:
-    """Lists the parts, in the order of the files; `needs` are the required columns of jobs."""
+def list_parts(files: Files, rows_per_job: int) -> Listing:
+    """Lists the parts, in the order of the files."""
+    needs = required_fields("job")
     limit = max(1, MAX_PART_ROWS // max(1, rows_per_job))
     found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
