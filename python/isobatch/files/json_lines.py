@@ -6,16 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from math import inf, isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from isobatch.errors import InputError
 from isobatch.files.formats import MAX_DEPTH_LEVELS, refuse_duplicate_keys
 from isobatch.words import printable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _BLOCK_BYTES = 1 << 22
 """That are parsed at a time."""
@@ -33,8 +31,6 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
     Raises:
         InputError: a line is no object; the message names the row.
     """
-    import pyarrow as pa
-
     kinds: dict[str, _Kind] = {}
     for columns, _ in _blocks(stream, path, _decode_unique):
         for name, cells in columns.items():
@@ -50,8 +46,6 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
     Raises:
         InputError: as there, or the file is another by now.
     """
-    import pyarrow as pa
-
     for columns, rows in _blocks(stream, path, _decode):
         if columns.keys() - set(schema.names):
             raise InputError("has changed while it was read", file=path)
@@ -161,14 +155,11 @@ class _Kind:
     """Finds the common Arrow type of all cells of a column; text where there is none."""
 
     def __init__(self) -> None:
-        import pyarrow as pa
-
         self.type = pa.null()
         self._has_large = False
 
     def add(self, cells: list[Any]) -> None:
         """Takes the cells of a block."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if pa.types.is_string(self.type):
@@ -191,8 +182,6 @@ class _Kind:
 
 
 def _array(cells: list[Any], kind: Any) -> Any:
-    import pyarrow as pa
-
     if kind == pa.string():
         cells = [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
     return pa.array(cells, kind)

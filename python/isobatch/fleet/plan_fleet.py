@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import must_be
+from isobatch.errors import must_be, needs_extra
 from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
 
@@ -105,8 +105,10 @@ def plan_files(
     >>> manifest.state, manifest.rows, manifest.summary.infeasible
     ('complete', 2, 1)
     """
-    from isobatch.fleet.folder.run import run
-
+    try:
+        from isobatch.fleet.folder.run import run
+    except ModuleNotFoundError:
+        raise needs_extra("tables in files", "fleet") from None
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
     if not isinstance(jobs, (str, os.PathLike)):
         raise must_be("a path or URL; tables go to plan_fleet", type(jobs), field="jobs")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError, missing, must_be, together
+from isobatch.errors import InputError, missing, must_be, needs_extra, together
 from isobatch.fleet.columns import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -217,8 +217,10 @@ def table_at(source: Any) -> tuple[str | None, Any]:
     """Reads a table from files where the source is a path or URL: returns the place, None of another source, and the table."""
     if not isinstance(source, (str, os.PathLike)):
         return None, source
-    from isobatch.files.read import read_table
-
+    try:
+        from isobatch.files.read import read_table
+    except ModuleNotFoundError:
+        raise needs_extra("tables in files", "fleet", file=os.fspath(source)) from None
     return os.fspath(source), read_table(source)
 
 

@@ -17,9 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from isobatch.errors import InputError
 from isobatch.files.find import below, location
@@ -27,9 +28,6 @@ from isobatch.files.whole import sync_up, unique, whole
 from isobatch.fleet.folder.parts import Part, digest_of, in_threads
 from isobatch.fleet.rows import Summary
 from isobatch.words import few, shown
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
 
@@ -134,8 +132,6 @@ class Folder:
         Raises:
             InputError: it holds other files, or the plans of other arguments.
         """
-        from pyarrow.fs import FileSelector
-
         every = self._recorded()
         if every is None:
             listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
@@ -217,8 +213,6 @@ class Folder:
         return manifest
 
     def _check(self, receipts: list[Receipt]) -> None:
-        from pyarrow.fs import FileSelector, FileType
-
         missing = {file for receipt in receipts for file in receipt.files}
         for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
             name = below(info.path, self.base)
@@ -240,8 +234,6 @@ class Folder:
                 raise InputError("the receipt does not add up", file=self.path(receipt.part.name))
 
     def _receipts(self) -> list[Receipt]:
-        from pyarrow.fs import FileSelector
-
         listed = self.fs.get_file_info(FileSelector(self.path(RECEIPTS), allow_not_found=True))
         names = [f"{RECEIPTS}/{PurePosixPath(info.path).name}" for info in listed]
         return [it for some in in_threads(lambda name: self._read(name, list[Receipt]), names) for it in some]

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+from pyarrow.fs import FileSystem
 
 from isobatch.errors import InputError
 from isobatch.files.find import Files
@@ -23,10 +25,6 @@ from isobatch.fleet.folder.parts import Listing, Part, list_parts, new_digest
 from isobatch.fleet.ids import MAX_HASHED_IDS, Hashes, duplicate_id, duplicates, hashes_of
 from isobatch.fleet.query import Query
 from isobatch.fleet.rows import Fleet, Summary
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
 BLOCK_ROWS = 1 << 17
 """Rows of the result that are planned, and written, at a time, about: a job is not divided."""
@@ -80,8 +78,6 @@ def read_part(
 
 
 def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
-    import pyarrow as pa
-
     if table.column_names != schema.names:
         missing = [name for name in schema.names if name not in table.column_names]
         new = [name for name in table.column_names if name not in schema.names]
@@ -271,7 +267,6 @@ def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Tabl
     if by is None:
         yield "", table
         return
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     column, rest = table[by], table.drop_columns([by])
