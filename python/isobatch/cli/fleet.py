@@ -10,18 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    add_hardware,
-    add_settings,
-    count,
-    gpu_counts,
-    hardware,
-    in_nodes,
-    names,
-    one_node,
-    path,
-    settings,
-)
+from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
@@ -46,34 +35,43 @@ def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument(
         "jobs",
-        type=path,
+        type=options.path,
         help="jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
     )
     command.add_argument(
         "clusters",
         nargs="?",
-        type=path,
+        type=options.path,
         help="clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
     )
     option(
         command,
         "--gpus A..B|N,N",
         "plan each job on these numbers of GPUs, in the place of clusters",
-        type=gpu_counts,
+        type=options.gpu_counts,
     )
-    option(command, "--pairs FILE", "plan only these pairs: a table with the columns job, cluster", type=path)
-    option(command, "--columns A,B,…", "compute and write only these columns of the result", type=names)
+    option(
+        command,
+        "--pairs FILE",
+        "plan only these pairs: a table with the columns job, cluster",
+        type=options.path,
+    )
+    option(
+        command, "--columns A,B,…", "compute and write only these columns of the result", type=options.names
+    )
     where = command.add_argument_group("target cluster, with --gpus")
-    option(where, "--gpus-per-node N", "GPUs per node (default: each count is one node)", type=count)
-    add_hardware(where)
-    add_settings(command)
+    option(where, "--gpus-per-node N", "GPUs per node (default: each count is one node)", type=options.count)
+    options.add_hardware(where)
+    options.add_settings(command)
     option(
         command,
         "--select WHICH",
         "rows to keep per job: all (default), fastest, cheapest or goodput",
         default="all",
     )
-    option(command, "--top N", "keep the best N rows per job (needs --select; default: 1)", type=count)
+    option(
+        command, "--top N", "keep the best N rows per job (needs --select; default: 1)", type=options.count
+    )
     _add_output(command)
 
 
@@ -84,7 +82,7 @@ def _add_output(command: argparse.ArgumentParser) -> None:
         "-o/--output PATH",
         "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
         "(default: stdout)",
-        type=path,
+        type=options.path,
     )
     option(output, "--json", "write JSON lines to stdout")
     option(
@@ -147,7 +145,9 @@ def _refuse_recipe(jobs: str) -> None:
 def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
-    asked = query(_clusters(args), columns=args.columns, select=args.select, top=args.top, **settings(args))
+    asked = query(
+        _clusters(args), columns=args.columns, select=args.select, top=args.top, **options.settings(args)
+    )
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
@@ -161,7 +161,7 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
-    if args.gpus is not None and args.profile and (note := one_node(max(args.gpus), args)):
+    if args.gpus is not None and args.profile and (note := options.one_node(max(args.gpus), args)):
         say(note)
     for why in failed.values():
         say(f"isobatch fleet: {why}")
@@ -182,7 +182,7 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 def _clusters(args: argparse.Namespace) -> Any:
     """Finds the clusters: their file's place, or those of the options; None where each row of the jobs has its own."""
-    about = {"gpus_per_node": args.gpus_per_node, **hardware(args)}
+    about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
     given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
         if given:
@@ -193,7 +193,7 @@ def _clusters(args: argparse.Namespace) -> Any:
     counts = args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus))
     if not given:
         return {"cluster": counts, "gpus_per_node": counts}
-    clusters = [in_nodes(gpus, args) for gpus in counts]
+    clusters = [options.in_nodes(gpus, args) for gpus in counts]
     return {"cluster": counts} | {
         name: [getattr(it, name) for it in clusters] for name in clusters[0].__struct_fields__
     }

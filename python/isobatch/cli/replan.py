@@ -6,16 +6,7 @@ import argparse
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    EVERYDAY_HARDWARE,
-    EVERYDAY_SETTINGS,
-    add_cluster,
-    add_settings,
-    cluster,
-    count,
-    path,
-    settings,
-)
+from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
@@ -25,8 +16,8 @@ DESCRIPTION = "Moves a running job to other hardware or another batch, and says 
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
 
 EVERYDAY = (
-    f"--at-step --effective-batch --from --set --to --gpus --nodes {EVERYDAY_HARDWARE} "
-    f"{EVERYDAY_SETTINGS.removesuffix(' --deadline-hours')} --json --output"
+    f"--at-step --effective-batch --from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} "
+    f"{options.EVERYDAY_SETTINGS.removesuffix(' --deadline-hours')} --json --output"
 )
 
 
@@ -43,13 +34,13 @@ def add(command: Parser) -> None:
         "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
         type=int,
     )
-    option(command, "--effective-batch N", "effective batch to move to", type=count)
+    option(command, "--effective-batch N", "effective batch to move to", type=options.count)
     add_from(command)
     add_to(command)
-    add_cluster(command)
-    add_settings(command)
+    options.add_cluster(command)
+    options.add_settings(command)
     option(command, "--json", "print the plan as JSON")
-    option(command, "-o/--output FILE", "also save the plan, as JSON", type=path)
+    option(command, "-o/--output FILE", "also save the plan, as JSON", type=options.path)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,12 +51,14 @@ def run(args: argparse.Namespace) -> int:
     running, step, checkpoint = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    how, batch = settings(args), args.effective_batch
+    how, batch = options.settings(args), args.effective_batch
     if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
         batch = how.pop("policy")
-    moved = replan(running, at_step=step, cluster=cluster(args, optional=True), effective_batch=batch, **how)
+    moved = replan(
+        running, at_step=step, cluster=options.cluster(args, optional=True), effective_batch=batch, **how
+    )
     if args.output:
         moved.save(args.output)
     if args.json:

@@ -7,17 +7,7 @@ import math
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    EVERYDAY_HARDWARE,
-    EVERYDAY_SETTINGS,
-    PER_NODE,
-    add_hardware,
-    add_settings,
-    count,
-    gpu_counts,
-    hardware,
-    settings,
-)
+from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, recipe
 from isobatch.cli.tables import show_table
@@ -44,21 +34,31 @@ EXAMPLES = (
     "isobatch sweep job.toml --gpus 8,16,32 --json",
 )
 
-EVERYDAY = f"--gpus --from --set {EVERYDAY_HARDWARE} {EVERYDAY_SETTINGS} --currency --json"
+EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --json"
 
 
 def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
     option(
-        command, "--gpus A..B|N,N", "the counts (default 1..1024)", type=gpu_counts, default=range(1, 1025)
+        command,
+        "--gpus A..B|N,N",
+        "the counts (default 1..1024)",
+        type=options.gpu_counts,
+        default=range(1, 1025),
     )
     add_from(command)
     where = command.add_argument_group("target cluster")
-    option(where, "--gpus-per-node N", f"GPUs per node (default: {PER_NODE})", type=count, default=PER_NODE)
-    add_hardware(where)
+    option(
+        where,
+        "--gpus-per-node N",
+        f"GPUs per node (default: {options.PER_NODE})",
+        type=options.count,
+        default=options.PER_NODE,
+    )
+    options.add_hardware(where)
     option(where, "--currency SIGN", "of the price (default: $)", default="$")
-    add_settings(command)
+    options.add_settings(command)
     option(command, "--json", "print every count as a line of JSON, the infeasible too")
 
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.fleet.sweep import sweep
     from isobatch.recipes.cluster import Cluster
 
-    asked = settings(args)
+    asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
         raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
-    node = Cluster(gpus_per_node=args.gpus_per_node, **hardware(args))
+    node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
     found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
     feasible = [row for row in rows if row["status"] != "infeasible"]
