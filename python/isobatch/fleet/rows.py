@@ -259,6 +259,8 @@ def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> N
         raise must_be("a sequence of ids", wanted, field=table.kind, file=file)
     ids = table.id_list
     number = {name: row for row, name in enumerate(ids)}
+    if file is not None and ids and not isinstance(ids[0], str):
+        number |= {str(name): row for name, row in number.items()}  # a CSV file has texts only
     try:
         return np.fromiter((number[name] for name in wanted), np.uint32, len(wanted))
     except (KeyError, TypeError):
