@@ -99,6 +99,8 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
             say(f"{page.file}: {note}")
+        if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
+            args.batch_multiple = page.multiple
     return recipe, pages
 
 
