@@ -1,0 +1,78 @@
+"""A job that Slurm starts again on other GPUs: with ElasticRun the same run."""
+
+import json
+import runpy
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from isobatch.cli import main
+
+pytestmark = pytest.mark.slow
+TRAIN = Path(__file__).parents[2] / "examples" / "elastic" / "train.py"
+STEPS = 84
+
+
+def steps(folder):
+    """Each step's samples and rate, as the last process that did it says; and the GPUs of all of them."""
+    found = defaultdict(dict)
+    for log in sorted(folder.glob("log-*.jsonl")):
+        start = log.name.split("-")[1]
+        for line in map(json.loads, log.read_text().splitlines()):
+            found[line["step"]].setdefault(start, []).append(line)
+    last = {step: starts[max(starts)] for step, starts in found.items()}
+    samples = {step: sorted(i for line in lines for i in line["ids"]) for step, lines in last.items()}
+    return (
+        samples,
+        {step: lines[0]["lr"] for step, lines in last.items()},
+        {s: ls[0]["of"] for s, ls in last.items()},
+    )
+
+
+def undisturbed(folder, monkeypatch):
+    """The run in this process alone."""
+    monkeypatch.setattr(sys, "argv", [str(TRAIN), "--folder", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(TRAIN), run_name="__main__")
+    assert ended.value.code == 0
+
+
+def test_a_job_that_is_requeued_from_two_to_three_gpus_is_the_same_run(
+    cluster, tmp_path, monkeypatch, capsys
+):
+    torch = pytest.importorskip("torch", reason="the job trains with it")
+    folder, file = tmp_path / "moved", tmp_path / "job.sbatch"
+    fields = ["--set", "effective_batch=24", "--set", "lr=0.01", "--set", "duration=84st", "--gpus", "2"]
+    words = [
+        "plan",
+        *fields,
+        "--to",
+        "slurm",
+        "--elastic",
+        "--script",
+        f"{TRAIN} --folder {folder} --pause 0.2",
+    ]
+    assert main(words) == 0
+    file.write_text(capsys.readouterr().out.partition("\n\n")[2])
+
+    number = cluster.sbatch(file)
+    end = time.monotonic() + 120
+    while not (folder.exists() and len(steps(folder)[0]) > 20):
+        assert time.monotonic() < end, cluster.output(number)
+        time.sleep(0.5)
+    cluster.run("scontrol", "requeuehold", number)
+    cluster.wait(number, "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
+    cluster.run("scontrol", "update", f"JobId={number}", "TresPerNode=gres:gpu:3")
+    cluster.run("scontrol", "release", number)
+    cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    assert cluster.wait(number) == "COMPLETED", cluster.output(number)
+
+    undisturbed(tmp_path / "alone", monkeypatch)
+    samples, rates, gpus = steps(folder)
+    assert (samples, rates) == steps(tmp_path / "alone")[:2]
+    assert sorted(samples) == [*range(STEPS)] and [*dict.fromkeys(gpus.values())] == [2, 3]
+    ours, theirs = (torch.load(it / "checkpoint.pt")["model"] for it in (folder, tmp_path / "alone"))
+    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12) for name in theirs)
