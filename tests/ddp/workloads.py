@@ -39,6 +39,17 @@ def good():
     return Workload(_model(), _sgd, _batch, _loss)
 
 
+def images():
+    """Convolutions and batch norm, which has buffers."""
+
+    def batch(n, generator, device):
+        x = torch.randn(n, 3, 32, 32, generator=generator)
+        return {"x": x.to(device), "y": torch.randn(n, 3, generator=generator).to(device)}
+
+    layers = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return Workload(nn.Sequential(*layers, nn.Linear(16, 3)), _sgd, batch, _loss)
+
+
 def not_a_workload():
     return 3
 

@@ -174,6 +174,16 @@ def test_a_file_that_is_replaced_keeps_its_mode(files, write, suffix):
     assert path.stat().st_size and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_date_that_no_text_has_is_named(files, capsys):
+    days = pa.array([2**31 - 1], pa.date32())
+    pq.write_table(
+        pa.table({"job": ["a"], "effective_batch": [256], "lr": [0.1], "due": days}), files / "jobs.parquet"
+    )
+    for output in (["-o", str(files / "o.jsonl")], ["--json"]):
+        assert main(["fleet", str(files / "jobs.parquet"), str(files / "clusters.csv"), *output]) == 2
+        assert "cannot be written: days=2147483647" in capsys.readouterr().err
+
+
 def test_formulas_are_escaped_where_that_is_asked_for(files, capsys):
     (files / "jobs.csv").write_text('job,effective_batch,lr,=x\n"=cmd()",256,0.1,-1\n@b,256,0.1,a=b\n')
     words = [

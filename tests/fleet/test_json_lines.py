@@ -163,8 +163,8 @@ def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, capsys):
     assert plans["note"].to_pylist() == [None, "x", None, "-inf", None]
     assert main(["fleet", str(jobs), "--gpus", "8"]) == 0
     said = capsys.readouterr().err
-    assert f"first in job b ({jobs}, row 2), cluster 0 (row 1): lr is missing" in said
-    assert f"first in job d ({jobs}, row 4), cluster 0 (row 1): effective_batch must be" in said
+    assert f"first in job b ({jobs}, row 2), cluster 8 (row 1): lr is missing" in said
+    assert f"first in job d ({jobs}, row 4), cluster 8 (row 1): effective_batch must be" in said
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch import _core
-from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
-    EVERYDAY_SETTINGS,
-    add_cluster,
-    add_settings,
-    cluster,
-    one_node,
-    path,
-    settings,
-)
-from isobatch.cli.parser import Parser
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing, must_be, together, unknown
@@ -44,7 +35,7 @@ EXAMPLES = (
     "isobatch plan plan.json --to slurm",
     """echo '{"recipe": {"effective_batch": 256, "lr": 0.1}, "gpus": 8}' | isobatch plan -""",
 )
-EVERYDAY = ("--from", "--set", "--to", *EVERYDAY_CLUSTER, *EVERYDAY_SETTINGS, "--json", "--output")
+EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json --output"
 
 
 def add(command: Parser) -> None:
@@ -57,24 +48,21 @@ def add(command: Parser) -> None:
     )
     add_from(command)
     add_to(command)
-    command.add_argument(
-        "--force", action="store_true", help="of a saved plan: replace the tool's file where it is there"
-    )
-    add_cluster(command)
-    add_settings(command)
-    command.add_argument(
-        "--memory-of",
-        metavar="MODULE:FACTORY",
-        help="cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
+    option(command, "--force", "of a saved plan: replace the tool's file where it is there")
+    options.add_cluster(command)
+    options.add_settings(command)
+    option(
+        command,
+        "--memory-of MODULE:FACTORY",
+        "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
         "a function that returns an isobatch.validate.Workload",
     )
-    command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument(
-        "-o",
-        "--output",
-        type=path,
-        metavar="FILE",
-        help="also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+    option(command, "--json", "print the plan as JSON")
+    option(
+        command,
+        "-o/--output FILE",
+        "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+        type=options.path,
     )
 
 
@@ -88,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
                 raise InputError(
                     "- reads requests from stdin, one a line, and answers each: it goes without files of others"
                 )
-        return serve(fields(args), cluster(args, optional=True), settings(args))
+        return serve(fields(args), options.cluster(args, optional=True), options.settings(args))
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
         return _write_saved(args)
-    tuned, where, how = recipe(args), cluster(args), settings(args)
+    tuned, where, how = recipe(args), options.cluster(args), options.settings(args)
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
@@ -103,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         text = made.explain()
         show_plan(text, made.status)
-    if made.step_seconds is not None and args.gpus and (note := one_node(args.gpus, args)):
+    if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
         say(note)
     if tool is not None and made.status != "infeasible":
         show(made.to(tool, job=job(args)))
@@ -118,7 +106,7 @@ def _write_saved(args: argparse.Namespace) -> int:
     from isobatch.planning.plan import Plan
     from isobatch.tools.export import form_of
 
-    if args.source or args.set or settings(args) or cluster(args, optional=True) is not None:
+    if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
         raise InputError(
             "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another",
             file=args.recipe,

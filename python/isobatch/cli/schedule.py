@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from isobatch.cli.options import count
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import refuse_recipe
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, missing
@@ -30,28 +30,24 @@ def add(command: Parser) -> None:
         metavar="SPEC",
         help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
-    command.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
-    command.add_argument(
-        "--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)"
+    option(command, "--lr LR", "the peak (default: %(default)s)", type=float, default=1.0)
+    option(command, "--min-lr LR", "the learning rate at the end (default: 0)", type=float, default=0.0)
+    option(command, "--steps N", "length of the run, in optimizer steps", type=count)
+    option(command, "--warmup STEPS", "optimizer steps of warmup (default: 0)", type=int, default=0)
+    option(
+        command,
+        "--warmup-start LR",
+        "the learning rate at step 0 (default: 0)",
+        type=float,
+        default=0.0,
     )
-    command.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
-    command.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
-    command.add_argument(
-        "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
+    option(command, "--batch N", "samples a step, for lengths in sp and tok", type=count, default=1)
+    option(command, "--steps-per-epoch N", "for lengths in ep", type=float)
+    option(command, "--seq-len N", "tokens a sample, for lengths in tok", type=count)
+    option(
+        command, "--plot FILE", "draw it: on the terminal, or into an .svg or .png file", nargs="?", const="-"
     )
-    command.add_argument(
-        "--batch", type=count, default=1, metavar="N", help="samples a step, for lengths in sp and tok"
-    )
-    command.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
-    command.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
-    command.add_argument(
-        "--plot",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="draw it: on the terminal, or into an .svg or .png file",
-    )
-    command.add_argument("--json", action="store_true", help="print the schedule as JSON")
+    option(command, "--json", "print the schedule as JSON")
 
 
 # A field → what the person typed for it.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from isobatch.cli.parser import option
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.words import number_of
@@ -18,26 +19,22 @@ from isobatch.words import number_of
 def add_from(command: argparse.ArgumentParser) -> None:
     """Adds the options of a recipe beside its file."""
     group = command.add_argument_group("recipe")
-    group.add_argument(
-        "--from",
+    option(
+        group,
+        "--from FILE",
+        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
+        "second file of the same run",
         dest="source",
         action="append",
-        metavar="FILE",
-        help="another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
-        "second file of the same run",
     )
-    group.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
+    option(group, "--tool NAME", "whose it is, where its content leaves that open")
     add_set(group)
 
 
 def add_set(command: Any) -> None:
     """Adds --set."""
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a field of the recipe; overrides the file",
+    option(
+        command, "--set FIELD=VALUE", "a field of the recipe; overrides the file", action="append", default=[]
     )
 
 
@@ -46,19 +43,14 @@ def add_to(
 ) -> None:
     """Adds the options of a target and its job."""
     group = command.add_argument_group("another tool")
-    group.add_argument("--to", metavar="TOOL", help=help)
-    group.add_argument("--name", default="isobatch", help="the job's name, for launchers")
-    group.add_argument(
-        "--script",
-        default="train.py",
-        metavar="WORDS",
-        help="the training script and its arguments, for launchers",
+    option(group, "--to TOOL", help)
+    option(group, "--name NAME", "the job's name, for launchers", default="isobatch")
+    option(
+        group, "--script WORDS", "the training script and its arguments, for launchers", default="train.py"
     )
-    group.add_argument("--image", help="a container image, for launchers that run one")
-    group.add_argument(
-        "--elastic",
-        action="store_true",
-        help="the script trains with ElasticRun: launchers' files start on any number of GPUs",
+    option(group, "--image IMAGE", "a container image, for launchers that run one")
+    option(
+        group, "--elastic", "the script trains with ElasticRun: launchers' files start on any number of GPUs"
     )
 
 

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
-    EVERYDAY_SETTINGS,
-    PER_NODE,
-    add_hardware,
-    add_settings,
-    count,
-    gpu_counts,
-    hardware,
-    settings,
-)
-from isobatch.cli.parser import Parser
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, recipe
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
@@ -45,34 +34,32 @@ EXAMPLES = (
     "isobatch sweep job.toml --gpus 8,16,32 --json",
 )
 
-EVERYDAY = ("--gpus", "--from", "--set", *EVERYDAY_CLUSTER[2:], *EVERYDAY_SETTINGS, "--currency", "--json")
+EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --json"
 
 
 def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    command.add_argument(
-        "--gpus",
-        type=gpu_counts,
-        metavar="A..B|N,N",
+    option(
+        command,
+        "--gpus A..B|N,N",
+        "the counts (default 1..1024)",
+        type=options.gpu_counts,
         default=range(1, 1025),
-        help="the counts (default 1..1024)",
     )
     add_from(command)
     where = command.add_argument_group("target cluster")
-    where.add_argument(
-        "--gpus-per-node",
-        type=count,
-        metavar="N",
-        default=PER_NODE,
-        help=f"GPUs per node (default: {PER_NODE})",
+    option(
+        where,
+        "--gpus-per-node N",
+        f"GPUs per node (default: {options.PER_NODE})",
+        type=options.count,
+        default=options.PER_NODE,
     )
-    add_hardware(where)
-    where.add_argument("--currency", default="$", metavar="SIGN", help="of the price (default: $)")
-    add_settings(command)
-    command.add_argument(
-        "--json", action="store_true", help="print every count as a line of JSON, the infeasible too"
-    )
+    options.add_hardware(where)
+    option(where, "--currency SIGN", "of the price (default: $)", default="$")
+    options.add_settings(command)
+    option(command, "--json", "print every count as a line of JSON, the infeasible too")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.fleet.sweep import sweep
     from isobatch.recipes.cluster import Cluster
 
-    asked = settings(args)
+    asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
         raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
@@ -88,13 +75,13 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
-    node = Cluster(gpus_per_node=args.gpus_per_node, **hardware(args))
+    node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
     found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
-            write_json(json.dumps(_plain(row)))
+            write_json(_plain(row))
     else:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):

@@ -53,7 +53,7 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
                 partial = f"{folder}/.{PurePosixPath(path).name}.{unique()}"
             files.enter_context(whole(fs, {partial: path}))
             yield files.enter_context(WRITERS[suffix](fs, partial, metadata, **options))
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
         raise unwritable(error, output) from None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.fleet.columns import naming_column
 from isobatch.fleet.query import own_clusters
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.fleet.rows import Fleet
@@ -93,21 +94,24 @@ def _columns(table: Any) -> tuple[dict[str, Any], int]:
 
 def _value(name: str, value: Any) -> Any:
     """A value as Python has it, whatever the table."""
-    value = value.as_py() if hasattr(value, "as_py") else value.item() if hasattr(value, "item") else value
+    if hasattr(value, "as_py"):
+        with naming_column(name, None):
+            value = value.as_py()
+    value = value.item() if hasattr(value, "item") else value
     if name == "reasons":
         return _reasons(value)
     if name == "status" and isinstance(value, int):
         return str(STATUS[value])
-    if isinstance(value, str) and name in RESULTS and name != "status" and value:
+    if name in RESULTS and name != "status" and value and not isinstance(value, int | float):
         value = _number(name, value)
     return None if value in (-1, "") or value != value else value
 
 
-def _number(name: str, text: str) -> float:
+def _number(name: str, text: Any) -> float:
     """Reads a number of a CSV file."""
     try:
         number = float(text)
-    except ValueError:
+    except (TypeError, ValueError):
         raise must_be("a number", text, field=name) from None
     return int(number) if number.is_integer() and "int" in RESULTS[name] else number
 

@@ -86,7 +86,7 @@ def _are_unique(ids: Any) -> bool:
     """Whether the ids are certainly all different; a slower look names the duplicates."""
     try:
         if isinstance(ids, np.ndarray):
-            return len(set(ids.tolist())) == len(ids)
+            return len(np.unique(ids) if ids.dtype.kind in "iu" else set(ids.tolist())) == len(ids)
         return len(ids.unique()) == len(ids)
     except (TypeError, NotImplementedError):  # of NumPy and of Arrow
         return False

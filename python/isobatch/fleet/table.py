@@ -22,6 +22,7 @@ from isobatch.fleet.columns import (
     fields_for_core,
     fill_missing,
     known_text,
+    naming_column,
     of_arrow,
     of_numpy,
     without_views,
@@ -184,7 +185,9 @@ def input_table(
         source = source.tolist()
     if hasattr(source, "__arrow_c_stream__"):
         found = _table_of(kind, source, file)
-        table = _of_columns(kind, _arrow_columns(found, file), found.num_rows, file, arrow=True)
+        columns = _arrow_columns(found, file)
+        _refuse_unreadable(kind, columns.get(kind), file)
+        table = _of_columns(kind, columns, found.num_rows, file, arrow=True)
     elif isinstance(source, Mapping):
         columns = {str(name): as_array(str(name), column, file) for name, column in source.items()}
         table = _of_columns(kind, columns, _equally_long(columns, file), file, arrow=False)
@@ -292,6 +295,8 @@ def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], fil
     if close:
         return f"rename {close!r}?"
     has = f"the columns are {few(names, 40) or 'none'}"
+    if kind == "cluster" and set(required_fields("job")) <= set(names):
+        return f"these are jobs: give them first, and the clusters behind them ({has})"
     return f"add it or gpus_per_node ({has})" if kind == "cluster" else has
 
 
@@ -313,6 +318,14 @@ def _arrow_columns(table: pa.Table, file: str | None) -> dict[str, pa.ChunkedArr
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"the column {doubled[0]!r} is in the header twice", file=file, field=doubled[0])
     return {name: without_views(column) for name, column in zip(names, table.columns, strict=True)}
+
+
+def _refuse_unreadable(kind: str, ids: pa.ChunkedArray | None, file: str | None) -> None:
+    import pyarrow as pa
+
+    if ids is not None and (pa.types.is_temporal(ids.type) or pa.types.is_nested(ids.type)):
+        with naming_column(kind, file):
+            ids.to_pylist()
 
 
 def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:

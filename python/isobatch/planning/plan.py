@@ -9,8 +9,6 @@ from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
@@ -22,6 +20,9 @@ from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course, Position, Stage
     from isobatch.schedules.schedule import Schedule
@@ -226,6 +227,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 7, split="ragged").micro_batches(6)
         array([36])
         """
+        import numpy as np
+
         micro, _, replicas, batch, _ = self.layout
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")

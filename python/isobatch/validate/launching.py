@@ -39,8 +39,8 @@ def gc_frozen() -> Iterator[None]:
         gc.unfreeze()  # or C++ libraries complain in the end of what they take for leaked
 
 
-def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
-    """Runs one rank. Returns the text of an InputError over a pipe, since a traceback would hide it."""
+def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> None:
+    """Runs one rank. The text of an InputError goes into the folder, since a traceback would hide it."""
     import torch
 
     from isobatch.validate.worker import run
@@ -56,10 +56,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
-        # Into the folder too: where another rank dies of it, nobody is given what this one returns.
         write_whole(Path(folder) / REFUSED, str(error).encode())
-        return str(error)
-    return None
 
 
 def launch(
@@ -106,15 +103,10 @@ def launch(
     if plan.status == "infeasible":
         raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        config = _config(
-            nproc_per_node,
-            nnodes,
-            node_rank,
-            rendezvous,
-            fork=True if factory is not None else None if _fork else False,
-        )
         draft = Draft(plan, options)
-        lost = _launch(config, work, (plan.to_json(), options, folder, factory))
+        fork = True if factory is not None else None if _fork else False
+        hosts = nnodes, node_rank, rendezvous
+        lost = start_ranks(work, (plan.to_json(), options, folder, factory), nproc_per_node, hosts, fork=fork)
         path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
         if path.exists():
             return Report.load(path)
@@ -188,32 +180,34 @@ def _preload() -> None:
 
 
 def start_ranks(
-    entry: Callable[..., str | None], args: tuple[Any, ...], nproc_per_node: int, *, fork: bool | None
+    entry: Callable[..., None],
+    args: tuple[Any, ...],
+    nproc_per_node: int,
+    hosts: tuple[int, int, str | None] = (1, 0, None),
+    *,
+    fork: bool | None,
 ) -> str | None:
     """Runs a function in ranks of this host.
 
     Args:
-        entry: what each rank calls; it gives the text of an InputError, or None.
+        entry: what each rank calls.
         args: what it is called with.
         nproc_per_node: ranks.
+        hosts: how many there are, which of them this is, and "host:port" of the first.
         fork: forked, spawned, or (None) as this host allows.
 
     Returns:
         What is known of ranks that were lost; None where all came to their end.
 
     Raises:
-        InputError: a rank gave a text, or the ranks cannot be forked.
+        InputError: the rendezvous cannot be reached, or the ranks cannot be forked.
     """
-    return _launch(_config(nproc_per_node, 1, 0, None, fork=fork), entry, args)
-
-
-def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]) -> str | None:
-    """Runs the ranks; returns an account of the lost ones."""
+    config = _config(nproc_per_node, *hosts, fork=fork)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
     try:
-        results = elastic_launch(config, entry)(*args)
+        elastic_launch(config, entry)(*args)
     except ChildFailedError as error:
         # Which ones died by themselves; the agent ends the others with SIGTERM.
         failures = {
@@ -224,9 +218,6 @@ def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]
         return "; ".join(
             f"rank {rank} died with {_how(failure.exitcode)}" for rank, failure in sorted(failures.items())
         )
-    refusals = [text for text in results.values() if text is not None]
-    if refusals:
-        raise InputError(refusals[0])
     return None
 
 

@@ -226,12 +226,13 @@ def test_the_end_is_checked(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damaged", ["_manifest.json", "_parts/00.json"])
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_damaged_manifest_is_named_and_nothing_is_removed(make_jobs, tmp_path, damaged, resume):
+@pytest.mark.parametrize("content", [b'{"version": 1}', b'{"state": "\xff"}', b"[" * 100_000])
+def test_a_damaged_manifest_is_named_and_nothing_is_removed(make_jobs, tmp_path, damaged, resume, content):
     jobs = make_jobs(files=3, rows=20)
     plan(jobs, tmp_path)
     plans = tmp_path / "plans"
     (plans / damaged).parent.mkdir(exist_ok=True)
-    (plans / damaged).write_text('{"version": 1}')
+    (plans / damaged).write_bytes(content)
     before = names_in(plans)
     with pytest.raises(
         ib.InputError, match=rf"{damaged}: is not a manifest or receipt of this version: .* delete this one"

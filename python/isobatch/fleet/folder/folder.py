@@ -314,7 +314,7 @@ class Folder:
             text = stream.read()
         try:
             return msgspec.json.decode(text, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"is not a manifest or receipt of this version: {error}. Plan into another folder, or delete this one",
                 file=self.path(name),
