@@ -1,7 +1,7 @@
 """A job that Slurm starts again on other GPUs: with ElasticRun the same run."""
 
 import json
-import runpy
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -32,31 +32,19 @@ def steps(folder):
     )
 
 
-def undisturbed(folder, monkeypatch):
-    """The run in this process alone."""
-    monkeypatch.setattr(sys, "argv", [str(TRAIN), "--folder", str(folder)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(TRAIN), run_name="__main__")
-    assert ended.value.code == 0
+def undisturbed(folder):
+    """The run of one process alone."""
+    subprocess.run([sys.executable, str(TRAIN), "--folder", str(folder)], check=True, timeout=120)
 
 
-def test_a_job_that_is_requeued_from_two_to_three_gpus_is_the_same_run(
-    cluster, tmp_path, monkeypatch, capsys
-):
+def test_a_job_that_is_requeued_from_two_to_three_gpus_is_the_same_run(cluster, tmp_path):
     torch = pytest.importorskip("torch", reason="the job trains with it")
     folder, file = tmp_path / "moved", tmp_path / "job.sbatch"
     fields = ["--set", "effective_batch=24", "--set", "lr=0.01", "--set", "duration=84st", "--gpus", "2"]
-    words = [
-        "plan",
-        *fields,
-        "--to",
-        "slurm",
-        "--elastic",
-        "--script",
-        f"{TRAIN} --folder {folder} --pause 0.2",
-    ]
-    assert main(words) == 0
-    file.write_text(capsys.readouterr().out.partition("\n\n")[2])
+    plan = str(tmp_path / "plan.json")
+    assert main(["plan", *fields, "-o", plan]) == 0
+    script = f"{TRAIN} --folder {folder} --pause 0.2"
+    assert main(["plan", plan, "--to", "slurm", "--elastic", "--script", script, "-o", str(file)]) == 0
 
     number = cluster.sbatch(file)
     end = time.monotonic() + 120
@@ -70,9 +58,12 @@ def test_a_job_that_is_requeued_from_two_to_three_gpus_is_the_same_run(
     cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
     assert cluster.wait(number) == "COMPLETED", cluster.output(number)
 
-    undisturbed(tmp_path / "alone", monkeypatch)
+    undisturbed(tmp_path / "alone")
     samples, rates, gpus = steps(folder)
     assert (samples, rates) == steps(tmp_path / "alone")[:2]
-    assert sorted(samples) == [*range(STEPS)] and [*dict.fromkeys(gpus.values())] == [2, 3]
+    assert sorted(samples) == [*range(STEPS)] and [*dict.fromkeys(gpus[step] for step in range(STEPS))] == [
+        2,
+        3,
+    ]
     ours, theirs = (torch.load(it / "checkpoint.pt")["model"] for it in (folder, tmp_path / "alone"))
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12) for name in theirs)
