@@ -37,7 +37,33 @@ def undisturbed(folder):
     subprocess.run([sys.executable, str(TRAIN), "--folder", str(folder)], check=True, timeout=120)
 
 
-def test_a_job_that_is_requeued_from_two_to_three_gpus_is_the_same_run(cluster, tmp_path):
+def requeued(cluster, number, file):
+    """The same job, started again on three GPUs."""
+    cluster.run("scontrol", "requeuehold", number)
+    cluster.wait(number, "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
+    cluster.run("scontrol", "update", f"JobId={number}", "TresPerNode=gres:gpu:3")
+    cluster.run("scontrol", "release", number)
+    cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    return number
+
+
+def out_of_time(cluster, number, file):
+    """The signal that Slurm sends before a job's time is over; then another job, on three GPUs."""
+    cluster.run("scancel", "--signal=USR1", number)
+    assert cluster.wait(number) == "FAILED"
+    logged, saved = steps(file.parent / "moved")[0], torch_load(file.parent / "moved")["run"]
+    assert saved["step"] == max(logged) + 1  # nothing is done again
+    return cluster.sbatch(file, "--gpus-per-node=3")
+
+
+def torch_load(folder):
+    import torch
+
+    return torch.load(folder / "checkpoint.pt")
+
+
+@pytest.mark.parametrize("again", [requeued, out_of_time])
+def test_a_job_that_goes_on_with_three_gpus_in_the_place_of_two_is_the_same_run(cluster, tmp_path, again):
     torch = pytest.importorskip("torch", reason="the job trains with it")
     folder, file = tmp_path / "moved", tmp_path / "job.sbatch"
     fields = ["--set", "effective_batch=24", "--set", "lr=0.01", "--set", "duration=84st", "--gpus", "2"]
@@ -51,19 +77,13 @@ def test_a_job_that_is_requeued_from_two_to_three_gpus_is_the_same_run(cluster, 
     while not (folder.exists() and len(steps(folder)[0]) > 20):
         assert time.monotonic() < end, cluster.output(number)
         time.sleep(0.5)
-    cluster.run("scontrol", "requeuehold", number)
-    cluster.wait(number, "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
-    cluster.run("scontrol", "update", f"JobId={number}", "TresPerNode=gres:gpu:3")
-    cluster.run("scontrol", "release", number)
-    cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    number = again(cluster, number, file)
     assert cluster.wait(number) == "COMPLETED", cluster.output(number)
 
     undisturbed(tmp_path / "alone")
     samples, rates, gpus = steps(folder)
     assert (samples, rates) == steps(tmp_path / "alone")[:2]
-    assert sorted(samples) == [*range(STEPS)] and [*dict.fromkeys(gpus[step] for step in range(STEPS))] == [
-        2,
-        3,
-    ]
-    ours, theirs = (torch.load(it / "checkpoint.pt")["model"] for it in (folder, tmp_path / "alone"))
+    assert sorted(samples) == [*range(STEPS)]
+    assert [*dict.fromkeys(gpus[step] for step in range(STEPS))] == [2, 3]
+    ours, theirs = (torch_load(it)["model"] for it in (folder, tmp_path / "alone"))
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12) for name in theirs)

@@ -79,7 +79,7 @@ def port(name: str) -> int:
     """Returns a port that goes with a job's name: two jobs that meet on a node must not share one.
 
     >>> port("vision"), port("gpt3-xl")
-    (27373, 22301)
+    (19609, 25634)
     """
     return FIRST_PORT + zlib.crc32(name.encode()) % PORTS
 
