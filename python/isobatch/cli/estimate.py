@@ -87,7 +87,7 @@ def _add_laws(command: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the figures with their ranges and writes the profile; stderr names those missing."""
-    from isobatch.forecast.estimate import SHEETS, estimated
+    from isobatch.forecast.estimate import SHEETS, EstimateOptions, estimated
 
     if args.laws:
         return _laws(args)
@@ -105,21 +105,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     if faults:
         raise together(faults)
-    found = estimated(
-        args.model,
-        gpu=args.gpu,
-        parameters=args.parameters,
-        seq_len=args.seq_len,
-        precision=args.precision,
-        optimizer=args.optimizer,
-        tensor_parallel=args.tensor_parallel,
-        pipeline_parallel=args.pipeline_parallel,
-        micro_batch=args.micro_batch,
-        utilization=args.utilization,
-        recompute=args.recompute,
-        shards=args.shards,
-        inter_gb_s=args.inter_gb_s,
-    )
+    asked: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}
+    found = estimated(args.model, gpu=args.gpu, seq_len=args.seq_len, **asked)
     if args.output:
         found.profile.save(args.output)
     if args.json:

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 from isobatch.cli.parser import option
 from isobatch.errors import InputError, missing
 from isobatch.planning.settings import Settings
+from isobatch.recipes.cluster import Cluster
 from isobatch.words import shown
 
 _GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
@@ -149,8 +150,6 @@ def add_hardware(where: Any) -> None:
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     """Makes the Cluster of the options; None where it is optional and not given."""
-    from isobatch.recipes.cluster import Cluster
-
     if args.gpus is not None and args.nodes is not None:
         raise InputError("--gpus goes without --nodes: give one or the other")
     if args.gpus is not None:
@@ -158,11 +157,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     if args.nodes is not None:
         per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
-    if (
-        optional
-        and args.gpus_per_node is None
-        and not any(value is not None for value in hardware(args).values())
-    ):
+    if optional and all(value is None for value in (args.gpus_per_node, *hardware(args).values())):
         return None
     raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
 
@@ -173,8 +168,6 @@ def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
     Raises:
         InputError: they are more than a node and fill no whole nodes.
     """
-    from isobatch.recipes.cluster import Cluster
-
     per_node = min(gpus, args.gpus_per_node or gpus)
     if gpus % per_node:
         below = gpus // per_node * per_node

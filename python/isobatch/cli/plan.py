@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,11 +17,11 @@ from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.settings import Settings, settings_of
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, printable
-
-if TYPE_CHECKING:
-    from isobatch.recipes.cluster import Cluster
-    from isobatch.recipes.recipe import Recipe
 
 DESCRIPTION = (
     "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
@@ -68,8 +68,6 @@ def add(command: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where it is infeasible."""
-    from isobatch.planning.plan import plan
-
     if args.recipe == "-":
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
@@ -89,8 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.output == "-":
         write_json(made.to_json())
     else:
-        text = made.explain()
-        show_plan(text, made.status)
+        show_plan(made.explain(), made.status)
     if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
         say(note)
     if tool is not None and made.status != "infeasible":
@@ -103,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_saved(args: argparse.Namespace) -> int:
     """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
-    from isobatch.planning.plan import Plan
     from isobatch.tools.export import form_of
 
     if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
@@ -215,9 +211,6 @@ def _refusal(found: Mapping[str, Any], error: InputError) -> dict[str, Any]:
 def _answer(
     found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from isobatch.planning.plan import plan
-    from isobatch.planning.settings import Settings
-
     for name in found:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
@@ -248,8 +241,6 @@ def _each(*parts: Callable[[], Any]) -> list[Any]:
 
 
 def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    from isobatch.recipes.recipe import Recipe
-
     given = {**fields, **_table(found, "recipe")}
     if not given:
         raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
@@ -260,8 +251,6 @@ def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    from isobatch.planning.settings import Settings, settings_of
-
     inner, own = _table(found, "settings"), {name: found[name] for name in Settings._fields if name in found}
     for name in inner:
         if name not in Settings._fields:
@@ -279,8 +268,6 @@ def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
 
 
 def _cluster(found: Mapping[str, Any], where: Any) -> Any:
-    from isobatch.recipes.cluster import Cluster
-
     if "gpus" in found:
         if "cluster" in found:
             raise InputError("gpus goes without cluster: give one or the other", field="gpus")

@@ -11,6 +11,8 @@ from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.replan import replan
 
 DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data go on."
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
@@ -45,8 +47,6 @@ def add(command: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
-    from isobatch.planning.replan import replan
-
     tool = target(args)
     running, step, checkpoint = _running(args)
     if checkpoint is None:
@@ -76,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _saved(file: str) -> Any:
     """Loads the plan in a file; refuses another tool's file, and names the option for it."""
-    from isobatch.planning.plan import Plan
-
     try:
         return Plan.load(file)
     except InputError as error:
@@ -99,8 +97,6 @@ def _between_checkpoints(running: Any, step: int) -> None:
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     """Reads the plan of the run, its steps done, and its checkpoint where one was given."""
-    from isobatch.planning.plan import plan
-
     if (args.plan is None) == (not args.source):
         raise InputError(
             "give the plan that the run follows, or --from with its checkpoint, and one of them only",
@@ -111,11 +107,8 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
             raise missing("--at-step", "give the optimizer steps that are done")
         return _saved(args.plan), args.at_step, None
     recipe, pages = read(args)
-    step = (
-        args.at_step
-        if args.at_step is not None
-        else next((p.step for p in pages if p.step is not None), None)
-    )
+    done = next((page.step for page in pages if page.step is not None), None)
+    step = done if args.at_step is None else args.at_step
     if step is None:
         raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
     if recipe.gpus is None:

@@ -30,17 +30,18 @@ def add(command: Parser) -> None:
         metavar="SPEC",
         help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
-    option(command, "--lr LR", "the peak (default: %(default)s)", type=float, default=1.0)
+    option(command, "--lr LR", "the peak (default: %(default)s)", type=float, default=1.0, dest="peak")
     option(command, "--min-lr LR", "the learning rate at the end (default: 0)", type=float, default=0.0)
-    option(command, "--steps N", "length of the run, in optimizer steps", type=count)
-    option(command, "--warmup STEPS", "optimizer steps of warmup (default: 0)", type=int, default=0)
+    option(command, "--steps N", "length of the run, in optimizer steps", type=count, dest="total_steps")
     option(
         command,
-        "--warmup-start LR",
-        "the learning rate at step 0 (default: 0)",
-        type=float,
-        default=0.0,
+        "--warmup STEPS",
+        "optimizer steps of warmup (default: 0)",
+        type=int,
+        default=0,
+        dest="warmup_steps",
     )
+    option(command, "--warmup-start LR", "the learning rate at step 0 (default: 0)", type=float, default=0.0)
     option(command, "--batch N", "samples a step, for lengths in sp and tok", type=count, default=1)
     option(command, "--steps-per-epoch N", "for lengths in ep", type=float)
     option(command, "--seq-len N", "tokens a sample, for lengths in tok", type=count)
@@ -50,28 +51,16 @@ def add(command: Parser) -> None:
     option(command, "--json", "print the schedule as JSON")
 
 
-# A field → what the person typed for it.
-_TYPED = {
-    "dataset_size": "--steps-per-epoch",
-    "min_lr": "--min-lr",
-    "peak": "--lr",
-    "seq_len": "--seq-len",
-    "total_steps": "--steps",
-    "warmup_start": "--warmup-start",
-    "warmup_steps": "--warmup",
-}
-
-
 def run(args: argparse.Namespace) -> int:
     """Prints, draws or writes the schedule."""
     schedule = _schedule(args)
     if args.json:
         write_json(schedule.to_json())
     elif args.plot is None:
-        _table(schedule, args.steps)
+        _table(schedule, args.total_steps)
     if args.plot is not None:
         _plot(schedule, args)
-    total = args.steps or (None if schedule.end is None else round(schedule.end))
+    total = args.total_steps or (None if schedule.end is None else round(schedule.end))
     for reason in schedule.check(total) if total else ():
         say(f"note: {reason}: {reason.text}")
     return 0
@@ -92,23 +81,16 @@ def _schedule(args: argparse.Namespace) -> Schedule:
             return Schedule.from_json(text)
         except InputError as error:
             raise error.at(file=args.spec) from None
-    if args.steps is None:
+    if args.total_steps is None:
         raise missing("--steps", "pass the length of the run in optimizer steps")
     units = Units(
         tuned_batch=args.batch, batch=args.batch, steps_per_epoch=args.steps_per_epoch, seq_len=args.seq_len
     )
+    names = ("peak", "min_lr", "warmup_start", "warmup_steps", "total_steps")
     try:
-        return resolve(
-            args.spec,
-            peak=args.lr,
-            min_lr=args.min_lr,
-            warmup_start=args.warmup_start,
-            warmup_steps=args.warmup,
-            total_steps=args.steps,
-            units=units,
-        )
+        return resolve(args.spec, units=units, **{name: getattr(args, name) for name in names})
     except InputError as error:
-        raise error.at(field=_TYPED.get(error.field or "", error.field)) from None
+        raise error.at(field="--steps-per-epoch") if error.field == "dataset_size" else error from None
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
@@ -122,12 +104,12 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
     if args.plot == "-":
-        drawn = characters(schedule, args.steps)
+        drawn = characters(schedule, args.total_steps)
         print(drawn, file=sys.stderr if args.json else sys.stdout)
         return
     from isobatch.report.pages import plot
 
-    plot(schedule, steps=args.steps).save(args.plot)
+    plot(schedule, steps=args.total_steps).save(args.plot)
 
 
 def characters(schedule: Schedule, steps: float | None = None, *, width: int = 72, rows: int = 8) -> str:

@@ -13,6 +13,9 @@ from typing import Any
 from isobatch.cli.parser import option
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.files.formats import read_fields
+from isobatch.recipes.recipe import Recipe
+from isobatch.tools import detect
 from isobatch.words import number_of
 
 
@@ -71,7 +74,6 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     """Reads the Recipe in the files of --from; notes on each go to stderr."""
-    from isobatch.recipes.recipe import Recipe
     from isobatch.tools.read import recipe_fields
 
     given = fields(args)
@@ -100,13 +102,13 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
             say(f"{page.file}: {note}")
+        if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
+            args.batch_multiple = page.multiple
     return recipe, pages
 
 
 def recipe(args: argparse.Namespace) -> Any:
     """Reads the Recipe from a file of ours, another tool's, or --set alone."""
-    from isobatch.recipes.recipe import Recipe
-
     if args.source:
         if args.recipe is not None:
             raise InputError("--from goes without a recipe file: give one or the other")
@@ -128,10 +130,8 @@ def target(args: argparse.Namespace) -> str | None:
     """Checks the tool of --to before anything is planned."""
     if args.to is None:
         return None
-    from isobatch.tools.detect import writer
-
     try:
-        writer(args.to)
+        detect.writer(args.to)
     except InputError as error:
         raise error.at(field="--to") from None
     return str(args.to)
@@ -141,9 +141,7 @@ def say_weighted(tool: str | None, made: Any) -> None:
     """Says under a menu if the tool of --to cannot run its weighted ways."""
     if tool is None:
         return
-    from isobatch.tools.detect import writer
-
-    how = writer(tool).writer
+    how = detect.writer(tool).writer
     if how is None or how.runs_ragged:
         return
     if any(option.layout.irregular for option in made.options):
@@ -203,9 +201,7 @@ def refuse_recipe(path: str) -> None:
     Raises:
         InputError: the file is a recipe; the message has the command that plans it.
     """
-    from isobatch.tools.detect import is_recipe
-
-    if is_recipe(_fields(path)):
+    if detect.is_recipe(_fields(path)):
         raise InputError(
             f"is a recipe: plan it first, by isobatch plan {path} --gpus N -o plan.json", file=path
         )
@@ -213,15 +209,11 @@ def refuse_recipe(path: str) -> None:
 
 def is_plan(path: str) -> bool:
     """Recognizes a saved plan by its fields."""
-    from isobatch.tools import detect
-
     return detect.is_plan(_fields(path))
 
 
 def _fields(path: str) -> dict[str, Any]:
     """Reads the table in a file of a recipe or a plan; nothing of any other file."""
-    from isobatch.files.formats import read_fields
-
     if Path(path).suffix not in (".toml", ".yaml", ".yml", ".json") or not Path(path).is_file():
         return {}
     try:

@@ -13,6 +13,8 @@ from isobatch.cli.source import add_from, recipe
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be
+from isobatch.reason import Reason
+from isobatch.recipes.cluster import Cluster
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
 _TIMES = (
@@ -65,7 +67,6 @@ def add(command: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts, and the best of them; 1 where there is none."""
     from isobatch.fleet.sweep import sweep
-    from isobatch.recipes.cluster import Cluster
 
     asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
@@ -116,8 +117,6 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
 
 def _refused(rows: list[dict[str, Any]]) -> list[str]:
     """The counts without a plan, a line for each reason."""
-    from isobatch.reason import Reason
-
     counts: dict[Any, list[str]] = {}
     for row in rows:
         for reason in Reason.of(row["reasons"]) if row["status"] == "infeasible" else ():
@@ -147,8 +146,6 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
     """Names the fastest, the cheapest and the knee, beside the deadline and the ends of the range."""
-    from isobatch.reason import Reason
-
     feasible = [row for row in rows if row["status"] != "infeasible"]
     at = {int(row["gpus"]): row for row in feasible}
     # A count beyond which the budget ends, or the forecast, is no end of the range that was asked.
@@ -177,11 +174,7 @@ def _deadline(feasible: list[dict[str, Any]], deadline: float) -> str:
     met = [row for row in feasible if row["hours"] <= deadline]
     if not met:
         unknown = any(row["hours"] != row["hours"] for row in feasible)
-        return (
-            f"{text} met at none of the counts with known hours"
-            if unknown
-            else f"{text} met at none of these counts"
-        )
+        return f"{text} met at none of {'the counts with known hours' if unknown else 'these counts'}"
     least = min(met, key=lambda row: row["gpu_hours"])
     return (
         f"{text} met at {words.counted(len(met), 'count')}, from {words.counted(int(met[0]['gpus']), 'GPU')}; with the fewest "
@@ -199,8 +192,6 @@ def _cell(name: str, value: Any) -> str:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON has it, its unknown values null."""
-    from isobatch.reason import Reason
-
     values = {name: value.item() for name, value in row.items()}
     reasons = [reason.value for reason in Reason.of(values.pop("reasons"))]
     return {
