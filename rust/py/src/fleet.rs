@@ -9,7 +9,7 @@ use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, Py
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::errors::input_error;
+use crate::errors::{expected, input_error};
 use crate::outlook::{Workloads, list_of};
 use crate::pool;
 use crate::value::set_all;
@@ -188,7 +188,8 @@ pub fn fleet_fault<'py>(
     shared: &Bound<'py, PyDict>,
     pairs: GivenPairs<'py>,
     row: usize,
-) -> PyResult<Option<(&'static str, &'static str)>> {
+) -> PyResult<Option<(&'static str, String)>> {
     let fleet = fleet(py, &jobs, &clusters, shared, &pairs, &[])?;
-    Ok(fleet.input(row).invalid().map(|field| (field.name(), field.legal())))
+    let input = fleet.input(row);
+    Ok(input.invalid().map(|field| (field.name(), expected(field, input.why(field)))))
 }

@@ -3,7 +3,9 @@
 mod epoch;
 mod length;
 mod ramp;
+mod separators;
 
 pub use epoch::{Convention, DropLast, Epoch, Layout};
 pub use length::{Length, MAX_COUNT, Unit};
 pub use ramp::{Ramp, Stage, samples, steps};
+pub(crate) use separators::{is_grouped, readings, with_power, without_underscores};

@@ -1,6 +1,7 @@
 //! Batches that grow during the run: the steps they take.
 
 use super::length::{MAX_COUNT, decimal};
+use super::separators::without_underscores;
 use crate::batch::MAX_BATCH;
 
 /// Every stage is looked at several times a plan; training runs have some hundred.
@@ -49,7 +50,7 @@ impl Ramp {
         }
         let [start, increment, samples] = words[..] else { return None };
         let (start, increment) = (batch(start)?, batch(increment)?);
-        let samples = samples.parse().ok().filter(|s| (1..=MAX_COUNT).contains(s))?;
+        let samples = without_underscores(samples)?.parse().ok().filter(|s| (1..=MAX_COUNT).contains(s))?;
         Some(Ramp::Linear { start, increment, samples })
     }
 
@@ -107,7 +108,7 @@ impl Ramp {
 }
 
 fn batch(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|b| (1..=MAX_BATCH).contains(b))
+    without_underscores(text)?.parse().ok().filter(|b| (1..=MAX_BATCH).contains(b))
 }
 
 fn stage(word: &str) -> Option<(u64, u64)> {
@@ -160,6 +161,7 @@ mod tests {
         assert_eq!(steps(&stages("192 16 9765625"), 220_000_000, true), 115_311);
         assert_eq!(steps(&stages("192 16 9765625"), 220_000_000, false), 115_312);
         assert_eq!(steps(&stages("16 16 9765625"), 220_000_000, true), 128_728);
+        assert_eq!(Ramp::parse("192 16 9_765_625"), Ramp::parse("192 16 9765625"));
     }
 
     #[test]
