@@ -174,12 +174,17 @@ def _read_schedule(page: SettingsPage) -> None:
         page.give("warmup", share(fraction), "lr_warmup_fraction")
     kinds = {"constant": "constant", "linear": "linear", "cosine": "cosine", "inverse-square-root": "vaswani"}
     if style == "WSD":
-        decay, shape = page.whole("lr_wsd_decay_iters"), page.word("lr_wsd_decay_style", "exponential")
+        key = page.first("lr_wsd_decay_iters", "lr_wsd_decay_samples")
+        decay, shape = page.whole(key), page.word("lr_wsd_decay_style", "exponential")
         names = {theirs: ours for ours, theirs in SHAPES.items()}
         if decay is None or shape not in names:
             page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
-            page.give("schedule", f"wsd(decay={decay}st, shape={names[shape]})", "lr_decay_style")
+            page.give(
+                "schedule",
+                f"wsd(decay={decay}{'sp' if key.endswith('samples') else 'st'}, shape={names[shape]})",
+                "lr_decay_style",
+            )
     elif style in kinds:
         page.give("schedule", kinds[style], "lr_decay_style")
         _own_end(page, style)
