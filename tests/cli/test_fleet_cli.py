@@ -216,6 +216,9 @@ def test_numbers_of_gpus_name_their_clusters(files, capsys):
     ):
         assert main([*words, *more]) == 0
         assert capsys.readouterr().out.splitlines()[1:3] == rows
+    (files / "pairs.csv").write_text("job,cluster\nb,7\n")
+    assert main([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["7,7"]
 
 
 def test_jobs_and_clusters_in_the_wrong_order_are_told(files, capsys):

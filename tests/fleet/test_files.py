@@ -21,28 +21,6 @@ from isobatch.files.read import read_table  # noqa: E402
 GOOD = '{"job": "a", "effective_batch": 256, "lr": 0.1}\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("null\n", "row 1: is no JSON object"),
-        (GOOD + "\n3\n", "row 3: is no JSON object"),
-        (
-            GOOD + '{"job": ' + "[" * 50_000 + "]" * 50_000 + "}\n",
-            "row 2: is no JSON object: nested too deep",
-        ),
-        ('{"job": ' + "[" * 100 + "]" * 100 + "}\n", "row 1: is no JSON object: nested too deep"),
-        (GOOD + '{"job": "\udcff"}\n', "row 2: is no JSON object"),
-        ("\n\n", "the file is empty"),
-    ],
-)
-def test_lines_that_are_no_objects_are_named(tmp_path, text, message):
-    path = tmp_path / "jobs.jsonl"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ib.InputError) as error:
-        ib.plan_fleet(path, [8])
-    assert message in str(error.value) and "jobs.jsonl" in str(error.value)
-
-
 def test_lines_as_they_are(tmp_path):
     path = tmp_path / "jobs.jsonl"
     rows = [

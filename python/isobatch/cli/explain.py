@@ -144,16 +144,13 @@ def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:
     """Finds the rows asked for."""
     rows = list(range(table.num_rows))
     for name, value in asked.items():
+        typed = "--gpus" if name == "world_size" else f"--{name}"
         if name not in table.column_names:
-            raise InputError(
-                f"has no column {name!r}", file=file, field="--gpus" if name == "world_size" else f"--{name}"
-            )
+            raise InputError(f"has no column {name!r}", file=file, field=typed)
         values = [str(each) for each in table[name].to_pylist()]
         left = [row for row in rows if values[row] == str(value)]
         if not left:
             legal = list(dict.fromkeys(values[row] for row in rows))
-            raise unknown(
-                name, str(value), legal, field="--gpus" if name == "world_size" else f"--{name}"
-            ).at(file=file)
+            raise unknown(name, str(value), legal, field=typed, file=file)
         rows = left
     return rows

@@ -243,9 +243,8 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
-    from isobatch.files.read import read_table
-    from isobatch.fleet.folder.folder import Summary
     from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
+    from isobatch.fleet.rows import Summary
 
     for name, given in (
         ("--partition-by", args.partition_by is not None),
@@ -261,7 +260,7 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
         for files in (jobs, *others):
             refuse_output(files, *location(args.output))
     if args.pairs:
-        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK_ROWS)
+        fleets = asked.fleet(args.jobs, pairs=args.pairs).blocks(BLOCK_ROWS)
     else:
         fleets = stream(asked, jobs, note=say)
     summary = Summary()

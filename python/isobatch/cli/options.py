@@ -157,11 +157,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     if args.nodes is not None:
         per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
-    if (
-        optional
-        and args.gpus_per_node is None
-        and not any(value is not None for value in hardware(args).values())
-    ):
+    if optional and all(value is None for value in (args.gpus_per_node, *hardware(args).values())):
         return None
     raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
 

@@ -87,8 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.output == "-":
         write_json(made.to_json())
     else:
-        text = made.explain()
-        show_plan(text, made.status)
+        show_plan(made.explain(), made.status)
     if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
         say(note)
     if tool is not None and made.status != "infeasible":

@@ -107,11 +107,8 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
             raise missing("--at-step", "give the optimizer steps that are done")
         return _saved(args.plan), args.at_step, None
     recipe, pages = read(args)
-    step = (
-        args.at_step
-        if args.at_step is not None
-        else next((p.step for p in pages if p.step is not None), None)
-    )
+    done = next((page.step for page in pages if page.step is not None), None)
+    step = done if args.at_step is None else args.at_step
     if step is None:
         raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
     if recipe.gpus is None:

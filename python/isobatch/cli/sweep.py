@@ -174,11 +174,7 @@ def _deadline(feasible: list[dict[str, Any]], deadline: float) -> str:
     met = [row for row in feasible if row["hours"] <= deadline]
     if not met:
         unknown = any(row["hours"] != row["hours"] for row in feasible)
-        return (
-            f"{text} met at none of the counts with known hours"
-            if unknown
-            else f"{text} met at none of these counts"
-        )
+        return f"{text} met at none of {'the counts with known hours' if unknown else 'these counts'}"
     least = min(met, key=lambda row: row["gpu_hours"])
     return (
         f"{text} met at {words.counted(len(met), 'count')}, from {words.counted(int(met[0]['gpus']), 'GPU')}; with the fewest "

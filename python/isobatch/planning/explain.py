@@ -168,14 +168,8 @@ def _intervals(plan: PlanRecord) -> Iterator[str]:
 
 def _steps(plan: PlanRecord) -> Iterator[str]:
     if plan.steps_per_epoch is not None:
-        extra = [
-            f"{count(samples)} {what}"
-            for samples, what in (
-                (plan.padded_samples, "repeated as padding"),
-                (plan.dropped_samples, "dropped"),
-            )
-            if samples
-        ]
+        ends = (plan.padded_samples, "repeated as padding"), (plan.dropped_samples, "dropped")
+        extra = [f"{count(samples)} {what}" for samples, what in ends if samples]
         detail = f" ({', '.join(extra)})" if extra else ""
         yield f"Per epoch: {exact(plan.steps_per_epoch)} steps, {exact(plan.samples_per_epoch)} samples{detail}."
     if plan.total_steps is not None:
@@ -212,14 +206,11 @@ def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
         )
     move, optimizer = moves[-1], legs[-1][1].recipe.optimizer
     if move.epoch is not None:
-        lost = [
-            f"{count(samples)} samples of that epoch are {what}"
-            for samples, what in (
-                (move.repeated_samples, "repeated to fill up its end"),
-                (move.skipped_samples, "dropped at its end"),
-            )
-            if samples
-        ]
+        ends = (
+            (move.repeated_samples, "repeated to fill up its end"),
+            (move.skipped_samples, "dropped at its end"),
+        )
+        lost = [f"{count(samples)} samples of that epoch are {what}" for samples, what in ends if samples]
         yield (
             f"Resume epoch {exact(move.epoch)} at sample {exact(move.offset)}: "
             f"{' and '.join(lost) or 'none is repeated or skipped'}."

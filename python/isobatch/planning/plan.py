@@ -153,9 +153,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1, dataset_size=1000, duration="9ep"), 8).position(6)
         Position(step=6, samples=1512, epoch=1, offset=512)
         """
-        if type(step) is not int or not 0 <= step < 2**53:
-            raise must_be("a whole number from 0", step, field="step")
-        return self.course.position(step)
+        return self.course.position(_step(step))
 
     @cached_property
     def course(self) -> Course:
@@ -213,9 +211,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> growing.batch_at(7), growing.batch_at(8)
         (128, 256)
         """
-        if type(step) is not int or not 0 <= step < 2**53:
-            raise must_be("a whole number from 0", step, field="step")
-        return next(stage.batch for stage in reversed(self.stages) if stage.step <= step)
+        at = _step(step)
+        return next(stage.batch for stage in reversed(self.stages) if stage.step <= at)
 
     def micro_batches(self, rank: int) -> NDArray[np.int64]:
         """The sizes of a replica's micro-batches in one full step, shape (its accumulation,), samples.
@@ -384,6 +381,12 @@ def plan_of(
     # For its options.
     plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
     return plan
+
+
+def _step(step: int) -> int:
+    if type(step) is not int or not 0 <= step < 2**53:
+        raise must_be("a whole number from 0", step, field="step")
+    return step
 
 
 @lru_cache(maxsize=4096)

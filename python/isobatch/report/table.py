@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS, naming_column
-from isobatch.fleet.provenance import Provenance, of_metadata
-from isobatch.fleet.results import RESULTS, STATUS
+from isobatch.fleet.results import RESULTS, STATUS, Provenance, of_metadata, result_in_arrow
 from isobatch.reason import Reason, reason_names
 from isobatch.report.page import HtmlTable
 from isobatch.words import count, counted, figure, printable, real
@@ -150,8 +149,6 @@ def _refuse_others(names: list[str], file: str | None) -> None:
 def _array(name: str, values: Any) -> Any:
     """A column of a dict as Arrow has it."""
     import pyarrow as pa
-
-    from isobatch.fleet.results import result_in_arrow
 
     array = np.asarray(values)
     return result_in_arrow(name, array) if name in RESULTS and array.dtype.kind in "uif" else pa.array(values)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError, must_be
-from isobatch.files.formats import remark
+from isobatch.files.texts import remark
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch

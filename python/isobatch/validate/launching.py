@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import os
+import pickle
 import signal
 import tempfile
 import uuid
@@ -25,7 +26,25 @@ from isobatch.validate.ranks import network
 from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 
 RENDEZVOUS_SECONDS = 30.0
-REFUSED = "refused.txt"
+REFUSED = "refused.pickle"
+
+
+def refuse(folder: str, error: InputError) -> None:
+    """Leaves a rank's InputError in the folder that it shares with who started it; the first one stays."""
+    if not (Path(folder) / REFUSED).exists():
+        write_whole(Path(folder) / REFUSED, pickle.dumps((error.message, error.field, error.file)))
+
+
+def raise_refusal(folder: str) -> None:
+    """Raises the InputError that a rank has left, if any.
+
+    Raises:
+        InputError: a rank has left one.
+    """
+    refused = Path(folder) / REFUSED
+    if refused.exists():
+        message, field, file = pickle.loads(refused.read_bytes())
+        raise InputError(message, field=field, file=file)
 
 
 @contextmanager
@@ -56,7 +75,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
-        write_whole(Path(folder) / REFUSED, str(error).encode())
+        refuse(folder, error)
 
 
 def launch(
@@ -100,18 +119,16 @@ def launch(
         raise missing("rendezvous", "several hosts need host:port of host 0")
     if not 0 <= node_rank < nnodes:
         raise must_be(f"0 to {nnodes - 1}", node_rank, field="node_rank")
-    if plan.status == "infeasible":
-        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    plan.require()
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         draft = Draft(plan, options)
         fork = True if factory is not None else None if _fork else False
         hosts = nnodes, node_rank, rendezvous
         lost = start_ranks(work, (plan.to_json(), options, folder, factory), nproc_per_node, hosts, fork=fork)
-        path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
+        path = Path(folder) / "report.json"
         if path.exists():
             return Report.load(path)
-        if refused.exists():
-            raise InputError(refused.read_text())
+        raise_refusal(folder)
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
         draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, Cause.DEAD_RANK.likely()))

@@ -76,8 +76,7 @@ def run(
     Raises:
         InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun environment.
     """
-    if plan.status == "infeasible":
-        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    plan.require()
     own_device(options)  # before the factory, which may make something on the current one
     torch.manual_seed(BUILD_SEED)
     with user_code("the workload's factory"):

@@ -86,6 +86,18 @@ def user_code(what: str) -> Iterator[None]:
         raise InputError(f"{what} raised {first_line(error)} ({where})", field="workload") from error
 
 
+def fault_of_loss(loss: Any) -> str | None:
+    """Describes a wrong loss, as the end of a sentence; None where it is a scalar with a gradient, or one is not asked for."""
+    if not isinstance(loss, Tensor):
+        hint = ", without .item()" if isinstance(loss, int | float) else ""
+        return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
+    if loss.dim():
+        return f"scalar tensor, got one of shape {tuple(loss.shape)}: return its mean over the samples"
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        return "tensor with a gradient: compute it by calling the model, without no_grad or detach"
+    return None
+
+
 def load(name: str, plan: Plan, parameters: int) -> Workload:
     """Loads the workload of that name: the built-in one of about this many parameters, or what `package.module:factory` returns.
 
