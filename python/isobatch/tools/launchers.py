@@ -50,6 +50,8 @@ def launcher(plan: Plan) -> SettingsSheet:
     sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": variables(plan)}
     sheet.note(
         "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
+        if not getattr(plan, "moves", ())
+        else "the run moved: its learning rate is isobatch.Plan.load(...).lr_at, and no curve of ISOBATCH_* alone"
     )
     return sheet
 

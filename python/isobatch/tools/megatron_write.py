@@ -95,7 +95,7 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
 
 def _is_over(plan: Plan) -> bool:
     """Whether a run that moved is behind its ramp."""
-    moves = getattr(plan, "moves", ())
+    moves: Any = getattr(plan, "moves", ())
     return bool(moves) and plan.stages[-1].step <= moves[-1].step
 
 

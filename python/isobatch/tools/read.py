@@ -13,9 +13,11 @@ from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, guess_field, no_tool_error, reader
 from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.parse import Bases, parse
+from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
 from isobatch.tools.unread import note_unread
 
+_ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
+"""Fields in which two files of a run must agree also where one of them is a default."""
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -51,7 +53,13 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             file=file,
         )
     bases = Bases(place)
-    settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
+    settings = parse(
+        read_whole(place, MAX_FILE_BYTES),
+        file=str(place),
+        suffix=place.suffix.lower(),
+        bases=bases,
+        name=name,
+    )
     return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
 
 
@@ -117,23 +125,20 @@ def recipe_fields(
     fields: dict[str, Any] = {}
     keys: dict[str, str] = {}
     faults = [error for page in pages for to, error in page.faults if to not in given]
+    owners: dict[str, Reading] = {}
     for page in pages:
         for name, value in page.fields.items():
             if name in given:
                 continue
-            if (
-                name in fields
-                and fields[name] != value
-                and name in ("lr", "accumulation", "effective_batch", "gpus")
-            ):
-                faults.append(
-                    InputError(
-                        f"{value} in {page.file}, but {fields[name]} in {file}: give {name} a value",
-                        field=name,
-                    )
+            owner = owners.get(name)
+            differ = owner is not None and fields[name] != value
+            if differ and (name in _ALWAYS or (_is_said(page, name) and _is_said(owner, name))):
+                text = (
+                    f"{value} in {page.file}, but {fields[name]} in {owners[name].file}: give {name} a value"
                 )
-            if name not in fields:
-                fields[name], keys[name] = value, page.keys.get(name, name)
+                faults.append(InputError(text, field=name))
+            if owner is None or (_is_said(page, name) and not _is_said(owner, name)):
+                fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
     if faults:
         raise together(faults)
     fields.update(given)
@@ -148,6 +153,13 @@ def recipe_fields(
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def _is_said(page: Reading | None, field: str) -> bool:
+    """Whether a file says a field, so that it is no default of its tool."""
+    key = "" if page is None else page.keys.get(field, "")
+    plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
+    return page is not None and bool(plain) and value_at(page.settings, plain) is not None
 
 
 def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
