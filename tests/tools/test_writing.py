@@ -154,15 +154,10 @@ def test_no_name_breaks_out(tool, tmp_path):
         data = yaml.safe_load(text)
         found = json.dumps(data)
         if tool == "kubeflow":
-            assert data["spec"]["trainer"]["command"] == [
-                "torchrun",
-                "my script.py",
-                HOSTILE.replace("$(", "$$("),
-            ]
+            command = data["spec"]["trainer"]["command"]
+            assert command[3:] == ["torchrun", "my script.py", HOSTILE.replace("$(", "$$(")]
         if tool == "skypilot":
-            assert (
-                shlex.split(data["run"].splitlines()[1] + "\n" + data["run"].splitlines()[2])[-1] == HOSTILE
-            )
+            assert shlex.split(data["run"].partition("\ntorchrun ")[2])[-1] == HOSTILE
         assert found
     elif form == "json":
         json.loads(text)
@@ -224,6 +219,7 @@ def test_slurms_directives_are_one_line_each():
         "#SBATCH --nodes=8",
         "#SBATCH --ntasks-per-node=1",
         "#SBATCH --gpus-per-node=8",
+        "#SBATCH --cpus-per-gpu=4",
     ]
 
 
@@ -485,7 +481,7 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
     assert not any("interleaved" in note for note in plan().to("megatron").notes)
 
 
-@pytest.mark.parametrize("tool", ["axolotl", "llama_factory", "llama-factory", "checkpoint"])
+@pytest.mark.parametrize("tool", ["checkpoint"])
 def test_a_tool_that_is_only_read_names_the_one_to_write(tool, capsys):
     with pytest.raises(ib.InputError, match=f"{tool} is read, not written: use transformers"):
         plan().to(tool)
@@ -599,5 +595,5 @@ def test_a_save_stays_a_multiple_of_an_evaluation(every, written):
 @pytest.mark.parametrize("tool", WRITERS)
 def test_a_file_that_is_a_part_of_the_users_own_says_so(tool):
     notes = plan(16).to(tool).notes
-    config = tool in ("transformers", "accelerate", "deepspeed", "lightning", "megatron", "torchtitan")
+    config = tool_of(tool).reader is not None  # a launcher's file is whole
     assert any("keep its other settings" in note for note in notes) == config

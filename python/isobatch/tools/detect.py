@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, unknown
+from isobatch.tools.guess import KINDS, guess_field
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Tool
 
@@ -44,7 +44,12 @@ TOOLS = {
     "llama_factory": Keys(
         "finetuning_type cutoff_len dataset_dir",
         common="stage template model_name_or_path",
-        module="axolotl",
+        extends="transformers",
+    ),
+    "trl": Keys(
+        "num_generations steps_per_generation generation_batch_size max_completion_length max_prompt_length dataset_text_field "
+        "completion_only_loss assistant_only_loss packing_strategy padding_free use_vllm reward_funcs truncation_mode",
+        common="packing max_length beta dataset_name model_name_or_path",
         extends="transformers",
     ),
     "accelerate": Keys(
@@ -92,7 +97,7 @@ TOOLS = {
         common="train_dataloader _base_",
     ),
     "torchrun": Keys(module="launchers"),
-    "slurm": Keys(module="launchers"),
+    "slurm": Keys(module="slurm"),
     "ray_train": Keys(module="launchers"),
     "kubeflow": Keys(module="launchers"),
     "skypilot": Keys(module="launchers"),
@@ -107,27 +112,7 @@ _FEW = 3
 """Keys of a tool by which a recipe that cannot be read is said to be its."""
 
 _DEEPEST = 4
-_ELSEWHERE = re.compile(
-    r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|print|report|checkpoint|ckpt|"
-    r"generation|profile|profiling|rdzv|hub|timeout)([._-]|$)",
-    re.IGNORECASE,
-)
-"""Lengths and batches of what is no training."""
-_PER_GPU = r"(per_(device|gpu)(_train)?_batch(_size)?|(train_)?micro_?batch(_size)?(_per_gpu)?|local_batch(_size)?|batch_per_gpu)"
-_KINDS = (
-    ("batch_per_gpu", rf"{_PER_GPU}"),
-    ("effective_batch", r"(global|effective|total)_(train_)?batch(_size)?"),
-    ("batch", r"(train_)?(batch_size|batch|bs)|batch_size_train|batchsize"),
-    ("accumulation", r"(gradient|grad)_?accum(ulation)?(_steps)?|accum(ulation)?(_steps|_iter)?|accumulate_grad_batches"),
-    ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples))?"),
-    ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)"),
-    ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
-    ("schedule", r"(lr_)?(scheduler|schedule|scheduler_type|schedule_type|sched|decay_style)"),
-    ("duration", r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples)"),
-    ("optimizer", r"optim(izer)?"),
-    ("weight_decay", r"weight_decay|wd"),
-)  # fmt: skip
-_MATTERS = {kind for kind, _ in _KINDS} - {"optimizer", "weight_decay"}
+_MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 
 
 def tool_of(name: str) -> Tool:
@@ -184,8 +169,6 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
     scores = _scores(settings)
     best = max(scores.values(), default=0)
     names = [name for name, score in scores.items() if score == best]
-    # Of a tool and one that extends it the first, where none of the other's own keys is there.
-    names = [name for name in names if TOOLS[name].extends not in names]
     if not names:
         raise no_tool_error(settings, file)
     if len(names) > 1:
@@ -235,6 +218,9 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     scores = {}
     for name in readers():
         own, common = _present(settings, name)
+        extends = TOOLS[name].extends
+        if extends and own == _present(settings, extends)[0]:
+            continue  # none of its own
         if own or common >= _ENOUGH:
             scores[name] = own + common
     return scores
@@ -287,18 +273,6 @@ def is_recipe(settings: Mapping[str, Any]) -> bool:
     )
 
 
-def guess_field(key: str) -> str | None:
-    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
-
-    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "seed")]
-    ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
-    """
-    name = key.rpartition(".")[2].replace("-", "_").lower()
-    if _ELSEWHERE.search(name):
-        return None
-    return next((kind for kind, pattern in _KINDS if re.fullmatch(pattern, name)), None)
-
-
 def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The numbers and texts of a file with their places: ("train.lr", 0.1)."""
     for name, value in settings.items():
@@ -312,18 +286,13 @@ def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Ite
             yield key, value
 
 
-def unread_keys(settings: Mapping[str, Any], used: set[str]) -> list[str]:
-    """Lists keys that were not read and look like a batch, a learning rate or a length.
+def is_about_training(key: str) -> bool:
+    """Whether a name looks like a batch, a learning rate, a length or a schedule.
 
-    >>> unread_keys({"batch_size": 16, "lr": 0.1, "seed": 1}, {"lr"})
-    ['batch_size']
+    >>> is_about_training("train.batch_size"), is_about_training("seed")
+    (True, False)
     """
-    return [
-        key
-        for key, _ in leaves(settings)
-        if guess_field(key) in _MATTERS
-        and not any(key == each or key.startswith(f"{each}.") for each in used)
-    ]
+    return guess_field(key) in _MATTERS
 
 
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from isobatch.words import number_of
 _FIELDS = (
     (r"warmup", "warmup"),
     (r"beta", "betas"),
-    (r"parallel|_degree", "model_parallel"),
+    (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
     (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
@@ -26,17 +26,19 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class Unknown:
-    """A value without a literal: a call, a sum of names, something imported. Nothing takes it for a value.
+    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only the run knows. Nothing
+    takes it for a value.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
+        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as good as not there.
     """
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+    def __init__(self, name: str = "", why: str = "") -> None:
+        self.name, self.why = name, why
 
     def __repr__(self) -> str:
-        return f"<{self.name or 'not a literal'}>"
+        return f"<{self.name or self.why or 'not a literal'}>"
 
 
 UNKNOWN = Unknown()
@@ -63,7 +65,9 @@ class Reading:
         settings: the file's own values.
         step: of a checkpoint, the optimizer steps done.
         used: the settings that were asked for, by their places in the file.
+        misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
+        multiple: what a batch must be a multiple of.
     """
 
     tool: str
@@ -76,7 +80,9 @@ class Reading:
     faults: list[tuple[str, InputError]] = field(default_factory=list)
     step: int | None = None
     used: set[str] = field(default_factory=set)
+    misspelt: dict[str, str] = field(default_factory=dict)
     guessed: bool = False
+    multiple: int = 1
 
 
 class SettingsPage:
@@ -157,6 +163,8 @@ class SettingsPage:
         """A text; None where there is none."""
         value = self.raw(key)
         if isinstance(value, Unknown):
+            if value.why:
+                self.as_number(key, value, _field(key))
             return value.name or default
         if value is None:
             return default
@@ -168,13 +176,16 @@ class SettingsPage:
     def flag(self, key: str) -> bool:
         """Whether something is switched on."""
         value = self.raw(key)
+        if isinstance(value, Unknown) and value.why:
+            self.note(f"{self.name(key)} {value.why}: taken as switched on")
+            return True
         if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
             return value.lower() in _TRUE
         return value is True or value == 1
 
     def table(self, key: str) -> SettingsPage:
         """A table inside, as a page of its own."""
-        value = self.raw(key)
+        value = value_at(self.settings, key)
         inner = value if isinstance(value, Mapping) else {}
         return SettingsPage(inner, self.reading, dashes=self.dashes, inside=f"{self.inside}{key}.")
 
@@ -185,9 +196,7 @@ class SettingsPage:
         if isinstance(value, str) and value.strip().lower() == "auto":
             why = f'{name}: "auto" is not known before the run'
         elif isinstance(value, Unknown):
-            why = f"{name} is computed, and nothing here is executed"
-        elif isinstance(value, str) and value.startswith("$"):
-            why = f"{name}: {value} is not set in this file"
+            why = f"{name} {value.why or 'is computed, and nothing here is executed'}"
         if why is not None:
             self.fault(to, InputError(f"{why}: give {to} a value", field=name))
             return None
@@ -253,8 +262,9 @@ class SettingsPage:
 
     def precision(self, names: dict[str, str]) -> None:
         """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
+        on = [key for key in names if self.flag(key)]
         for key, ours in names.items():
-            if self.flag(key):
+            if key in on:
                 self.give("precision", ours, key)
                 return
             if self.raw(key) == "auto":
@@ -274,6 +284,14 @@ class SettingsPage:
                 return
         if page.has("num_processes"):
             page.whole("num_processes", "gpus")
+
+    def read_parallel(self, *keys: str) -> int:
+        """GPUs that hold one replica: the product of these settings."""
+        sizes = {key: self.whole(key, default=1) or 1 for key in keys}
+        product = math.prod(size for size in sizes.values() if size > 1)
+        if product > 1:
+            self.give("model_parallel", product, next(key for key, size in sizes.items() if size > 1))
+        return product
 
     def unsupported(self, key: str, what: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""

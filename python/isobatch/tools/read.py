@@ -11,10 +11,11 @@ from typing import Any
 from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, guess_field, no_tool_error, reader, unread_keys
+from isobatch.tools.detect import detect, no_tool_error, reader
+from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
-from isobatch.words import few
+from isobatch.tools.unread import note_unread
 
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
@@ -52,7 +53,9 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
         )
     bases = Bases(place)
     settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
-    return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    found = _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    found.notes += bases.notes
+    return found
 
 
 def _read_settings(settings: Any, tool: str | None) -> Reading:
@@ -71,9 +74,10 @@ def _read_settings(settings: Any, tool: str | None) -> Reading:
 
 
 def _split_name(file: str) -> tuple[Path, str]:
-    """`registry.py:llama3_8b` is one function of a file."""
+    """`registry.py:llama3_8b` is one function of a file, `train.sh:12` the command in a line."""
     place, colon, name = file.rpartition(":")
-    if colon and place.endswith(".py") and name.isidentifier() and not Path(file).exists():
+    is_name = name.isidentifier() and place.endswith(".py")
+    if colon and (is_name or name.isdecimal()) and Path(place).is_file() and not Path(file).exists():
         return Path(place), name
     return Path(file), ""
 
@@ -84,12 +88,10 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
     assert known.reader is not None
-    known.reader.read(SettingsPage(settings, found, dashes=in_flags))
-    left = unread_keys(settings, found.used)
-    if found.guessed and _has_another_batch(left, found):
+    page = SettingsPage(settings, found, dashes=in_flags)
+    known.reader.read(page)
+    if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
         raise no_tool_error(settings, file)
-    if left:
-        found.notes.append(f"not used: {few(left)}; {known.title} is read without (--set overrides)")
     return found
 
 
